@@ -1,0 +1,1 @@
+"""elephas_like"""

@@ -1,0 +1,161 @@
+"""What becomes of each part of the state at an exchange: one round of many updates, or one update on its own.
+
+Trainable weights go through the strategy. Statistics are averaged by samples, variances by the law of total variance
+(Var = E[var_i] + Var[mean_i]), and never pass an outer momentum, which would make a variance negative. Optimizer slots
+are averaged by samples, all of them together: a first moment averaged without its second destroys training.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from elephas_like.core.errors import NonFiniteError
+from elephas_like.core.layout import Layout
+from elephas_like.core.strategies.algebra import Context, OuterState, Strategy, WeightedMean
+from elephas_like.core.types import Floats, Integers, OnNaN, Role, TrainState, Update, Vector, WorkerRecord
+
+log = logging.getLogger(__name__)
+
+
+def finite(vector: Vector) -> bool:
+    """Whether all numbers are finite. Adding them up is ten times as fast as looking at each, and nearly always enough."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(vector.sum())) or bool(np.isfinite(vector).all())
+
+
+def admit(update: Update, on_nan: OnNaN, layout: Layout) -> bool:
+    """Whether an update may be applied: False where it holds NaN or infinity and `on_nan` is "drop".
+
+    Raises:
+        NonFiniteError: the same where `on_nan` is "raise", naming worker and round.
+    """
+    if finite(update.delta) and finite(update.statistics):
+        return True
+    part, role = (update.delta, Role.WEIGHT) if not finite(update.delta) else (update.statistics, Role.STATISTIC)
+    bad = [
+        entry.name
+        for entry, place in zip(layout.of(role), layout.slices(role), strict=True)
+        if not np.isfinite(part[place]).all()
+    ]
+    text = f"worker {update.worker} brought NaN or infinity in round {update.number} (in {', '.join(bad[:5])})"
+    if on_nan is OnNaN.DROP:
+        log.warning("%s; the update is dropped (on_nan='drop').", text)
+        return False
+    raise NonFiniteError(
+        f"{text}. Expected finite numbers: look for a learning rate that is too high, a loss that takes log(0), or "
+        "NaN among the rows. on_nan='drop' goes on without such updates."
+    )
+
+
+def record(update: Update, staleness: int, dropped: bool) -> WorkerRecord:
+    """What `history.rounds` keeps of an update."""
+    return WorkerRecord(
+        worker=update.worker,
+        samples=update.samples,
+        steps=update.steps,
+        seconds=update.seconds,
+        staleness=staleness,
+        dropped=int(dropped),
+    )
+
+
+@dataclass
+class StatisticsMean:
+    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64."""
+
+    layout: Layout
+    _sum: Floats | None = None
+    _weight: float = 0.0
+
+    def add(self, statistics: Vector, samples: int) -> None:
+        """Takes one worker's statistics."""
+        if samples == 0 or statistics.size == 0:
+            return
+        term = statistics.astype(np.float64)
+        for mean, variance in self.layout.variances:
+            term[variance] += term[mean] ** 2  # E[x^2], which averages as it is
+        term *= samples
+        self._sum = term if self._sum is None else self._sum + term
+        self._weight += samples
+
+    def result(self) -> Vector | None:
+        """The pooled statistics; None where nothing came."""
+        if self._sum is None:
+            return None
+        pooled = self._sum / self._weight
+        for mean, variance in self.layout.variances:
+            pooled[variance] = np.maximum(pooled[variance] - pooled[mean] ** 2, 0.0)
+        return pooled.astype(np.float32)
+
+
+@dataclass
+class Round:
+    """One synchronous exchange: takes updates in worker order, gives the next state."""
+
+    start: TrainState
+    outer: OuterState
+    layout: Layout
+    strategy: Strategy
+    context: Context
+    on_nan: OnNaN = OnNaN.RAISE
+    records: list[WorkerRecord] = field(default_factory=list)
+    metrics: list[Floats] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._weights = self.strategy.reduction()
+        self._slots = WeightedMean()
+        self._statistics = StatisticsMean(self.layout)
+        self._counters: Integers = self.start.counters
+        self._loss_scale: Vector | None = None
+        self._seeds: Integers = self.start.seeds
+        self._moved = False
+
+    def add(self, update: Update) -> None:
+        """Takes one update, or drops it."""
+        admitted = admit(update, self.on_nan, self.layout)
+        self.records.append(record(update, 0, not admitted))
+        if not admitted or update.samples == 0:
+            return
+        self.metrics.append(update.metrics)
+        self._weights.add(update.delta, self.strategy.weight(update, self.context))
+        self._slots.add(update.slots, float(update.samples))
+        self._statistics.add(update.statistics, update.samples)
+        self._counters = np.maximum(self._counters, update.counters)
+        self._loss_scale = (
+            update.loss_scale if self._loss_scale is None else np.minimum(self._loss_scale, update.loss_scale)
+        )
+        if self.context.num_workers == 1:
+            self._seeds = update.seeds  # one worker alone draws on as Keras does
+        self._moved = True
+
+    def finish(self) -> tuple[TrainState, OuterState]:
+        """The state after the exchange and what the strategy remembers; the start again where nothing came."""
+        direction = self._weights.result()
+        if not self._moved or direction is None:
+            return self.start, self.outer
+        weights, outer = self.strategy.step(self.start.weights, direction, self.outer, self.context)
+        slots, statistics = self._slots.result(), self._statistics.result()
+        state = TrainState(
+            weights=weights,
+            statistics=self.start.statistics if statistics is None else statistics,
+            slots=self.start.slots if slots is None else slots,
+            counters=self._counters,
+            learning_rate=self.start.learning_rate,
+            loss_scale=self.start.loss_scale if self._loss_scale is None else self._loss_scale,
+            seeds=self._seeds,
+        )
+        return state, outer
+
+
+def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout) -> Vector:
+    """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance."""
+    if theirs.size == 0:
+        return ours
+    pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
+    for mean, variance in layout.variances:
+        apart = theirs[mean].astype(np.float64) - ours[mean]
+        pooled[variance] += share * (1 - share) * apart**2
+    return pooled.astype(np.float32)

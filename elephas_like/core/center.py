@@ -1,0 +1,218 @@
+"""The state that asynchronous workers share, one update at a time; and its lock-free sibling.
+
+An epoch ends when the samples of all workers together cross a multiple of the rows; the state at that moment is kept
+as the epoch's. Training ends on the same count, so that stragglers cannot overwrite the model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from elephas_like.core import scores
+from elephas_like.core.averaging import admit, mix_statistics, record
+from elephas_like.core.layout import Layout
+from elephas_like.core.rounds import nth_span
+from elephas_like.core.strategies.algebra import Context, Strategy
+from elephas_like.core.types import (
+    EpochRecord,
+    Floats,
+    OnNaN,
+    Order,
+    RoundRecord,
+    TrainState,
+    Update,
+)
+
+
+class Center(Protocol):
+    """What an asynchronous engine asks of the shared state."""
+
+    def commit(self, update: Update) -> bool:
+        """Applies one update; False where it was dropped."""
+        ...
+
+    def served(self) -> tuple[int, TrainState]:
+        """Version and the state that a worker goes on from."""
+        ...
+
+    def snapshot(self) -> TrainState:
+        """The state itself, unchanged by later commits."""
+        ...
+
+    def replace(self, state: TrainState) -> None:
+        """Takes over what the driver's callbacks changed."""
+        ...
+
+
+class LockedCenter:
+    """The shared state under any strategy. Not thread-safe by itself: the server holds a lock around each call."""
+
+    def __init__(
+        self, state: TrainState, layout: Layout, strategy: Strategy, num_workers: int, on_nan: OnNaN = OnNaN.RAISE
+    ) -> None:
+        self.state = state
+        self.version = 0
+        self._layout = layout
+        self._strategy = strategy
+        self._num_workers = num_workers
+        self._on_nan = on_nan
+        self._outer = strategy.init(state.weights)
+
+    def commit(self, update: Update) -> bool:
+        """Steps the weights; slots and statistics move by 1/K of the way to the worker's: s += (s_i - s) / K."""
+        if not admit(update, self._on_nan, self._layout):
+            return False
+        if update.samples == 0:
+            return True
+        context = Context(self.version, self._num_workers)
+        reduction = self._strategy.reduction()
+        reduction.add(update.delta, self._strategy.weight(update, context))
+        direction = reduction.result()
+        weights = self.state.weights
+        if direction is not None:
+            weights, self._outer = self._strategy.step(weights, direction, self._outer, context)
+        share = 1.0 / self._num_workers
+        slots = self.state.slots
+        if update.slots.size:
+            slots = slots + np.float32(share) * (update.slots - slots)
+        self.state = self.state.but(
+            weights=weights,
+            statistics=mix_statistics(self.state.statistics, update.statistics, share, self._layout),
+            slots=slots,
+            counters=np.maximum(self.state.counters, update.counters),
+            loss_scale=np.minimum(self.state.loss_scale, update.loss_scale),
+            seeds=update.seeds if self._num_workers == 1 else self.state.seeds,
+        )
+        self.version += 1
+        return True
+
+    def served(self) -> tuple[int, TrainState]:
+        """The version and what the strategy serves."""
+        context = Context(self.version, self._num_workers)
+        return self.version, self.state.but(weights=self._strategy.serve(self.state.weights, self._outer, context))
+
+    def snapshot(self) -> TrainState:
+        """The state: it is never changed in place."""
+        return self.state
+
+    def replace(self, state: TrainState) -> None:
+        """Takes a state that callbacks changed."""
+        self.state = state
+
+
+class HogwildCenter:
+    """The shared state without a lock: updates of several workers are added at the same time, to the same numbers.
+
+    Recht et al., "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", NIPS 2011. An addition
+    may be lost where two meet on one number; that is the method. This is the one object that changes arrays in place.
+    """
+
+    def __init__(
+        self, state: TrainState, layout: Layout, strategy: Strategy, num_workers: int, on_nan: OnNaN = OnNaN.RAISE
+    ) -> None:
+        if not strategy.additive:
+            raise ValueError(f"hogwild needs an additive strategy such as 'downpour'; got {strategy.name!r}.")
+        self.version = 0
+        self._layout = layout
+        self._strategy = strategy
+        self._num_workers = num_workers
+        self._on_nan = on_nan
+        self._state = TrainState(**{name: part.copy() for name, part in state.parts().items()})  # type: ignore[arg-type]
+
+    def commit(self, update: Update) -> bool:
+        """Adds the update in place, whoever else is adding."""
+        if not admit(update, self._on_nan, self._layout):
+            return False
+        if update.samples == 0:
+            return True
+        reduction = self._strategy.reduction()
+        reduction.add(update.delta, self._strategy.weight(update, Context(self.version, self._num_workers)))
+        direction = reduction.result()
+        share = 1.0 / self._num_workers
+        state = self._state
+        if direction is not None:
+            self.add(state.weights, direction)
+        if update.slots.size:
+            self.add(state.slots, np.float32(share) * (update.slots - state.slots))
+        state.statistics[:] = mix_statistics(state.statistics, update.statistics, share, self._layout)
+        np.maximum(state.counters, update.counters, out=state.counters)
+        np.minimum(state.loss_scale, update.loss_scale, out=state.loss_scale)
+        if self._num_workers == 1:
+            state.seeds[:] = update.seeds
+        self.version += 1
+        return True
+
+    def add(self, shared: np.ndarray, term: np.ndarray) -> None:
+        """Shared += term. NumPy lets go of the interpreter's lock in here, so several of these run at once."""
+        np.add(shared, term, out=shared)
+
+    def served(self) -> tuple[int, TrainState]:
+        """The version and a copy, taken while others may be adding."""
+        return self.version, self.snapshot()
+
+    def snapshot(self) -> TrainState:
+        """A copy."""
+        return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
+
+    def replace(self, state: TrainState) -> None:
+        """Writes a state that callbacks changed over the shared one."""
+        for name, part in state.parts().items():
+            getattr(self._state, name)[:] = part
+
+
+@dataclass
+class Ledger:
+    """Counts an asynchronous run: who has done how much, where epochs end, when it is over. Not thread-safe itself.
+
+    rows: rows of all shards together; epochs end at multiples of it.
+    """
+
+    rows: int
+    rounds_per_epoch: int
+    first_epoch: int
+    last_epoch: int
+    num_workers: int
+    samples: int = 0
+    exchanges: dict[int, int] = field(default_factory=dict)
+    finished: deque[EpochRecord] = field(default_factory=deque)
+    history: list[RoundRecord] = field(default_factory=list)
+    _metrics: Floats = field(default_factory=lambda: np.zeros(0))
+    _epoch_start: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is under way."""
+        return self.first_epoch + self.samples // self.rows
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget of samples is used up."""
+        return self.samples >= self.rows * (self.last_epoch - self.first_epoch)
+
+    def book(self, update: Update, staleness: int, applied: bool, center: Center) -> None:
+        """Counts an update; where it ends an epoch, a snapshot goes to `finished`."""
+        epoch = self.epoch
+        self.exchanges[update.worker] = self.exchanges.get(update.worker, 0) + 1
+        self.samples += update.samples
+        if applied:
+            self._metrics = scores.add([self._metrics, update.metrics])
+        self.history.append(RoundRecord(len(self.history), epoch, (record(update, staleness, not applied),)))
+        while epoch < min(self.epoch, self.last_epoch):
+            rounds = tuple(self.history[self._epoch_start :])
+            self.finished.append(
+                EpochRecord(epoch, center.snapshot(), self._metrics, sum(r.samples for r in rounds), rounds=rounds)
+            )
+            self._metrics, self._epoch_start = np.zeros(0), len(self.history)
+            epoch += 1
+
+    def next_order(self, worker: int, center: Center) -> Order:
+        """What a worker that has just exchanged is to train next, from the state that is served now."""
+        done = self.exchanges.get(worker, 0)
+        span = nth_span(done, self.rounds_per_epoch)
+        version, state = center.served()
+        shifted = type(span)(span.epoch + self.first_epoch, span.begin, span.end, span.of)
+        return Order("train", number=done, version=version, span=shifted, state=state)

@@ -1,0 +1,72 @@
+"""What can go wrong at run time, as few types as a caller can act on. Bad arguments are ValueError and TypeError."""
+
+from __future__ import annotations
+
+import builtins
+
+
+class ElephasError(Exception):
+    """Base of everything the library raises while a fit, a prediction or an evaluation is under way."""
+
+
+class DataError(ElephasError, ValueError):
+    """Rows that cannot be trained on: the message names partition, row, what was expected and what was found."""
+
+
+class CapacityError(ElephasError):
+    """The cluster cannot hold all workers at once; the message says how many slots there are."""
+
+
+class WaitError(ElephasError, TimeoutError):
+    """A wait reached its time-out; the message says who is missing."""
+
+
+class ConnectionLostError(ElephasError, ConnectionError):
+    """A worker could not reach the parameter server within its retries."""
+
+
+class SupersededError(ElephasError):
+    """Another attempt of the same worker has taken over: this one must raise, so that Spark ignores it."""
+
+
+class StoppedError(ElephasError):
+    """The run has ended while this worker was still at work."""
+
+
+class ShardMissing(ElephasError):
+    """The files of a shard are not where its reference says: the task was placed elsewhere, or they were deleted."""
+
+
+class NonFiniteError(ElephasError, FloatingPointError):
+    """A worker's update holds NaN or infinity."""
+
+
+class WorkerError(ElephasError):
+    """An exception on a worker, with its own type name, message and traceback.
+
+    What is raised on the driver also inherits the original type when that is a builtin, so that
+    `except ValueError` catches a worker's ValueError.
+    """
+
+    type_name: str = ""
+    worker: int = -1
+    traceback_text: str = ""
+
+    @staticmethod
+    def of(type_name: str, message: str, traceback_text: str, worker: int) -> WorkerError:
+        """The error to raise on the driver for an exception of `type_name` on `worker`."""
+        original = getattr(builtins, type_name, None)
+        kind: type[WorkerError] = WorkerError
+        if isinstance(original, type) and issubclass(original, Exception) and original is not Exception:
+            try:
+                kind = type(f"Worker{type_name}", (WorkerError, original), {})
+                kind("probe")
+            except TypeError:  # a builtin whose layout or constructor does not combine (UnicodeDecodeError)
+                kind = WorkerError
+        known = globals().get(type_name)
+        if isinstance(known, type) and issubclass(known, ElephasError) and not issubclass(known, WorkerError):
+            kind = type(f"Worker{type_name}", (WorkerError, known), {})
+        place = f"worker {worker}" if worker >= 0 else "a worker"
+        error = kind(f"{type_name} on {place}: {message}\n\n--- traceback on the worker ---\n{traceback_text.rstrip()}")
+        error.type_name, error.worker, error.traceback_text = type_name, worker, traceback_text
+        return error

@@ -1,0 +1,145 @@
+"""The synchronous fit: epochs of rounds over any engine. One loop, so that all engines give the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from elephas_like.core import scores
+from elephas_like.core.averaging import Round
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.layout import Layout
+from elephas_like.core.rounds import spans
+from elephas_like.core.strategies.algebra import Context, Strategy
+from elephas_like.core.types import (
+    EpochRecord,
+    Floats,
+    Frequency,
+    OnNaN,
+    Order,
+    RoundRecord,
+    Rounds,
+    Span,
+    TrainState,
+)
+
+
+class Hooks(Protocol):
+    """What the driver does between epochs: Keras callbacks, progress, history (trainer/callbacks.py)."""
+
+    def stopped(self) -> bool:
+        """Whether a callback asked for the end of training."""
+        ...
+
+    def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
+        """Before an epoch: returns the state, changed where a callback changed it."""
+        ...
+
+    def round_end(self, record: RoundRecord, metrics: Floats) -> None:
+        """After a round, with the metric sums of the epoch so far."""
+        ...
+
+    def epoch_end(self, record: EpochRecord) -> TrainState:
+        """After an epoch, with its metrics and validation: returns the state, changed where a callback changed it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit is to do, once all workers have said how many rows they have.
+
+    rows: rows of all shards. validates: whether any worker has validation rows.
+    """
+
+    layout: Layout
+    strategy: Strategy
+    frequency: Frequency | int
+    rounds_per_epoch: int
+    num_workers: int
+    rows: int
+    initial_epoch: int
+    epochs: int
+    validates: bool
+    validation_freq: int | tuple[int, ...] = 1
+    on_nan: OnNaN = OnNaN.RAISE
+
+    def validates_after(self, epoch: int) -> bool:
+        """Whether an epoch ends with an evaluation, as Keras reads `validation_freq`."""
+        if not self.validates:
+            return False
+        if isinstance(self.validation_freq, int):
+            return (epoch + 1) % self.validation_freq == 0
+        return epoch + 1 in self.validation_freq
+
+
+@dataclass
+class Progress:
+    """The last finished round's state: what is left in the model after Ctrl-C or a failure."""
+
+    state: TrainState
+    rounds: list[RoundRecord] = field(default_factory=list)
+
+
+def epochs_of(plan: Plan) -> Iterator[tuple[int, list[Span]]]:
+    """(epoch, its spans): one entry for the whole fit where `frequency` is "fit"."""
+    if plan.frequency is Frequency.FIT:
+        if plan.epochs > plan.initial_epoch:
+            yield plan.epochs - 1, [Span(plan.initial_epoch, epochs=plan.epochs - plan.initial_epoch)]
+        return
+    for epoch in range(plan.initial_epoch, plan.epochs):
+        yield epoch, list(spans(epoch, plan.rounds_per_epoch))
+
+
+def fit_synchronously(
+    rounds: Rounds, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+) -> TrainState:
+    """The state after all epochs. Every row is trained on exactly once per epoch, or this raises.
+
+    Args:
+        rounds: the engine, with all workers joined.
+        progress: updated after every round.
+        loss_of: the mean loss that metric sums hold, for `history.rounds`.
+    """
+    state, outer = progress.state, plan.strategy.init(progress.state.weights)
+    number = 0
+    version = 0
+    for epoch, parts in epochs_of(plan):
+        state = hooks.epoch_begin(epoch, state)
+        if hooks.stopped():
+            break
+        metrics: Floats = scores.add([])
+        epoch_rounds: list[RoundRecord] = []
+        for span in parts:
+            context = Context(version, plan.num_workers)
+            served = state.but(weights=plan.strategy.serve(state.weights, outer, context))
+            exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan)
+            for update in rounds.train(Order("train", number, version, span, served)):
+                exchange.add(update)
+            state, outer = exchange.finish()
+            number, version = number + 1, version + 1
+            metrics = scores.add([metrics, *exchange.metrics])
+            finished = RoundRecord(
+                len(progress.rounds), epoch, tuple(exchange.records), loss_of(scores.add(exchange.metrics))
+            )
+            progress.state = state
+            progress.rounds.append(finished)
+            epoch_rounds.append(finished)
+            hooks.round_end(finished, metrics)
+        trained = sum(finished.samples for finished in epoch_rounds)
+        due = plan.rows * sum(span.epochs for span in parts if span.epochs > 1) or plan.rows
+        if trained != due:
+            raise ElephasError(
+                f"epoch {epoch + 1} trained {trained} rows where the shards hold {due}: rows were lost or counted twice."
+            )
+        validation = None
+        if plan.validates_after(epoch):
+            validation = scores.add(
+                evaluation.metrics for evaluation in rounds.evaluate(Order("evaluate", number, version, state=state))
+            )
+            number += 1
+        state = hooks.epoch_end(EpochRecord(epoch, state, metrics, trained, validation, tuple(epoch_rounds)))
+        progress.state = state
+        if hooks.stopped():
+            break
+    return state

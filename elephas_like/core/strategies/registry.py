@@ -1,0 +1,106 @@
+"""Strategies by name, and which combinations of mode, strategy, frequency and engine make sense."""
+
+from __future__ import annotations
+
+from elephas_like.core.strategies.algebra import Strategy
+from elephas_like.core.strategies.asynchronous import DownPour, MomentumLookAhead
+from elephas_like.core.strategies.synchronous import Average, Nesterov, OneShot
+from elephas_like.core.types import EngineName, Frequency, Mode
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    kind.name: kind for kind in (Average, OneShot, Nesterov, MomentumLookAhead, DownPour)
+}
+
+ENGINES: dict[Mode, frozenset[EngineName]] = {
+    Mode.SYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.JOBS, EngineName.IN_PROCESS}),
+    Mode.ASYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.IN_PROCESS}),
+    Mode.HOGWILD: frozenset({EngineName.SERVER, EngineName.IN_PROCESS}),
+}
+
+
+def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> Strategy:
+    """The strategy object of a name; None gives the default of the mode.
+
+    Raises:
+        ValueError: an unknown name; the message lists the known ones.
+        TypeError: an object that is no Strategy, such as a tf.distribute one.
+    """
+    if strategy is None:
+        if mode is Mode.SYNCHRONOUS:
+            return Average() if num_workers == 1 else Nesterov()
+        return MomentumLookAhead() if mode is Mode.ASYNCHRONOUS else DownPour()
+    if isinstance(strategy, str):
+        if strategy not in STRATEGIES:
+            raise ValueError(f"strategy must be one of {sorted(STRATEGIES)} or a Strategy object; got {strategy!r}.")
+        return STRATEGIES[strategy]()
+    if type(strategy).__module__.startswith("tensorflow"):
+        raise TypeError(
+            f"strategy={type(strategy).__name__} is a tf.distribute strategy, which decides how one process uses its "
+            "devices. Here `strategy` decides how the weights of Spark workers are averaged: give a name such as "
+            "'nesterov', or None for the default."
+        )
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy must be a name or a Strategy object; got {type(strategy).__name__}.")
+    return strategy
+
+
+def admits(strategy: type[Strategy] | Strategy, frequency: Frequency | int) -> bool:
+    """Whether a strategy has a meaning at a frequency."""
+    if strategy.frequencies is not None:
+        return isinstance(frequency, Frequency) and frequency in strategy.frequencies
+    return frequency is not Frequency.FIT or Mode.SYNCHRONOUS in strategy.modes
+
+
+def default_frequency(strategy: Strategy, frequency: Frequency | int) -> Frequency | int:
+    """ "auto" made concrete where the strategy admits just one frequency (`one_shot`: "fit")."""
+    if frequency is Frequency.AUTO and strategy.frequencies is not None:
+        return next(iter(strategy.frequencies))
+    return frequency
+
+
+def check_combination(mode: Mode, strategy: Strategy, frequency: Frequency | int, engine: EngineName) -> None:
+    """Nothing, if the four go together.
+
+    Raises:
+        ValueError: with what does not fit and the combinations that do.
+    """
+    problems = []
+    if mode not in strategy.modes:
+        problems.append(f"strategy {strategy.name!r} is for mode {_either(strategy.modes)}")
+    if not admits(strategy, frequency):
+        only = _either(strategy.frequencies) if strategy.frequencies else "any frequency but 'fit'"
+        problems.append(f"strategy {strategy.name!r} needs frequency {only}")
+    elif frequency is Frequency.FIT and mode is not Mode.SYNCHRONOUS:
+        problems.append("frequency 'fit' is for mode 'synchronous'")
+    if engine is not EngineName.AUTO and engine not in ENGINES[mode]:
+        problems.append(f"engine {engine.value!r} is not for mode {mode.value!r}")
+    if problems:
+        raise ValueError(
+            f"mode={mode.value!r}, strategy={strategy.name!r}, frequency={_text(frequency)}, engine={engine.value!r} "
+            f"do not go together: {'; '.join(problems)}. Valid combinations:\n{combinations_table()}"
+        )
+
+
+def combinations_table() -> str:
+    """The valid combinations, one line each, as docs/architecture.md and error messages show them."""
+    lines = []
+    for mode in Mode:
+        for kind in STRATEGIES.values():
+            if mode not in kind.modes:
+                continue
+            if kind.frequencies is not None:
+                frequencies = ", ".join(sorted(kind.frequencies))
+            else:
+                names = [name.value for name in Frequency if name is not Frequency.FIT or mode is Mode.SYNCHRONOUS]
+                frequencies = ", ".join([*names, "steps"])
+            engines = ", ".join(engine.value for engine in EngineName if engine in ENGINES[mode])
+            lines.append(f"  mode {mode.value} | strategy {kind.name} | frequency {frequencies} | engine {engines}")
+    return "\n".join(lines)
+
+
+def _either(values: frozenset[Mode] | frozenset[Frequency]) -> str:
+    return " or ".join(repr(value.value) for value in sorted(values))
+
+
+def _text(frequency: Frequency | int) -> str:
+    return repr(frequency.value) if isinstance(frequency, Frequency) else str(frequency)

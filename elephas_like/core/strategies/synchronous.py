@@ -1,0 +1,60 @@
+"""Strategies for rounds in which everyone comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
+from elephas_like.core.types import Frequency, Vector
+
+
+@dataclass(frozen=True)
+class Average(Strategy):
+    """Sample-weighted parameter averaging: x <- x + sum_i p_i d_i, p_i = n_i / sum n.
+
+    Local SGD, or FedAvg when rounds are epochs (McMahan et al., "Communication-Efficient Learning of Deep Networks
+    from Decentralized Data", AISTATS 2017, algorithm 1). With one worker it is plain training.
+    """
+
+    name: ClassVar[str] = "average"
+
+
+@dataclass(frozen=True)
+class OneShot(Average):
+    """One average at the end of the whole fit: `average` with `frequency="fit"`, and no other.
+
+    Zinkevich et al., "Parallelized Stochastic Gradient Descent", NIPS 2010: Elephas' old synchronous mode.
+    It loses accuracy with every worker; docs/convergence.md has the measurements.
+    """
+
+    name: ClassVar[str] = "one_shot"
+    frequencies: ClassVar[frozenset[Frequency] | None] = frozenset({Frequency.FIT})
+
+
+@dataclass(frozen=True)
+class Nesterov(Strategy):
+    """An outer Nesterov step over the averaged delta: b <- mu b + d;  x <- x + lr (d + mu b).
+
+    The update of DiLoCo (Douillard et al., arXiv:2311.08105) with an outer learning rate of 1 and a momentum of 0.7
+    instead of 0.7 and 0.9, which overshoot where rounds are few or short.
+    """
+
+    name: ClassVar[str] = "nesterov"
+    learning_rate: float = 1.0
+    momentum: float = 0.7
+
+    def init(self, weights: Vector) -> OuterState:
+        """The momentum buffer b, zero."""
+        return {"momentum": np.zeros_like(weights)}
+
+    def step(
+        self, weights: Vector, direction: Vector, outer: OuterState, context: Context
+    ) -> tuple[Vector, OuterState]:
+        """One outer step: b <- mu b + d;  x <- x + lr (d + mu b)."""
+        mu = self.momentum
+        buffer: Vector = mu * outer["momentum"] + direction
+        moved: Vector = weights + self.learning_rate * (direction + mu * buffer)
+        return moved, {"momentum": buffer}

@@ -1,0 +1,43 @@
+"""Rows as trees: an input is one array, a tuple of arrays or a dict of them; a shard stores the leaves as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from elephas_like.core.types import Structure
+
+
+def flatten(tree: object) -> tuple[list[object], Structure]:
+    """The leaves of nested tuples, lists of arrays and dicts, depth first, and the structure that puts them together.
+
+    Tuples and dicts are branches. Lists are branches only if they hold arrays: a list of numbers is a value, as in
+    `([0.1, 0.2], 1)`. None stays None.
+    """
+    leaves: list[object] = []
+
+    def visit(node: object) -> Structure:
+        if node is None:
+            return None
+        if isinstance(node, dict):
+            return {str(key): visit(node[key]) for key in sorted(node)}
+        if isinstance(node, tuple) or (isinstance(node, list) and any(hasattr(item, "shape") for item in node)):
+            return [visit(item) for item in node]
+        leaves.append(node)
+        return len(leaves) - 1
+
+    return leaves, visit(tree)
+
+
+Leaf = TypeVar("Leaf")
+
+
+def unflatten(structure: Structure, leaves: Sequence[Leaf]) -> object:
+    """The tree of `structure` with `leaves` in the places that it numbers; branches come back as tuples and dicts."""
+    if structure is None:
+        return None
+    if isinstance(structure, int):
+        return leaves[structure]
+    if isinstance(structure, list):
+        return tuple(unflatten(item, leaves) for item in structure)
+    return {key: unflatten(item, leaves) for key, item in structure.items()}

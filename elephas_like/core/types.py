@@ -1,0 +1,340 @@
+"""The vocabulary: read this file and you know the library.
+
+A *driver* turns a compiled Keras model into a `TrainState`. Rows become *shards*, one per worker. Workers train a
+*span* of their shard from the state they were ordered to start from, and bring an `Update`. A strategy turns updates
+into the next state. Everything that crosses a process is a frozen dataclass of plain data defined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[np.generic]
+
+
+class Mode(StrEnum):
+    """Who waits for whom at an exchange."""
+
+    SYNCHRONOUS = "synchronous"
+    ASYNCHRONOUS = "asynchronous"
+    HOGWILD = "hogwild"
+
+
+class Frequency(StrEnum):
+    """When rounds end, where it is not a number of steps."""
+
+    AUTO = "auto"
+    EPOCH = "epoch"
+    BATCH = "batch"
+    FIT = "fit"
+
+
+class EngineName(StrEnum):
+    """What holds the rounds."""
+
+    AUTO = "auto"
+    SERVER = "server"
+    JOBS = "jobs"
+    IN_PROCESS = "in_process"
+
+
+class OptimizerState(StrEnum):
+    """What becomes of the optimizer's slots (momenta, second moments) at an exchange."""
+
+    AVERAGE = "average"
+    PER_WORKER = "per_worker"
+    RESET = "reset"
+
+
+class OnNaN(StrEnum):
+    """What becomes of an update with NaN or infinity in it."""
+
+    RAISE = "raise"
+    DROP = "drop"
+
+
+class Role(StrEnum):
+    """What a variable is, which decides what happens to it at an exchange (docs/architecture.md has the table)."""
+
+    WEIGHT = "weights"
+    STATISTIC = "statistics"
+    SLOT = "slots"
+    COUNTER = "counters"
+    LEARNING_RATE = "learning_rate"
+    LOSS_SCALE = "loss_scale"
+    SEED = "seeds"
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Everything that training changes, one flat vector per role; a `Layout` says which variable lies where."""
+
+    weights: Vector
+    statistics: Vector
+    slots: Vector
+    counters: Integers
+    learning_rate: Vector
+    loss_scale: Vector
+    seeds: Integers
+
+    def part(self, role: Role) -> Array:
+        """The flat vector of one role."""
+        value: Array = getattr(self, role.value)
+        return value
+
+    def parts(self) -> dict[str, Array]:
+        """All flat vectors by the name of their role, in the order of `Role`."""
+        return {role.value: self.part(role) for role in Role}
+
+    def but(self, **parts: Array) -> TrainState:
+        """The same state with some vectors exchanged."""
+        return replace(self, **parts)  # type: ignore[arg-type]  # callers name vectors of the dtype of their role
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors together."""
+        return sum(part.nbytes for part in self.parts().values())
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which part of which epoch to train: of `s` steps in an epoch, floor(s begin / of) to floor(s end / of).
+
+    `epochs` > 1 is the one round of `frequency="fit"`: the whole of several epochs in a row.
+    """
+
+    epoch: int
+    begin: int = 0
+    end: int = 1
+    of: int = 1
+    epochs: int = 1
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is told at an exchange.
+
+    number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0.
+    version: exchanges that are in `state`; what staleness is counted from.
+    """
+
+    kind: Literal["train", "evaluate", "wait", "stop"]
+    number: int = -1
+    version: int = 0
+    span: Span | None = None
+    state: TrainState | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one worker brings from one span.
+
+    delta: what the strategy's `encode` made of it, by default weights after minus weights before.
+    metrics: sums of metric variables in the model's order, float64; () where nothing was trained.
+    seconds: time spent training, without waiting.
+    """
+
+    worker: int
+    number: int
+    version: int
+    samples: int
+    steps: int
+    delta: Vector
+    statistics: Vector
+    slots: Vector
+    counters: Integers
+    loss_scale: Vector
+    seeds: Integers
+    metrics: Floats
+    seconds: float = 0.0
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of the update by name."""
+        names = ("delta", "statistics", "slots", "counters", "loss_scale", "seeds", "metrics")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metric sums of one state over one worker's validation rows."""
+
+    worker: int
+    number: int
+    samples: int
+    metrics: Floats
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a shard on disk: `rows` values of `shape` and `dtype` in a raw file.
+
+    dtype "string" means UTF-8 text: `path` holds the bytes and `path + ".ends"` the int64 end of each value.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ShardRef:
+    """Where one worker's rows lie and what they look like.
+
+    structure: how the columns make up a row, `(x,)`, `(x, y)` or `(x, y, sample_weight)`, as core/structure.py reads it.
+    """
+
+    dataset: str
+    worker: int
+    directory: str
+    host: str
+    rows: int
+    columns: tuple[Column, ...]
+    structure: Structure
+    checksum: int = 0
+
+
+Structure = None | int | list["Structure"] | dict[str, "Structure"]
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """What of `fit`'s arguments a worker needs. Checked on the driver, trusted afterwards."""
+
+    batch_size: int = 32
+    epochs: int = 1
+    initial_epoch: int = 0
+    shuffle: bool = True
+    seed: int = 0
+    num_workers: int = 1
+    validation_split: float = 0.0
+    class_weight: Mapping[int, float] | None = None
+    optimizer_state: OptimizerState = OptimizerState.AVERAGE
+    resident_bytes: int = 128 * 2**20
+    chunk_bytes: int = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a worker says when it joins: who, where, and how much there is to train on."""
+
+    worker: int
+    attempt: int
+    host: str
+    rows: int
+    validation_rows: int
+    layout_hash: str
+    checksum: int = 0
+    accumulation: int = 1
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """What one worker did in one round, for `history.rounds`."""
+
+    worker: int
+    samples: int
+    steps: int
+    seconds: float
+    staleness: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One exchange, for `history.rounds`: synchronous rounds hold all workers, asynchronous ones a single worker."""
+
+    round: int
+    epoch: int
+    workers: tuple[WorkerRecord, ...]
+    loss: float | None = None
+
+    @property
+    def samples(self) -> int:
+        """Rows trained in this round by all workers."""
+        return sum(record.samples for record in self.workers)
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What the driver's callbacks are told at an epoch's end."""
+
+    epoch: int
+    state: TrainState
+    metrics: Floats
+    samples: int
+    validation: Floats | None = None
+    rounds: tuple[RoundRecord, ...] = field(default=())
+
+
+class Worker(Protocol):
+    """What an engine drives: one shard with a compiled model (trainer/worker.py), or plain NumPy in tests."""
+
+    def joined(self, attempt: int, host: str) -> Joined:
+        """What to tell the driver before the first order."""
+        ...
+
+    def train(self, order: Order) -> Update:
+        """The update of one train order."""
+        ...
+
+    def evaluate(self, order: Order) -> Evaluation:
+        """The metric sums of an order's state on this worker's validation rows."""
+        ...
+
+    def close(self) -> None:
+        """Releases the shard's memory."""
+        ...
+
+
+class WorkerFactory(Protocol):
+    """A picklable that makes a Worker from its shard (and the shard of validation rows), on the executor."""
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+        """The worker of one shard, ready to train."""
+        ...
+
+
+class Rounds(Protocol):
+    """An engine at work in synchronous mode: K workers that all answer each order."""
+
+    def joined(self) -> list[Joined]:
+        """All workers, in order, once they have joined."""
+        ...
+
+    def train(self, order: Order) -> Iterator[Update]:
+        """The workers' updates, in worker order, each as soon as it and its predecessors are there."""
+        ...
+
+    def evaluate(self, order: Order) -> Iterator[Evaluation]:
+        """The workers' evaluations, in worker order."""
+        ...
+
+
+class Exchange(Protocol):
+    """A worker's line to the driver (exchange/client.py): every call ends within its time-outs."""
+
+    def join(self, joined: Joined) -> Order:
+        """Takes the worker's place and returns its first order; blocks while another attempt holds the place."""
+        ...
+
+    def answer(self, result: Update | Evaluation) -> Order:
+        """Brings the result of the last order and returns the next one."""
+        ...
+
+    def fail(self, worker: int, error: BaseException) -> None:
+        """Reports an error as a value; the driver raises it."""
+        ...
+
+    def close(self) -> None:
+        """Ends the heartbeat and the connection."""
+        ...
