@@ -7,6 +7,7 @@ as the epoch's. Training ends on the same count, so that stragglers cannot overw
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import nth_span
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.types import (
+    Array,
     EpochRecord,
     Floats,
     OnNaN,
@@ -29,7 +31,9 @@ from elephas_like.core.types import (
 
 
 class Center(Protocol):
-    """What an asynchronous engine asks of the shared state."""
+    """What an asynchronous engine asks of the shared state. `version` counts the updates that are in it."""
+
+    version: int
 
     def commit(self, update: Update) -> bool:
         """Applies one update; False where it was dropped."""
@@ -43,8 +47,8 @@ class Center(Protocol):
         """The state itself, unchanged by later commits."""
         ...
 
-    def replace(self, state: TrainState) -> None:
-        """Takes over what the driver's callbacks changed."""
+    def replace(self, parts: Mapping[str, Array]) -> None:
+        """Takes over the parts that the driver's callbacks changed, by the name of their role."""
         ...
 
 
@@ -99,9 +103,9 @@ class LockedCenter:
         """The state: it is never changed in place."""
         return self.state
 
-    def replace(self, state: TrainState) -> None:
-        """Takes a state that callbacks changed."""
-        self.state = state
+    def replace(self, parts: Mapping[str, Array]) -> None:
+        """Takes the parts that callbacks changed."""
+        self.state = self.state.but(**parts)
 
 
 class HogwildCenter:
@@ -158,9 +162,9 @@ class HogwildCenter:
         """A copy."""
         return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
 
-    def replace(self, state: TrainState) -> None:
-        """Writes a state that callbacks changed over the shared one."""
-        for name, part in state.parts().items():
+    def replace(self, parts: Mapping[str, Array]) -> None:
+        """Writes the parts that callbacks changed over the shared ones."""
+        for name, part in parts.items():
             getattr(self._state, name)[:] = part
 
 

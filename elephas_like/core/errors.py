@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import traceback
+from dataclasses import dataclass
 
 
 class ElephasError(Exception):
@@ -70,3 +72,23 @@ class WorkerError(ElephasError):
         error = kind(f"{type_name} on {place}: {message}\n\n--- traceback on the worker ---\n{traceback_text.rstrip()}")
         error.type_name, error.worker, error.traceback_text = type_name, worker, traceback_text
         return error
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception on a worker as a value: raising it there would cost its process, and Spark would only try again."""
+
+    type_name: str
+    message: str
+    traceback_text: str
+    worker: int
+
+    @classmethod
+    def of(cls, worker: int, error: BaseException) -> Failure:
+        """The failure that an exception describes."""
+        text = "".join(traceback.format_exception(error))
+        return cls(type(error).__name__, str(error), text, worker)
+
+    def error(self) -> WorkerError:
+        """What to raise on the driver."""
+        return WorkerError.of(self.type_name, self.message, self.traceback_text, self.worker)

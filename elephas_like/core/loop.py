@@ -1,23 +1,28 @@
-"""The synchronous fit: epochs of rounds over any engine. One loop, so that all engines give the same weights."""
+"""A fit, epoch by epoch, over any engine. One loop a mode, so that all engines give the same weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from elephas_like.core import scores
 from elephas_like.core.averaging import Round
+from elephas_like.core.center import Center, HogwildCenter, Ledger, LockedCenter
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import spans
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.types import (
+    Array,
     EpochRecord,
     Floats,
     Frequency,
+    Joined,
+    Mode,
     OnNaN,
     Order,
+    Role,
     RoundRecord,
     Rounds,
     Span,
@@ -53,6 +58,7 @@ class Plan:
     """
 
     layout: Layout
+    mode: Mode
     strategy: Strategy
     frequency: Frequency | int
     rounds_per_epoch: int
@@ -126,9 +132,11 @@ def fit_synchronously(
             progress.rounds.append(finished)
             epoch_rounds.append(finished)
             hooks.round_end(finished, metrics)
+            if hooks.stopped():
+                break
         trained = sum(finished.samples for finished in epoch_rounds)
         due = plan.rows * sum(span.epochs for span in parts if span.epochs > 1) or plan.rows
-        if trained != due:
+        if trained != due and not hooks.stopped():
             raise ElephasError(
                 f"epoch {epoch + 1} trained {trained} rows where the shards hold {due}: rows were lost or counted twice."
             )
@@ -143,3 +151,60 @@ def fit_synchronously(
         if hooks.stopped():
             break
     return state
+
+
+class Crowd(Protocol):
+    """An engine at work in asynchronous mode: workers that go on alone around a shared state."""
+
+    def joined(self) -> list[Joined]:
+        """All workers, in order, once they have joined."""
+        ...
+
+    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
+        """Lets the workers go."""
+        ...
+
+    def next_epoch(self) -> EpochRecord | None:
+        """The next finished epoch, evaluated where it is to be; None after the last."""
+        ...
+
+    def replace(self, parts: Mapping[str, Array]) -> None:
+        """Gives what callbacks changed to the shared state."""
+        ...
+
+
+def fit_asynchronously(
+    crowd: Crowd, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+) -> TrainState:
+    """The state at the moment the workers together had seen `epochs` times the rows.
+
+    Workers train on while an epoch is evaluated and the driver's callbacks run. What callbacks change (the learning
+    rate, say) reaches a worker with its next exchange.
+    """
+    state = hooks.epoch_begin(plan.initial_epoch, progress.state)
+    progress.state = state
+    if hooks.stopped() or plan.epochs <= plan.initial_epoch:
+        return state
+    kind = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter
+    center = kind(state, plan.layout, plan.strategy, plan.num_workers, plan.on_nan)
+    ledger = Ledger(plan.rows, plan.rounds_per_epoch, plan.initial_epoch, plan.epochs, plan.num_workers)
+    crowd.begin(center, ledger, plan.validates_after)
+    while (record := crowd.next_epoch()) is not None:
+        progress.rounds.extend(record.rounds)
+        metrics = record.metrics
+        for finished in record.rounds[:-1]:
+            hooks.round_end(finished, metrics)
+        if record.rounds:
+            hooks.round_end(replace(record.rounds[-1], loss=loss_of(metrics)), metrics)
+        state = hooks.epoch_end(record)
+        progress.state = state
+        if hooks.stopped():
+            break
+        if record.epoch + 1 < plan.epochs:
+            begun = hooks.epoch_begin(record.epoch + 1, state)
+            changed = {role.value: begun.part(role) for role in Role if begun.part(role) is not record.state.part(role)}
+            if changed:
+                crowd.replace(changed)
+            if hooks.stopped():
+                break
+    return progress.state

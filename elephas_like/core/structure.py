@@ -15,18 +15,19 @@ def flatten(tree: object) -> tuple[list[object], Structure]:
     `([0.1, 0.2], 1)`. None stays None.
     """
     leaves: list[object] = []
+    return leaves, _visit(tree, leaves)
 
-    def visit(node: object) -> Structure:
-        if node is None:
-            return None
-        if isinstance(node, dict):
-            return {str(key): visit(node[key]) for key in sorted(node)}
-        if isinstance(node, tuple) or (isinstance(node, list) and any(hasattr(item, "shape") for item in node)):
-            return [visit(item) for item in node]
-        leaves.append(node)
-        return len(leaves) - 1
 
-    return leaves, visit(tree)
+def _visit(node: object, leaves: list[object]) -> Structure:
+    # A module's function: one that closed over `leaves` would keep the arrays alive until the garbage collector runs.
+    if node is None:
+        return None
+    if isinstance(node, dict):
+        return {str(key): _visit(node[key], leaves) for key in sorted(node)}
+    if isinstance(node, tuple) or (isinstance(node, list) and any(getattr(item, "shape", ()) for item in node)):
+        return [_visit(item, leaves) for item in node]
+    leaves.append(node)
+    return len(leaves) - 1
 
 
 Leaf = TypeVar("Leaf")

@@ -283,6 +283,10 @@ class Worker(Protocol):
         """What to tell the driver before the first order."""
         ...
 
+    def steps_of(self, span: Span) -> int:
+        """Batches that this worker has in a span."""
+        ...
+
     def train(self, order: Order) -> Update:
         """The update of one train order."""
         ...

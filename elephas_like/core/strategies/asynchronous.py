@@ -43,8 +43,8 @@ class MomentumLookAhead(Strategy):
         """One step: m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m)."""
         mu = self.momentum
         buffer: Vector = mu * outer["momentum"] + (1.0 - mu) * direction
-        moved: Vector = weights + self.learning_rate * (direction + mu * buffer)
-        return moved, {"momentum": buffer}
+        ahead: Vector = direction + mu * buffer
+        return weights + self.learning_rate * ahead, {"momentum": buffer}
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
         """The point x + lr mu m: where the weights are about to be."""

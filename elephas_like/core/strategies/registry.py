@@ -52,7 +52,7 @@ def admits(strategy: type[Strategy] | Strategy, frequency: Frequency | int) -> b
 
 
 def default_frequency(strategy: Strategy, frequency: Frequency | int) -> Frequency | int:
-    """ "auto" made concrete where the strategy admits just one frequency (`one_shot`: "fit")."""
+    """The frequency, "auto" made concrete where the strategy admits just one frequency (`one_shot`: "fit")."""
     if frequency is Frequency.AUTO and strategy.frequencies is not None:
         return next(iter(strategy.frequencies))
     return frequency

@@ -56,5 +56,5 @@ class Nesterov(Strategy):
         """One outer step: b <- mu b + d;  x <- x + lr (d + mu b)."""
         mu = self.momentum
         buffer: Vector = mu * outer["momentum"] + direction
-        moved: Vector = weights + self.learning_rate * (direction + mu * buffer)
-        return moved, {"momentum": buffer}
+        ahead: Vector = direction + mu * buffer
+        return weights + self.learning_rate * ahead, {"momentum": buffer}

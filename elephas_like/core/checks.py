@@ -1,0 +1,70 @@
+"""Arguments checked at the door: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+from elephas_like.core.types import Frequency
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def choice(name: str, value: object, kind: type[Choice]) -> Choice:
+    """The member of an enumeration that `value` names.
+
+    Raises:
+        ValueError: listing the valid names.
+    """
+    try:
+        return kind(value)  # type: ignore[arg-type]  # what is no name raises
+    except ValueError:
+        valid = ", ".join(repr(member.value) for member in kind)
+        raise ValueError(f"{name} must be one of {valid}; got {value!r}.{near(str(value), kind)}") from None
+
+
+def near(value: str, names: Iterable[str]) -> str:
+    """A question that names the nearest known name, or nothing."""
+    found = difflib.get_close_matches(value, [str(name) for name in names], n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def positive_int(name: str, value: object, least: int = 1) -> int:
+    """`value`, a whole number of at least `least`.
+
+    Raises:
+        ValueError: anything else.
+    """
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or int(value) < least:  # type: ignore[call-overload]  # whole numbers only
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def positive_seconds(name: str, value: object) -> float:
+    """`value`, a time in seconds above 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{name} must be a time in seconds above 0; got {value!r}.")
+    return float(value)
+
+
+def share(name: str, value: object) -> float:
+    """`value`, a number from 0 to below 1."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be a share from 0 to below 1; got {value!r}.")
+    return float(value)
+
+
+def frequency(value: object) -> Frequency | int:
+    """A frequency: a name, or a number of steps of at least 1."""
+    if isinstance(value, str):
+        try:
+            return Frequency(value)
+        except ValueError:
+            valid = ", ".join(repr(member.value) for member in Frequency)
+            raise ValueError(
+                f"frequency must be one of {valid}, or a number of steps; got {value!r}.{near(value, Frequency)}"
+            ) from None
+    return positive_int("frequency", value)

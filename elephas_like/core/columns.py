@@ -1,0 +1,119 @@
+"""Columns of a shard, read: raw little files become arrays, mapped rather than loaded, and given out by row number.
+
+Numbers lie in one headerless file, row after row in C order. Text lies in two: `path` holds the UTF-8 bytes of all values
+and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. engine/spool.py writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Protocol
+
+import numpy as np
+
+from elephas_like.core.errors import ShardMissing
+from elephas_like.core.types import Array, Column, Integers, ShardRef
+
+TEXT = "string"
+ENDS = ".ends"
+
+
+class ColumnReader(Protocol):
+    """One column, open for reading. It is released with its last reference."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows on disk."""
+        ...
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row on disk; of text the mean, rounded up."""
+        ...
+
+    def take(self, indices: Integers) -> Array:
+        """A C-contiguous copy of the rows with these numbers, in this order."""
+        ...
+
+
+def open_column(column: Column, rows: int) -> ColumnReader:
+    """A reader of the `rows` rows of `column`, memory-mapped; text comes back as an object array of `str`."""
+    if column.dtype == TEXT:
+        return _TextReader(column, rows)
+    return _NumberReader(column, rows)
+
+
+def verify(ref: ShardRef) -> None:
+    """Sees that every file of a shard is there and as long as its rows.
+
+    Raises:
+        ShardMissing: naming the file, and the host on which it was written.
+    """
+    for column in ref.columns:
+        if column.dtype == TEXT:
+            count = ref.rows * math.prod(column.shape)
+            _expect_size(column.path + ENDS, count * 8, ref)
+            ends = _mapped(column.path + ENDS, "int64", (count,))
+            _expect_size(column.path, int(ends[-1]) if count else 0, ref)
+        else:
+            _expect_size(column.path, ref.rows * row_nbytes(column), ref)
+
+
+def row_nbytes(column: Column) -> int:
+    """Bytes of one row of a column of numbers."""
+    return np.dtype(column.dtype).itemsize * math.prod(column.shape)
+
+
+class _NumberReader:
+    def __init__(self, column: Column, rows: int) -> None:
+        self._rows = _mapped(column.path, column.dtype, (rows, *column.shape))
+        self.nbytes = self._rows.nbytes
+        self.row_nbytes = row_nbytes(column)
+
+    def take(self, indices: Integers) -> Array:
+        return np.take(self._rows, indices, axis=0)
+
+
+class _TextReader:
+    def __init__(self, column: Column, rows: int) -> None:
+        self._shape = column.shape
+        ends = _mapped(column.path + ENDS, "int64", (rows, math.prod(column.shape)))
+        self._ends = ends.reshape(-1)
+        size = int(self._ends[-1]) if self._ends.size else 0
+        self._bytes = _mapped(column.path, "uint8", (size,)).data
+        self._rows = ends
+        self.nbytes = size + ends.nbytes
+        self.row_nbytes = -(-self.nbytes // rows) if rows else 0
+
+    def take(self, indices: Integers) -> Array:
+        width = self._rows.shape[1]
+        ends = np.take(self._rows, indices, axis=0).reshape(-1)
+        rows = np.arange(len(self._rows))[indices]  # -1 means the last row, as in `np.take`
+        before = (rows[:, None] * width + np.arange(width)).reshape(-1) - 1
+        begins = np.where(before >= 0, self._ends[before], 0)
+        texts = np.empty(ends.size, dtype=object)
+        for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            texts[place] = str(self._bytes[begin:end], "utf-8")
+        return texts.reshape(len(indices), *self._shape)
+
+
+def _mapped(path: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    if math.prod(shape) == 0:  # a file of no bytes cannot be mapped
+        return np.empty(shape, dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
+
+
+def _expect_size(path: str, size: int, ref: ShardRef) -> None:
+    try:
+        found = os.stat(path).st_size
+    except FileNotFoundError as error:
+        raise ShardMissing(
+            f"worker {ref.worker}: {path} is not here. The shard was written on host {ref.host!r}: either this task runs "
+            "elsewhere or the file was deleted."
+        ) from error
+    if found != size:
+        raise ShardMissing(
+            f"worker {ref.worker}: {path} (written on host {ref.host!r}) expected {size} bytes for {ref.rows} rows, "
+            f"got {found}. Was the disk full, or the file changed?"
+        )

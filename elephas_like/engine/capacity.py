@@ -1,0 +1,84 @@
+"""How many workers can run at once, and who may: slots are counted, and reserved, before long tasks are started.
+
+Two fits of two workers on two slots would otherwise take one slot each, and wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import SparkContext
+
+from elephas_like.core.errors import CapacityError, WaitError
+
+_reserved: dict[str, int] = {}
+_changed = threading.Condition()
+
+
+def slots(context: SparkContext, wait: float = 30.0) -> int:
+    """Tasks that can run at the same time, busy slots included.
+
+    Under dynamic allocation, what the application may grow to. Executors of a fresh cluster context take seconds to
+    register: this waits for the first.
+
+    Args:
+        wait: seconds to wait for the first executor.
+    """
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        most = int(context.getConf().get("spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
+        cores = int(context.getConf().get("spark.executor.cores", "1"))
+        return most * (cores // task_cpus(context))
+    deadline = time.monotonic() + wait
+    while (found := _concurrent_tasks(context)) == 0 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _concurrent_tasks(context: SparkContext) -> int:
+    """Slots that are registered now. Spark has no public name for it; barrier mode checks itself against the same."""
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def task_cpus(context: SparkContext) -> int:
+    """`spark.task.cpus`: cores that a task may use."""
+    return int(context.getConf().get("spark.task.cpus", "1"))
+
+
+@contextmanager
+def reservation(context: SparkContext, num_workers: int, available: int, timeout: float) -> Iterator[None]:
+    """Holds `num_workers` slots of this application against other fits of this driver process.
+
+    Raises:
+        CapacityError: more than there are at all.
+        WaitError: other fits hold them for longer than `timeout` seconds.
+    """
+    if num_workers > available:
+        raise CapacityError(
+            f"{num_workers} workers must run at the same time, and Spark has {available} slots. Use num_workers="
+            f"{max(1, available)}, give Spark more cores, or use engine='jobs' (synchronous only), which needs no "
+            "simultaneous slots."
+        )
+    key = context.applicationId
+    with _changed:
+        if not _changed.wait_for(lambda: _reserved.get(key, 0) + num_workers <= available, timeout):
+            raise WaitError(
+                f"other fits hold {_reserved.get(key, 0)} of {available} slots, and this one needs {num_workers}; "
+                f"waited {timeout:.0f} s (join_timeout)."
+            )
+        _reserved[key] = _reserved.get(key, 0) + num_workers
+    try:
+        yield
+    finally:
+        with _changed:
+            _reserved[key] -= num_workers
+            _changed.notify_all()
+
+
+def free(context: SparkContext, available: int) -> int:
+    """Slots that no fit of this process has reserved."""
+    with _changed:
+        return available - _reserved.get(context.applicationId, 0)

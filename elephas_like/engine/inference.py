@@ -1,0 +1,96 @@
+"""Predictions and evaluations over an RDD: batches streamed, order kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from pyspark import RDD
+
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Array, Evaluation, Order, ShardRef, Structure, WorkerFactory
+from elephas_like.engine.failures import readable
+from elephas_like.engine.shards import SpoolOptions, failure_in, new_dataset, references, remove_pair
+from elephas_like.engine.spool import remove, spool
+
+BATCHES_AT_ONCE = 16
+"""Batches of rows that are made into columns together."""
+
+Chunk = tuple[list[Array], Structure]
+Predict = Callable[[ShardRef], Iterator[Chunk]]
+
+
+def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: int, floatx: str) -> RDD:
+    """(output arrays, their structure) of successive batches of rows, partition by partition in the order of the rows."""
+
+    def predict(index: int, rows: Iterable[object]) -> Iterator[Chunk]:
+        iterator = iter(rows)
+        while chunk := list(itertools.islice(iterator, batch_size * BATCHES_AT_ONCE)):
+            ref = spool(chunk, dataset=f"{new_dataset()}-predict", worker=index, floatx=floatx, expect_target=False)
+            try:
+                yield from predictor()(ref)
+            finally:
+                remove(ref)
+
+    return rdd.mapPartitionsWithIndex(predict)
+
+
+def rows_of(chunks: RDD) -> RDD:
+    """Predictions one by one: an array a row, or a list or dict of arrays for several outputs."""
+
+    def one_by_one(parts: Iterable[Chunk]) -> Iterator[object]:
+        for outputs, structure in parts:
+            for row in range(len(outputs[0])):
+                tree = unflatten(structure, [output[row] for output in outputs])
+                yield list(tree) if isinstance(tree, tuple) else tree
+
+    return chunks.mapPartitions(one_by_one)
+
+
+def collected(chunks: RDD) -> object:
+    """All predictions: an array with a leading axis of rows, or a list or dict of them for several outputs.
+
+    No rows give an empty array.
+    """
+    try:
+        parts: list[Chunk] = chunks.collect()
+    except Exception as error:
+        raise readable(error) from None
+    if not parts:
+        return np.zeros((0,), np.float32)
+    outputs = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in parts), strict=True)]
+    tree = unflatten(parts[0][1], outputs)
+    return list(tree) if isinstance(tree, tuple) else tree
+
+
+def evaluations(
+    rdd: RDD, factory: Callable[[], WorkerFactory], order: Order, options: SpoolOptions
+) -> list[Evaluation]:
+    """The metric sums of a state over each partition's rows.
+
+    factory: a function that makes the factory of workers on the executor. order: makes the order whose state is evaluated.
+    """
+
+    def evaluate(index: int, refs: Iterable[ShardRef]) -> Iterator[object]:
+        for ref in refs:
+            failure = failure_in((ref, None))
+            if failure is not None:
+                yield failure
+                return
+            try:
+                worker = factory()(index, ref, ref)
+                yield worker.evaluate(order())
+                worker.close()
+            finally:
+                remove_pair((ref, None))
+
+    try:
+        results = references(rdd, options).mapPartitionsWithIndex(evaluate).collect()
+    except Exception as error:
+        raise readable(error) from None
+    for result in results:
+        failure = failure_in((result, None))
+        if failure is not None:
+            raise failure.error()
+    return results

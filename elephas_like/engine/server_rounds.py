@@ -1,0 +1,160 @@
+"""The engine of long tasks: one ordinary Spark task per worker, which exchanges with the driver's server until told to stop.
+
+Writing the shard, and training on it, are one lineage in one task: a task that Spark runs again starts from its rows. The
+driver's side is the store of the exchange room; here is the Spark job around it, and what a task does.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from pyspark import RDD, InheritableThread, SparkContext
+
+from elephas_like.core.errors import Failure, StoppedError, SupersededError
+from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
+from elephas_like.engine.failures import readable
+from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair
+from elephas_like.engine.spool import remove_dataset
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 2.0
+"""Seconds that workers have to end by themselves before their tasks are cancelled."""
+KILLED_AFTER = 3.0
+"""Seconds within which Spark kills a cancelled task's Python process, TensorFlow or not; files go only then."""
+
+
+class Connector(Protocol):
+    """A picklable that opens a worker's line to the driver."""
+
+    def connect(self, worker: int, attempt: int) -> Exchange:
+        """The line of one attempt."""
+        ...
+
+
+class Desk(Protocol):
+    """What the Spark job tells the driver's store."""
+
+    def fail(self, error: BaseException) -> None:
+        """The job has failed: whoever waits for workers is told."""
+        ...
+
+    def stop(self) -> None:
+        """Workers get `stop` at their next request, those that wait at once."""
+        ...
+
+
+class ServerRun:
+    """The Spark job of one fit. A context manager: it starts the tasks, and sees them ended.
+
+    Args:
+        refs: one pair of shard references per partition, not computed yet.
+        keep: whether the shards outlive the run (a ShardedDataset's do).
+        dataset: id of the shards, for the sweep after tasks were killed.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        refs: RDD,
+        factory: WorkerFactory,
+        connector: Connector,
+        desk: Desk,
+        *,
+        group: str,
+        description: str,
+        keep: bool,
+        dataset: str,
+    ) -> None:
+        self._context, self._desk = context, desk
+        self._group, self._description, self._keep, self._dataset = group, description, keep, dataset
+        self._tasks = refs.mapPartitionsWithIndex(_task(factory, connector, keep))
+        self._workers = refs.getNumPartitions()
+        self._thread = InheritableThread(target=self._run, name=f"elephas_like-{group}", daemon=True)
+
+    def __enter__(self) -> ServerRun:
+        """Starts the tasks."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Tells workers to stop, and cancels what has not ended after a moment."""
+        self._desk.stop()
+        self._thread.join(PATIENCE if error[0] is not None else 10 * PATIENCE)
+        if not self._thread.is_alive():
+            return
+        log.info("cancelling the tasks of %s", self._group)
+        self._context.cancelJobGroup(self._group)
+        self._thread.join(10 * PATIENCE)
+        if not self._keep:
+            self._sweep()
+
+    def _run(self) -> None:
+        # A thread has its own job group: one that was set in the caller's is not seen here.
+        self._context.setJobGroup(self._group, self._description, interruptOnCancel=False)
+        try:
+            self._tasks.collect()
+        except Exception as error:  # it belongs to the thread that waits for the workers
+            self._desk.fail(readable(error))
+
+    def _sweep(self) -> None:
+        """Deletes the files of killed tasks: a task on every slot tries, and the driver does on its own host."""
+        threading.Event().wait(KILLED_AFTER)
+        dataset = self._dataset
+        try:
+            self._context.setJobGroup(f"{self._group}-sweep", "elephas_like: delete shards of cancelled tasks")
+            self._context.range(0, self._workers, 1, self._workers).foreach(lambda _: remove_dataset(dataset))
+        except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
+            log.warning(
+                "could not delete the shards of %s: %s. Spark deletes its local directories at its end.", dataset, cause
+            )
+        finally:
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                self._context.setLocalProperty(name, None)  # None removes it
+        remove_dataset(dataset)
+
+
+def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[[int, Iterator[Pair]], Iterator[int]]:
+    def task(index: int, pairs: Iterator[Pair]) -> Iterator[int]:
+        exchange = connector.connect(index, attempt_id())
+        pair: Pair | None = None
+        worker: Worker | None = None
+        try:
+            pair = next(iter(pairs))
+            failure = failure_in(pair)
+            if failure is not None:
+                raise _Reported(failure)
+            worker = factory(index, *pair)
+            serve(exchange, worker, attempt_id())
+        except (SupersededError, StoppedError):
+            raise  # a superseded attempt that returned would become the partition's result
+        except Exception as error:  # reported as a value: the driver raises it, Spark need not retry
+            exchange.fail(index, error)
+        finally:
+            exchange.close()
+            if worker is not None:
+                worker.close()
+            if pair is not None and not keep:
+                remove_pair(pair)
+        yield index
+
+    return task
+
+
+class _Reported(Exception):
+    """Carries a failure that happened before this task's own code ran."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
+    """Joins, and answers orders until the one to stop."""
+    order: Order = exchange.join(worker.joined(attempt, platform.node()))
+    while order.kind != "stop":
+        order = exchange.answer(worker.evaluate(order) if order.kind == "evaluate" else worker.train(order))

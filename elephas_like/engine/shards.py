@@ -1,0 +1,208 @@
+"""Rows of any kind as shards: exactly one partition, and so one shard, per worker.
+
+Partitions become workers by `coalesce` without a shuffle; fewer partitions than workers are split by rows. Never by
+`repartition`, whose order Spark cannot recompute: a shard that is lost must come back bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+
+from elephas_like.core.errors import Failure
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import ShardRef
+from elephas_like.engine.spool import Block, remove, spool
+from elephas_like.engine.versions import check_versions
+
+Row = TypeVar("Row")
+Pair = tuple[ShardRef, ShardRef | None]
+
+
+@dataclass(frozen=True)
+class SpoolOptions:
+    """How rows are written down.
+
+    dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
+    """
+
+    dataset: str
+    floatx: str
+    expect_target: bool
+    versions: Mapping[str, str]
+
+
+def new_dataset() -> str:
+    """A fresh dataset id."""
+    return uuid.uuid4().hex[:16]
+
+
+def partitioned(rdd: RDD, num_workers: int) -> RDD:
+    """The same rows in exactly `num_workers` partitions, each row in one of them, recomputable by lineage."""
+    partitions = rdd.getNumPartitions()
+    if partitions == num_workers:
+        return rdd
+    if partitions > num_workers:
+        return rdd.coalesce(num_workers, shuffle=False)
+    if partitions == 0:
+        return rdd.context.parallelize([], num_workers)
+    # Each partition is split into `copies` by row number, and equal numbers of the parts are put together.
+    copies = num_workers // math.gcd(partitions, num_workers)
+    split = rdd.context.union([rdd] * copies).mapPartitionsWithIndex(_every(partitions, copies))
+    return split if split.getNumPartitions() == num_workers else split.coalesce(num_workers, shuffle=False)
+
+
+def _every(partitions: int, copies: int) -> Callable[[int, Iterable[Row]], Iterator[Row]]:
+    def part(index: int, rows: Iterable[Row]) -> Iterator[Row]:
+        mine = index // partitions
+        return (row for number, row in enumerate(rows) if number % copies == mine)
+
+    return part
+
+
+def dealt(columns: tuple[object, ...], num_workers: int) -> list[Block]:
+    """Arrays dealt to workers like cards: worker i gets the rows i, i + K, i + 2K, ...
+
+    So arrays that are sorted by label give every worker some of each.
+
+    Args:
+        columns: (x,), (x, y) or (x, y, sample_weight): arrays with a leading axis of rows, or trees of them.
+
+    Raises:
+        ValueError: arrays of different lengths.
+    """
+    leaves, structure = flatten(columns)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    lengths = {len(array) if array.ndim else -1 for array in arrays}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"all arrays must have the same number of rows; got shapes {[array.shape for array in arrays]}."
+        )
+    dealt_blocks = []
+    for worker in range(num_workers):
+        mine = [array[worker::num_workers] for array in arrays]
+        tree = unflatten(structure, mine)
+        assert isinstance(tree, tuple)
+        dealt_blocks.append(Block(tree, len(mine[0])))
+    return dealt_blocks
+
+
+def references(rdd: RDD, options: SpoolOptions) -> RDD:
+    """One element per partition: the ShardRef of its rows, or the Failure that kept them from being written."""
+
+    def write(index: int, rows: Iterable[object]) -> Iterator[ShardRef | Failure]:
+        check_versions(options.versions)
+        try:
+            yield spool(
+                rows,
+                dataset=options.dataset,
+                worker=index,
+                floatx=options.floatx,
+                expect_target=options.expect_target,
+            )
+        except Exception as error:  # reported as a value: the driver raises it
+            yield Failure.of(index, error)
+
+    return rdd.mapPartitionsWithIndex(write)
+
+
+def pairs(training: RDD, validation: RDD | None) -> RDD:
+    """(training shard, validation shard or None), both written by the same task and so on the same executor."""
+    if validation is None:
+        return training.map(lambda ref: (ref, None))
+    return training.zip(validation)
+
+
+def failure_in(pair: tuple[object, object]) -> Failure | None:
+    """The failure among a pair of references, if any."""
+    for ref in pair:
+        if isinstance(ref, Failure):
+            return ref
+    return None
+
+
+def remove_pair(pair: tuple[object, object]) -> None:
+    """Deletes the files of both shards."""
+    for ref in pair:
+        if isinstance(ref, ShardRef):
+            remove(ref)
+
+
+def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
+    """The rows of each partition, one partition at a time on the driver."""
+    for index in range(rdd.getNumPartitions()):
+        yield rdd.context.runJob(rdd, lambda rows: rows, [index])
+
+
+def attempt_id() -> int:
+    """Spark's number of this task attempt, unique in the application."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())
+
+
+class ShardedDataset:
+    """Rows written down once, to be trained on many times: one shard per worker.
+
+    Spark holds the references (memory and disk) and writes a shard again where its executor was lost. A context
+    manager: `release()` deletes the files.
+    """
+
+    def __init__(self, source: RDD, num_workers: int, dataset: str) -> None:
+        self.source = source
+        self.num_workers = num_workers
+        self.dataset = dataset
+        self._references: RDD | None = None
+        self.released = False
+
+    def references(self, options: SpoolOptions) -> RDD:
+        """The persisted references; the rows are written when a job first asks for them."""
+        if self.released:
+            raise ValueError("this ShardedDataset was released; shard the data again.")
+        if self._references is None:
+            self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
+        return self._references
+
+    def release(self) -> None:
+        """Deletes the files and forgets the references. Safe to call twice."""
+        if self._references is not None:
+            self._references.map(lambda ref: remove_pair((ref, None))).count()
+            self._references.unpersist(blocking=True)
+            self._references = None
+        self.released = True
+
+    def __enter__(self) -> ShardedDataset:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Releases the dataset."""
+        self.release()
+
+
+def parallelized(context: SparkContext, blocks: Sequence[Block]) -> RDD:
+    """Blocks of arrays as an RDD with one block per partition."""
+    return context.parallelize(list(blocks), len(blocks))
+
+
+def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:
+    """The rows dealt to `num_workers` partitions in a seeded random order; this one is a shuffle through Spark.
+
+    A row's place depends on its partition and number in it only, so it is recomputed as it was.
+    """
+
+    def keyed(index: int, rows: Iterable[object]) -> Iterator[tuple[tuple[int, int, int], object]]:
+        random = np.random.default_rng([seed, index])
+        for number, row in enumerate(rows):
+            yield (int(random.integers(2**62)), index, number), row
+
+    return (
+        rdd.mapPartitionsWithIndex(keyed)
+        .repartitionAndSortWithinPartitions(num_workers, lambda key: key[0] % num_workers)
+        .values()
+    )

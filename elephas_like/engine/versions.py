@@ -1,0 +1,57 @@
+"""Whether executors have what the driver has: the versions that must agree, and a sentence where they do not."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from elephas_like.core.errors import ElephasError
+
+_PACKAGES = ("elephas-like", "keras")
+
+
+def versions() -> dict[str, str]:
+    """Versions of this process's packages on which driver and executors must agree; "none" where one is missing."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+def check_versions(driver: Mapping[str, str]) -> None:
+    """Nothing, if this executor's packages agree with the driver's: elephas-like to the letter, others to the minor.
+
+    Raises:
+        ElephasError: naming the package, both versions and the host.
+    """
+    for package, here in versions().items():
+        there = driver.get(package, here)
+        if _minor(here) != _minor(there) or (package == "elephas-like" and here != there):
+            raise ElephasError(
+                f"{package} is {there} on the driver and {here} on executor host {platform.node()}. Install the same "
+                f"version on every node (pip install {package}=={there}), or ship the environment with spark.archives."
+            )
+
+
+def missing_package(message: str) -> str | None:
+    """What to do about a package that is missing on the executors, if a Spark error is about one."""
+    found = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", message)
+    if found is None:
+        return None
+    module = found.group(1).split(".")[0]
+    package = module.replace("_", "-")
+    here = versions().get(package)
+    known = f"{package} {here} is installed on the driver and" if here else f"The module {module!r}"
+    return (
+        f"{known} is missing on the executors. Install it for the Python that executors run (PYSPARK_PYTHON) on every "
+        "node, or ship the environment with spark.archives."
+    )
+
+
+def _minor(text: str) -> list[str]:
+    return text.split(".")[:2]

@@ -1,0 +1,360 @@
+"""A worker's line to the parameter server. Every call ends within its time-outs; a lost reply is asked for again."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import socket
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
+from elephas_like.core.types import Evaluation, Joined, Order, Update
+from elephas_like.exchange import wire
+from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stale
+
+log = logging.getLogger(__name__)
+
+OFFER_BYTES = 2**20
+"""Larger answers are offered before they are sent, so that nobody writes into a connection that nobody reads yet."""
+
+_BACKOFF_SECONDS = 0.1
+_LONGEST_BACKOFF = 5.0
+_BEAT_TIMEOUT = 10.0
+_STOP = Order("stop")
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """How to reach the parameter server: plain data, made on the driver and pickled to the workers.
+
+    kind: which of the two servers it is. Times are seconds.
+    request_timeout: without a byte from the server; longer than the 20 that it may hold a request.
+    retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
+    """
+
+    kind: Literal["http", "socket"]
+    host: str
+    port: int
+    token: str = field(repr=False)
+    sizes: wire.Sizes = field(repr=False)
+    connect_timeout: float = 10.0
+    request_timeout: float = 60.0
+    retries: int = 7
+    beat_seconds: float = 2.0
+
+    def connect(self, worker: int, attempt: int) -> Client:
+        """The line of one attempt of one worker; connections are opened when they are needed."""
+        return Client(self, worker, attempt)
+
+
+class Client:
+    """One attempt of one worker (`core.types.Exchange`). For one thread; the heartbeat has its own connection."""
+
+    def __init__(self, settings: ClientSettings, worker: int, attempt: int) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._attempt = attempt
+        self._line = _line(settings)
+        self._beat_line = _line(replace(settings, request_timeout=min(settings.request_timeout, _BEAT_TIMEOUT)))
+        self._beating: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._stopped = False
+        self._superseded: SupersededError | None = None
+
+    def join(self, joined: Joined) -> Order:
+        """Takes the worker's place and returns its first order; blocks while another attempt holds the place.
+
+        Raises:
+            ElephasError: the token is wrong, or this worker does not fit the run.
+            ConnectionLostError: the server cannot be reached.
+        """
+        if (joined.worker, joined.attempt) != (self._worker, self._attempt):
+            raise ValueError(
+                f"expected worker {self._worker}, attempt {self._attempt} to join; "
+                f"got worker {joined.worker}, attempt {joined.attempt}."
+            )
+        reply = self._call(joined)
+        self._start_beating()
+        while (order := _order(reply)).kind == "wait":
+            reply = self._call(joined)
+        return order
+
+    def answer(self, result: Update | Evaluation) -> Order:
+        """Brings the result of the last order and returns the next one.
+
+        Raises:
+            SupersededError: another attempt has taken this worker's place. Let it pass, so that the task fails.
+            ConnectionLostError: the server cannot be reached any more.
+        """
+        answer = wire.Answer(self._attempt, result)
+        size = wire.nbytes(wire.encode(answer))
+        offer = wire.Offer(self._worker, self._attempt, result.number, size)
+        message: wire.Message = offer if size > OFFER_BYTES else answer
+        while True:
+            if self._stopped and self._superseded is None:
+                return _STOP
+            reply = self._call(message)
+            if isinstance(reply, wire.Sign):
+                message = answer if reply.word == "send" else offer
+                continue
+            order = _order(reply)
+            if order.kind != "wait":
+                return order
+            message = wire.Next(self._worker, self._attempt)
+
+    def fail(self, worker: int, error: BaseException) -> None:
+        """Reports an error as a value; the driver raises it."""
+        failure = Failure.of(worker, error)
+        self._call(
+            wire.Report(
+                worker,
+                self._attempt,
+                failure.type_name[: wire.SHORT_LETTERS],
+                failure.message[: wire.MESSAGE_LETTERS],
+                failure.traceback_text[-wire.TRACEBACK_LETTERS :],  # the end says where it happened
+            )
+        )
+
+    def close(self) -> None:
+        """Ends the heartbeat and the connections. May be called again."""
+        self._closed.set()
+        self._beat_line.end()
+        if self._beating is not None:
+            self._beating.join(self._settings.connect_timeout + _BEAT_TIMEOUT)
+            self._beating = None
+        self._line.end()
+
+    def _call(self, message: wire.Message) -> wire.Message:
+        """The reply to a message, tried again where the connection breaks: the server applies an answer only once."""
+        chunks = wire.encode(message)
+        cause: Exception | None = None
+        for tried in range(self._settings.retries + 1):
+            if tried:
+                self._closed.wait(min(_LONGEST_BACKOFF, _BACKOFF_SECONDS * 2 ** (tried - 1)))
+            if self._superseded is not None:
+                raise self._superseded
+            if self._closed.is_set():
+                raise ElephasError("expected an open exchange; this one has been closed.")
+            try:
+                reply = self._line.call(chunks)
+            except (OSError, http.client.HTTPException, wire.CutShortError) as error:
+                log.info("worker %d: %s, trying again", self._worker, error)
+                self._line.close()
+                cause = error
+                continue
+            return _unless_refused(reply)
+        raise ConnectionLostError(
+            f"worker {self._worker} cannot reach the parameter server at {self._settings.host}:{self._settings.port} "
+            f"after {self._settings.retries + 1} tries ({type(cause).__name__}: {cause}). Is the driver still running, "
+            "and can executors open connections to this address and port? Give host= and port= that a firewall lets "
+            "through, or engine='jobs', which needs none."
+        ) from cause
+
+    def _start_beating(self) -> None:
+        if self._beating is None:
+            self._beating = threading.Thread(target=self._beat, name="elephas-like-heartbeat", daemon=True)
+            self._beating.start()
+
+    def _beat(self) -> None:
+        """Tells the server every `beat_seconds` that this worker lives, and learns when that is no longer wanted."""
+        beat = wire.encode(wire.Beat(self._worker, self._attempt))
+        while not self._closed.wait(self._settings.beat_seconds):
+            try:
+                reply = _unless_refused(self._beat_line.call(beat))
+            except SupersededError as error:
+                self._superseded = error
+                return
+            except (OSError, http.client.HTTPException, ElephasError) as error:
+                log.info("a heartbeat was lost: %s", error)
+                self._beat_line.close()
+                continue
+            if isinstance(reply, Order) and reply.kind == "stop":
+                self._stopped = True
+
+
+def _order(reply: wire.Message) -> Order:
+    if not isinstance(reply, Order):
+        raise wire.FrameError(f"expected an order from the parameter server, got a {type(reply).__name__}.")
+    return reply
+
+
+def _unless_refused(reply: wire.Message) -> wire.Message:
+    if not isinstance(reply, wire.Refusal):
+        return reply
+    kinds: dict[str, type[ElephasError]] = {"SupersededError": SupersededError, "FrameError": wire.FrameError}
+    raise kinds.get(reply.type_name, ElephasError)(reply.message)
+
+
+class _Line(Protocol):
+    """One connection that is opened when needed, and again after it was closed."""
+
+    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+        """Sends a frame and returns the reply."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection; the next call opens another."""
+        ...
+
+    def end(self) -> None:
+        """Closes the line for good, also under a call in another thread, which then fails."""
+        ...
+
+
+class _Connection:
+    """The socket of a line, which another thread may cut."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._over = False
+
+    def opened(self, connection: socket.socket) -> None:
+        """Takes a fresh socket."""
+        with self._guard:
+            self._socket = connection
+            if self._over:
+                raise ConnectionAbortedError("the line was closed while it was opened")
+
+    def cut(self) -> None:
+        """Ends the connection for good."""
+        with self._guard:
+            self._over = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class _HttpLine:
+    """A kept connection. `http.client` reads no proxy settings, which are not meant for a cluster's inside."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._connection = _Connection()
+        self._http = http.client.HTTPConnection(settings.host, settings.port, timeout=settings.connect_timeout)
+
+    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+        """Posts a frame and returns the one that comes back."""
+        if self._http.sock is not None and stale(self._http.sock):
+            self._http.close()
+        if self._http.sock is None:
+            self._open()
+        self._http.request(
+            "POST",
+            PATH,
+            body=iter(chunks),
+            headers={
+                "Authorization": f"Bearer {self._settings.token}",
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(wire.nbytes(chunks)),
+            },
+        )
+        response = self._http.getresponse()
+        if response.status == 401:
+            self.close()
+            raise _refused_token(self._settings)
+        if response.status not in (200, 400, 409) or response.length is None:
+            self.close()
+            raise ElephasError(
+                f"expected a frame from the parameter server at {self._settings.host}:{self._settings.port}, got status "
+                f"{response.status} {response.reason}. Is another program listening there?"
+            )
+        reply = wire.decode(response, response.length, self._settings.sizes)
+        if response.will_close:
+            self.close()
+        return reply
+
+    def _open(self) -> None:
+        self._http.connect()
+        self._http.sock.settimeout(self._settings.request_timeout)
+        self._connection.opened(self._http.sock)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._http.close()
+
+    def end(self) -> None:
+        """Closes the line for good."""
+        self._connection.cut()
+        self._http.close()
+
+
+class _SocketLine:
+    """The same over plain TCP."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._connection = _Connection()
+        self._socket: socket.socket | None = None
+
+    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+        """Sends a frame behind its length and returns the one that comes back."""
+        if self._socket is not None and stale(self._socket):
+            self.close()
+        connection = self._socket or self._open()
+        send(connection, [LENGTH.pack(wire.nbytes(chunks)), *chunks])
+        source = _Received(connection)
+        prefix = bytearray(LENGTH.size)
+        source.fill(memoryview(prefix))
+        (length,) = LENGTH.unpack(prefix)
+        return wire.decode(source, length, self._settings.sizes)
+
+    def _open(self) -> socket.socket:
+        settings = self._settings
+        connection = socket.create_connection((settings.host, settings.port), settings.connect_timeout)
+        self._socket = connection
+        connection.settimeout(settings.request_timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.opened(connection)
+        token = settings.token.encode()
+        send(connection, [HELLO.pack(wire.MAGIC, len(token)) + token])
+        welcome = bytearray(len(WELCOME))
+        _Received(connection).fill(memoryview(welcome))
+        if welcome != WELCOME:
+            self.close()
+            raise _refused_token(settings)
+        return connection
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def end(self) -> None:
+        """Closes the line for good."""
+        self._connection.cut()
+        self.close()
+
+
+class _Received:
+    """What comes out of a socket, as frames are read."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fills the start of `buffer`."""
+        return self._socket.recv_into(buffer)
+
+    def fill(self, buffer: memoryview) -> None:
+        """Fills all of a small `buffer`."""
+        while buffer:
+            came = self._socket.recv_into(buffer)
+            if not came:
+                raise wire.CutShortError("the parameter server closed the connection.")
+            buffer = buffer[came:]
+
+
+def _line(settings: ClientSettings) -> _Line:
+    return _HttpLine(settings) if settings.kind == "http" else _SocketLine(settings)
+
+
+def _refused_token(settings: ClientSettings) -> ElephasError:
+    return ElephasError(
+        f"the parameter server at {settings.host}:{settings.port} does not know this run's token. Is another run's "
+        "server listening there? Each run makes its own token and hands it to its workers; give port=0."
+    )

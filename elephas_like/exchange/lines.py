@@ -1,0 +1,35 @@
+"""What both ends of a connection share: the paths and prefixes around a frame, and writing without a copy."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+from collections.abc import Iterable
+
+from elephas_like.exchange.wire import Chunk
+
+PATH = "/exchange"
+HELLO = struct.Struct("<4sH")
+LENGTH = struct.Struct("<Q")
+WELCOME, UNKNOWN = b"\x01", b"\x00"
+
+_BUFFERS_A_WRITE = 64
+
+
+def send(connection: socket.socket, chunks: Iterable[Chunk]) -> None:
+    """Writes buffers one after the other, with as few system calls as there can be and without joining them."""
+    waiting = [memoryview(chunk) for chunk in chunks if len(chunk)]
+    while waiting:
+        sent = connection.sendmsg(waiting[:_BUFFERS_A_WRITE])
+        while waiting and sent >= len(waiting[0]):
+            sent -= len(waiting.pop(0))
+        if sent:
+            waiting[0] = waiting[0][sent:]
+
+
+def stale(connection: socket.socket) -> bool:
+    """Whether a connection on which no reply is due has something to read: its end, as a rule."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0))

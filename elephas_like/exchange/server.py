@@ -1,0 +1,331 @@
+"""The parameter server, over HTTP (a Flask application on a threaded WSGI server) or plain TCP. Started on the driver.
+
+Both speak the same frames (wire.py) to the same store, and look at nothing before the token has been shown. Where
+they are bound is where workers reach them; what `stop()` leaves behind is nothing.
+
+    HTTP: POST /exchange, Authorization: Bearer TOKEN, one frame up and one down; connections are kept.
+    TCP:  MAGIC, u16 length, token; one byte back, 1 for welcome; then (u64 length, frame) up and down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+from flask import Flask, Response, request
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.exchange.desk import Desk
+from elephas_like.exchange.lines import HELLO, LENGTH, PATH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.security import same_token
+from elephas_like.exchange.store import Store
+from elephas_like.exchange.wire import MAGIC, Chunk, CutShortError, Sizes, nbytes
+
+log = logging.getLogger(__name__)
+
+LONGEST_TOKEN = 256
+
+IDLE_SECONDS = 60.0
+"""After so long without a byte a connection is closed; clients open another one."""
+STOP_SECONDS = 5.0
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 2**20
+
+
+class PortError(ElephasError, OSError):
+    """The server could not listen where it was told to."""
+
+
+class _Connections(socketserver.ThreadingMixIn):
+    """A thread per connection, all of them known, so that they can be ended."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._open: dict[threading.Thread, socket.socket] = {}
+        self._guard = threading.Lock()
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the connection's thread."""
+        thread = threading.Thread(
+            target=self.process_request_thread,
+            args=(request, client_address),
+            name="elephas-like-connection",
+            daemon=True,
+        )
+        with self._guard:
+            self._open[thread] = request
+        thread.start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves a connection until it ends, and forgets it."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._guard:
+                self._open.pop(threading.current_thread(), None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs what a connection broke on; clients try again."""
+        log.info("a connection from %s broke off", client_address, exc_info=True)
+
+    def end_connections(self, seconds: float) -> None:
+        """Lets replies that are being written go out, ends all connections and waits for their threads."""
+        end = time.monotonic() + seconds
+        for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            with self._guard:
+                still_open = dict(self._open)
+            for connection in still_open.values():
+                with contextlib.suppress(OSError):  # the peer was faster
+                    connection.shutdown(how)
+            for thread in still_open:
+                thread.join(max(0.1, end - time.monotonic()))
+
+
+class _Body:
+    """The rest of one request on a connection."""
+
+    def __init__(self, file: Any, remaining: int) -> None:
+        self._file = file
+        self.remaining = remaining
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fills the start of `buffer` from this request and never from the next."""
+        try:
+            came: int = self._file.readinto(buffer[: min(len(buffer), self.remaining)]) if self.remaining else 0
+        except OSError as error:
+            raise CutShortError(f"the connection broke in the middle of a frame: {error}.") from error
+        self.remaining -= came
+        return came
+
+
+class _Server:
+    """What the two servers have in common: life and death."""
+
+    def __init__(self, store: Store, token: str, sizes: Sizes, host: str, port: int = 0) -> None:
+        self._store = store
+        self._token = token
+        self._desk = Desk(store, sizes)
+        self._wanted = (host, port)
+        self._running: Any = None
+        self._thread: threading.Thread | None = None
+        self._address: tuple[str, int] = (host, port)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that workers connect to; the port is known once the server has started."""
+        return self._address
+
+    def start(self) -> Self:
+        """Listens, and returns when workers can connect.
+
+        Raises:
+            PortError: the port is taken, or the host is none of this machine.
+        """
+        if self._running is not None:
+            raise ElephasError("expected start() once; this server is running.")
+        listener = _listen(*self._wanted)
+        self._address = (self._wanted[0], listener.getsockname()[1])
+        self._running = self._make(listener)
+        self._thread = threading.Thread(
+            target=self._running.serve_forever,
+            kwargs={"poll_interval": 0.05},
+            name="elephas-like-server",
+            daemon=True,
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stops the store, ends all connections and frees the port. May be called again."""
+        self._store.stop()
+        running, thread, self._running, self._thread = self._running, self._thread, None, None
+        if running is None or thread is None:
+            return
+        running.shutdown()
+        thread.join()
+        running.server_close()
+        running.end_connections(STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _make(self, listener: socket.socket) -> Any:
+        """A socketserver on a listening socket, which it then owns."""
+        raise NotImplementedError
+
+
+class HttpServer(_Server):
+    """The parameter server over HTTP."""
+
+    def _make(self, listener: socket.socket) -> Any:
+        with listener:  # the server makes its own descriptor
+            return _WsgiServer(
+                *self._wanted, application(self._desk, self._token), _HttpConnection, fd=listener.fileno()
+            )
+
+
+class SocketServer(_Server):
+    """The parameter server over plain TCP."""
+
+    def _make(self, listener: socket.socket) -> Any:
+        return _TcpServer(listener, self._desk, self._token)
+
+
+def application(desk: Desk, token: str) -> Flask:
+    """The Flask application. Without the token every request gets the same empty 401."""
+    app = Flask("elephas_like", static_folder=None)
+
+    @app.before_request
+    def check() -> Response | None:
+        if not same_token(request.headers.get("Authorization", ""), f"Bearer {token}"):
+            return Response(status=401)
+        if request.method == "POST" and (request.content_length or 0) > desk.most:
+            return Response(status=413)
+        return None
+
+    @app.post(PATH)
+    def exchange() -> Response:
+        reply = desk.serve(request.environ["wsgi.input"], request.content_length or 0)
+        return Response(
+            reply.chunks,  # type: ignore[arg-type]  # memoryviews, which our own handler writes as they are
+            status=reply.status,
+            headers={"Content-Length": str(nbytes(reply.chunks))},
+            mimetype="application/octet-stream",
+            direct_passthrough=True,
+        )
+
+    return app
+
+
+class _WsgiServer(_Connections, ThreadedWSGIServer):
+    """Werkzeug's threaded server with connections that can be ended."""
+
+
+class _HttpConnection(WSGIRequestHandler):
+    """Keeps connections, which Werkzeug's own `run_wsgi` closes after each request, and writes without a copy."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = IDLE_SECONDS
+
+    def run_wsgi(self) -> None:
+        """Serves one request."""
+        length = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 19):
+            self.close_connection = True
+            self._write("411 Length Required", [("Content-Length", "0")], [])
+            return
+        body = _Body(self.rfile, int(length))
+        environ = self.make_environ() | {"wsgi.input": body}
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Any:
+            started.append((status, headers))
+
+        chunks = self.server.app(environ, start_response)
+        self.close_connection = self.close_connection or body.remaining > 0
+        self._write(*started[-1], chunks)
+        if body.remaining:
+            _linger(self.connection)
+
+    def _write(self, status: str, headers: list[tuple[str, str]], chunks: Iterable[Chunk]) -> None:
+        if self.close_connection:
+            headers = [*headers, ("Connection", "close")]
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers), "", ""]
+        send(self.connection, ["\r\n".join(lines).encode("latin-1"), *chunks])
+
+    def version_string(self) -> str:
+        """What error pages call the server: strangers need not know its version."""
+        return "elephas_like"
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Requests are ordinary and go to the debug log."""
+        log.debug(message, *args)
+
+
+class _TcpServer(_Connections, socketserver.TCPServer):
+    """A TCP server with connections that can be ended."""
+
+    def __init__(self, listener: socket.socket, desk: Desk, token: str) -> None:
+        super().__init__(listener.getsockname(), _TcpConnection, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.desk = desk
+        self.token = token
+
+
+class _TcpConnection(socketserver.StreamRequestHandler):
+    """One worker's line: hello, then requests."""
+
+    server: _TcpServer
+    disable_nagle_algorithm = True
+    timeout = IDLE_SECONDS
+
+    def handle(self) -> None:
+        """Serves requests until one side ends the connection."""
+        try:
+            if not self._welcome():
+                _linger(self.connection)
+                return
+            while (prefix := self.rfile.read(LENGTH.size)) and len(prefix) == LENGTH.size:
+                (length,) = LENGTH.unpack(prefix)
+                body = _Body(self.rfile, length)
+                reply = self.server.desk.serve(body, length)
+                send(self.connection, [LENGTH.pack(nbytes(reply.chunks)), *reply.chunks])
+                if body.remaining:
+                    _linger(self.connection)
+                    return
+        except OSError as error:
+            log.debug("a connection ended: %s", error)
+
+    def _welcome(self) -> bool:
+        hello = self.rfile.read(HELLO.size)
+        given = ""
+        if len(hello) == HELLO.size:
+            magic, length = HELLO.unpack(hello)
+            if magic == MAGIC and length <= LONGEST_TOKEN:
+                given = self.rfile.read(length).decode("utf-8", "replace")
+        known = same_token(given, self.server.token)
+        self.connection.sendall(WELCOME if known else UNKNOWN)
+        return known
+
+
+def _linger(connection: socket.socket) -> None:
+    """Lets the peer read a reply to a request that was not read to its end: closing at once would reset it away."""
+    end, forgotten = time.monotonic() + _LINGER_SECONDS, 0
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(_LINGER_SECONDS)
+        while time.monotonic() < end and forgotten < _LINGER_BYTES:
+            came = connection.recv(2**16)
+            if not came:
+                return
+            forgotten += len(came)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family: Literal[socket.AddressFamily.AF_INET6, socket.AddressFamily.AF_INET]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = f"port {port} is taken by another program: give port=0, which takes a free one"
+        else:
+            advice = "give host=<an address of this machine that executors can reach>"
+        raise PortError(
+            error.errno, f"the parameter server cannot listen on {host}:{port} ({error}); {advice}"
+        ) from error

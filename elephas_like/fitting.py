@@ -1,0 +1,324 @@
+"""How a fit flows, from checked arguments to the trained state: rooms put together, nothing computed here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import keras
+from pyspark import RDD, SparkContext, StorageLevel
+
+from elephas_like.core import rounds
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.loop import Crowd, Plan, Progress, fit_asynchronously, fit_synchronously
+from elephas_like.core.strategies import Strategy
+from elephas_like.core.types import (
+    EngineName,
+    FitConfig,
+    Frequency,
+    Joined,
+    Mode,
+    OnNaN,
+    Order,
+    Rounds,
+    ShardRef,
+    TrainState,
+    WorkerFactory,
+)
+from elephas_like.engine.capacity import free, reservation, slots
+from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.engine.job_rounds import JobRounds, JobRun
+from elephas_like.engine.server_rounds import ServerRun
+from elephas_like.engine.shards import SpoolOptions, pairs, references, rows_of_partitions
+from elephas_like.engine.spool import Block, spool
+from elephas_like.exchange.address import bind_address
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.security import new_token
+from elephas_like.exchange.server import HttpServer, SocketServer
+from elephas_like.exchange.store import CenterStore, RoundStore
+from elephas_like.exchange.wire import Sizes
+from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.worker import SharingFactory, TrainerFactory
+
+log = logging.getLogger(__name__)
+_runs = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a fit waits, in seconds.
+
+    join: for the last worker, from when the first has joined; also for slots that other fits hold.
+    round: for a worker's answer, and for the first worker to have its rows written down.
+    """
+
+    join: float
+    round: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A SparkModel's constructor arguments, checked."""
+
+    mode: Mode
+    frequency: Frequency | int
+    strategy: Strategy
+    engine: EngineName
+    transport: str
+    host: str | None
+    port: int
+    on_nan: OnNaN
+    timeouts: Timeouts
+
+
+@dataclass(frozen=True)
+class Data:
+    """A fit's rows: one partition of `rdd`, or one block, per worker. `sharded` are references that outlive the fit."""
+
+    num_workers: int
+    rdd: RDD | None = None
+    blocks: Sequence[Block] | None = None
+    sharded: RDD | None = None
+
+    def partitions(self) -> Iterator[list[object]]:
+        """The rows of each worker, on the driver."""
+        if self.rdd is not None:
+            yield from rows_of_partitions(self.rdd)
+        else:
+            assert self.blocks is not None
+            yield from ([block] for block in self.blocks)
+
+    def distributed(self, context: SparkContext) -> RDD:
+        """The rows as an RDD."""
+        if self.rdd is not None:
+            return self.rdd
+        assert self.blocks is not None
+        return context.parallelize(list(self.blocks), self.num_workers)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """All that one fit needs."""
+
+    settings: Settings
+    config: FitConfig
+    factory: TrainerFactory
+    hooks: DriverHooks
+    progress: Progress
+    options: SpoolOptions
+    validation_freq: int | tuple[int, ...]
+    has_target: bool
+
+
+def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
+    """Trains, leaving the state of every finished round in `fit.progress`."""
+    if engine is EngineName.IN_PROCESS:
+        with _in_process(fit, data, validation) as workers:
+            _loop(fit, workers)
+        return
+    assert context is not None
+    number = next(_runs)
+    group = f"elephas_like-{fit.options.dataset}"
+    title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
+    refs = data.sharded if data.sharded is not None else references(data.distributed(context), fit.options)
+    held = None
+    if validation is not None:
+        options = SpoolOptions(f"{fit.options.dataset}-val", fit.options.floatx, fit.has_target, fit.options.versions)
+        held = references(validation.distributed(context), options)
+    both = pairs(refs, held)
+    keep = data.sharded is not None
+    if engine is EngineName.JOBS:
+        with _jobs(fit, context, both, keep, group, title) as workers:
+            _loop(fit, workers)
+        return
+    with _server(fit, context, both, keep, group, title) as store:
+        _loop(fit, store)
+
+
+def choose_engine(
+    settings: Settings, context: SparkContext | None, num_workers: int | None, wait: float
+) -> tuple[EngineName, int]:
+    """(the engine, the slots that Spark has for it): what was asked for, or for "auto" what fits, with the reason logged."""
+    if settings.engine is EngineName.IN_PROCESS or context is None:
+        if settings.engine is EngineName.AUTO:
+            log.info("engine='in_process': no Spark session is active")
+        return EngineName.IN_PROCESS, 0
+    if settings.engine is EngineName.JOBS:
+        return EngineName.JOBS, 0
+    available = slots(context, wait)
+    if settings.engine is EngineName.SERVER:
+        return EngineName.SERVER, available
+    if settings.mode is not Mode.SYNCHRONOUS:
+        log.info("engine='server': mode %r needs workers that go on alone", settings.mode.value)
+        return EngineName.SERVER, available
+    if num_workers is not None and num_workers > available:
+        log.warning(
+            "engine='jobs': %d workers do not fit in Spark's %d slots at once; each round is a Spark job",
+            num_workers,
+            available,
+        )
+        return EngineName.JOBS, available
+    if num_workers is not None and num_workers > free(context, available):
+        log.warning("engine='jobs': other fits hold the slots that %d workers would need at once", num_workers)
+        return EngineName.JOBS, available
+    log.info("engine='server': %s workers fit in Spark's %d slots", num_workers or "the", available)
+    return EngineName.SERVER, available
+
+
+@contextmanager
+def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Rounds]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
+        factory = stack.enter_context(SharingFactory(fit.factory))
+        held = None if validation is None else list(_spooled(fit, validation, folder, "validation", fit.has_target))
+        workers = []
+        for index, shard in enumerate(_spooled(fit, data, folder, "training", fit.options.expect_target)):
+            worker = factory(index, shard, None if held is None else held[index])
+            stack.callback(worker.close)
+            workers.append(worker)
+        if fit.settings.mode is Mode.SYNCHRONOUS:
+            yield InProcessRounds(workers)
+        else:
+            yield InProcessCrowd(workers, fit.config.seed)
+
+
+def _spooled(fit: Fit, data: Data, folder: str, name: str, expect_target: bool) -> Iterator[ShardRef]:
+    for index, rows in enumerate(data.partitions()):
+        yield spool(
+            rows, dataset=name, worker=index, base=folder, floatx=fit.options.floatx, expect_target=expect_target
+        )
+
+
+@contextmanager
+def _jobs(fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, title: str) -> Iterator[JobRounds]:
+    # The default level keeps references in memory only: one that is evicted would be written down again.
+    refs = refs.persist(StorageLevel.MEMORY_AND_DISK)
+    shipped = context.broadcast(fit.factory)
+
+    def make() -> WorkerFactory:
+        return SharingFactory(shipped.value)
+
+    def describe(order: Order | None) -> str:
+        if order is None:
+            return f"{title}: write shards"
+        if order.span is None:
+            return f"{title}: evaluate"
+        return f"{title}: epoch {order.span.epoch + 1}, round {order.span.end} of {order.span.of}"
+
+    try:
+        with JobRounds(context, refs, JobRun(group, make), group, describe, keep) as workers:
+            yield workers
+    finally:
+        shipped.destroy()
+
+
+@contextmanager
+def _server(
+    fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, title: str
+) -> Iterator[RoundStore | CenterStore]:
+    settings, timeouts = fit.settings, fit.settings.timeouts
+    num_workers = refs.getNumPartitions()
+    available = slots(context)
+    sizes = Sizes.of(fit.hooks.variables.layout)
+    kind: Callable[..., RoundStore | CenterStore]
+    if settings.mode is Mode.SYNCHRONOUS:
+        kind = RoundStore
+    else:
+        kind = CenterStore
+    with ExitStack() as stack:
+        stack.enter_context(reservation(context, num_workers, available, timeouts.join))
+        store = kind(
+            num_workers,
+            fit.hooks.variables.layout.hash,
+            join_timeout=timeouts.join,
+            start_timeout=timeouts.round,
+            round_timeout=timeouts.round,
+            **({} if settings.mode is Mode.SYNCHRONOUS else {"lock_free": settings.mode is Mode.HOGWILD}),
+        )
+        token = new_token()
+        host = bind_address(settings.host, context.getConf().get("spark.driver.host"))
+        server_kind = HttpServer if settings.transport == "http" else SocketServer
+        server = stack.enter_context(server_kind(store, token, sizes, host, settings.port))
+        bound_host, bound_port = server.address
+        connector = ClientSettings(
+            kind=settings.transport,
+            host=bound_host,
+            port=bound_port,
+            token=token,
+            sizes=sizes,
+        )
+        shipped = context.broadcast(fit.factory)
+        stack.callback(shipped.destroy)
+
+        def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> object:
+            return shipped.value(worker, shard, validation)
+
+        stack.enter_context(
+            ServerRun(
+                context,
+                refs,
+                factory,
+                connector,
+                store,
+                group=group,
+                description=f"{title}, {settings.mode.value}",
+                keep=keep,
+                dataset=fit.options.dataset,
+            )
+        )
+        yield store
+
+
+def _loop(fit: Fit, workers: Rounds | Crowd) -> None:
+    plan = _plan(fit, workers.joined())
+    fit.hooks.rows = plan.rows
+    if fit.settings.mode is Mode.SYNCHRONOUS:
+        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+    else:
+        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+
+
+def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
+    """The schedule, once all workers have said how many rows they have."""
+    layout = fit.hooks.variables.layout
+    for worker in joined:
+        if worker.layout_hash != layout.hash:
+            raise ElephasError(
+                f"worker {worker.worker} built another model than the driver's: layouts {worker.layout_hash} and "
+                f"{layout.hash} differ. Does the model's code depend on the machine it runs on?"
+            )
+    rows = sum(worker.rows for worker in joined)
+    held_out = sum(worker.validation_rows for worker in joined)
+    if rows == 0:
+        raise ValueError("there are no rows to train on: every partition is empty (or all held out for validation).")
+    if fit.config.validation_split and held_out == 0:
+        raise ValueError(
+            f"validation_split={fit.config.validation_split} leaves no validation rows: the largest shard has "
+            f"{max(worker.rows for worker in joined)} rows. Use fewer workers, or give validation_data."
+        )
+    worker_steps = [rounds.steps(worker.rows, fit.config.batch_size) for worker in joined]
+    accumulation = max(worker.accumulation for worker in joined)
+    return Plan(
+        layout=layout,
+        mode=fit.settings.mode,
+        strategy=fit.settings.strategy,
+        frequency=fit.settings.frequency,
+        rounds_per_epoch=rounds.rounds_per_epoch(worker_steps, fit.settings.frequency, accumulation),
+        num_workers=len(joined),
+        rows=rows,
+        initial_epoch=fit.config.initial_epoch,
+        epochs=fit.config.epochs,
+        validates=held_out > 0,
+        validation_freq=fit.validation_freq,
+        on_nan=OnNaN.DROP if fit.hooks.terminates_on_nan else fit.settings.on_nan,
+    )
+
+
+def finish(hooks: DriverHooks, state: TrainState) -> keras.callbacks.History:
+    """Leaves the state in the user's model and returns the history."""
+    hooks.train_end(state)
+    return hooks.history

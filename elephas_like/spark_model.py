@@ -1,0 +1,678 @@
+"""SparkModel: a compiled Keras model, trained, evaluated and applied on Spark."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+from pyspark import RDD, SparkContext
+
+from elephas_like.core import checks, scores
+from elephas_like.core.loop import Progress
+from elephas_like.core.strategies import Strategy
+from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order, ShardRef
+from elephas_like.engine.capacity import task_cpus
+from elephas_like.engine.inference import collected, evaluations, prediction_chunks, rows_of
+from elephas_like.engine.shards import (
+    ShardedDataset,
+    SpoolOptions,
+    dealt,
+    new_dataset,
+    parallelized,
+    partitioned,
+    shuffled,
+)
+from elephas_like.engine.spool import Block, spool
+from elephas_like.engine.versions import versions
+from elephas_like.fitting import Data, Fit, Settings, Timeouts, choose_engine, finish, run
+from elephas_like.trainer.batches import sample_of
+from elephas_like.trainer.callbacks import DriverHooks, check_callbacks
+from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
+from elephas_like.trainer.state import Variables, build, metric_results
+from elephas_like.trainer.worker import TrainerFactory
+
+_OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
+_OPTIONS: dict[str, object] = {
+    "mode": "synchronous",
+    "frequency": "auto",
+    "strategy": None,
+    "parameter_server_mode": "http",
+    "host": None,
+    "port": 0,
+    "engine": "auto",
+    "optimizer_state": "average",
+    "on_nan": "raise",
+    "seed": None,
+    "join_timeout": 60,
+    "round_timeout": 600,
+}
+_REFUSED_BY_FIT = {
+    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
+    "validation_steps": "all validation rows are scored",
+    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
+    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
+    "max_queue_size": "it was removed from Keras",
+    "use_multiprocessing": "it was removed from Keras",
+}
+
+
+class SparkModel:
+    """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
+
+    Workers train their share of the rows in rounds; after each, a strategy makes their updates into the next state.
+    After `fit`, the model that was passed in holds the trained state, optimizer included.
+
+    Args:
+        model: compiled Keras model. It is changed in place, as by `model.fit`.
+        num_workers: workers that train at the same time. None: one per partition of the data, at most Spark's slots
+            for the server engine.
+        custom_objects: names of custom classes and functions, as for `keras.models.load_model`. What the model refers
+            to is found without.
+        batch_size: rows a batch on each worker, for calls that do not say otherwise.
+        mode: "synchronous" (workers wait for each other at the end of a round), "asynchronous" (each goes on alone)
+            or "hogwild" (asynchronous without a lock).
+        frequency: when rounds end: "auto" (about five an epoch), "epoch", "batch", "fit" (one for the whole fit), or a
+            number of steps of the largest shard.
+        strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
+            "average" for one, "mla" asynchronous, "downpour" hogwild.
+        parameter_server_mode: "http" or "socket".
+        host: address that the server binds and workers use; None takes SPARK_LOCAL_IP, then spark.driver.host.
+        port: the server's port; 0 lets the system choose.
+        engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
+            "auto".
+        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker" or "reset".
+        on_nan: "raise", or "drop" an update with NaN and go on.
+        seed: of shuffling, validation rows, dropout and the virtual clock. None draws one from NumPy's global generator,
+            which `keras.utils.set_random_seed` seeds.
+        join_timeout: seconds to wait for the last worker once the first has joined.
+        round_timeout: seconds to wait for a worker's answer.
+
+    A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
+    num_workers, custom_objects, batch_size, port)`.
+
+    Raises:
+        ValueError: a model that is not compiled, an unknown name, or a combination that makes no sense: the message
+            lists the valid ones.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        *args: object,
+        **options: Any,
+    ) -> None:
+        if isinstance(num_workers, str):
+            if inspect.isclass(custom_objects) or isinstance(custom_objects, dict):
+                raise TypeError("frequency, the third argument after mode, must be a name or a number of steps.")
+            values = [num_workers, custom_objects, batch_size, *args]
+            given = dict(zip(_OLD_ORDER, values, strict=False))
+            if custom_objects is None:
+                given.pop("frequency")
+            if len(values) == 3 and batch_size == 32:
+                given.pop("parameter_server_mode")
+            num_workers = options.pop("num_workers", given.pop("num_workers", None))
+            custom_objects = options.pop("custom_objects", given.pop("custom_objects", None))
+            batch_size = options.pop("batch_size", given.pop("batch_size", 32))
+            options = given | options
+        elif args:
+            raise TypeError(
+                f"SparkModel takes 4 positional arguments (model, num_workers, custom_objects, batch_size); got "
+                f"{4 + len(args)}. Name the others."
+            )
+        check_model(model)
+        if repair_compile(model):
+            pass  # the warning says what was done
+        self._model = model
+        self.num_workers = None if num_workers is None else checks.positive_int("num_workers", num_workers)
+        self.custom_objects = dict(custom_objects or {})
+        self.batch_size = checks.positive_int("batch_size", batch_size)
+        self.kwargs = {name: value for name, value in options.items() if name not in _OPTIONS}
+        for name in self.kwargs:
+            warnings.warn(
+                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
+                f"{checks.near(name, [*_OPTIONS, 'num_workers', 'custom_objects', 'batch_size'])}",
+                UserWarning,
+                stacklevel=2,
+            )
+        chosen = _OPTIONS | {name: value for name, value in options.items() if name in _OPTIONS}
+        self.mode = checks.choice("mode", chosen["mode"], Mode)
+        self.frequency = checks.frequency(chosen["frequency"])
+        self.engine = checks.choice("engine", chosen["engine"], EngineName)
+        self.optimizer_state = checks.choice("optimizer_state", chosen["optimizer_state"], OptimizerState)
+        self.on_nan = checks.choice("on_nan", chosen["on_nan"], OnNaN)
+        if chosen["parameter_server_mode"] not in ("http", "socket"):
+            raise ValueError(
+                f"parameter_server_mode must be one of 'http', 'socket'; got {chosen['parameter_server_mode']!r}."
+            )
+        self.parameter_server_mode = str(chosen["parameter_server_mode"])
+        self.host = None if chosen["host"] is None else str(chosen["host"])
+        self.port = checks.positive_int("port", chosen["port"], least=0)
+        self.seed = None if chosen["seed"] is None else checks.positive_int("seed", chosen["seed"], least=0)
+        self.join_timeout = checks.positive_seconds("join_timeout", chosen["join_timeout"])
+        self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
+        self.strategy: Strategy | str | None = chosen["strategy"]  # type: ignore[assignment]  # resolve checks it
+        self.training_histories: list[dict[str, list[float]]] = []
+        self._settings(2 if num_workers is None else int(num_workers))
+
+    @property
+    def master_network(self) -> keras.Model:
+        """The Keras model."""
+        return self._model
+
+    @master_network.setter
+    def master_network(self, model: keras.Model) -> None:
+        check_model(model)
+        self._model = model
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor but for the model, and whatever unknown ones were given."""
+        return {
+            "num_workers": self.num_workers,
+            "batch_size": self.batch_size,
+            "mode": self.mode.value,
+            "frequency": self.frequency.value if isinstance(self.frequency, Frequency) else self.frequency,
+            "parameter_server_mode": self.parameter_server_mode,
+            "port": self.port,
+            **self.kwargs,
+        }
+
+    def fit(
+        self,
+        data: Any = None,
+        y: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        verbose: int | str = "auto",
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        validation_freq: int | Sequence[int] = 1,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        worker_callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        shuffle: bool = True,
+        initial_epoch: int = 0,
+        rdd: RDD | None = None,
+        x: Any = None,
+        **others: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model and returns its History: loss and metrics per epoch, `val_*`, and `rounds` in detail.
+
+        Args:
+            data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows; or arrays
+                (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset. `rdd=` and `x=` mean the same.
+            epochs: the epoch to end with, as in Keras.
+            batch_size: rows a batch on each worker; None takes the constructor's.
+            global_batch_size: rows a batch over all workers together, split among them; excludes `batch_size`.
+            verbose: 0 silent, 1 or "auto" a progress bar per epoch, 2 a line per epoch.
+            validation_split: share of each worker's rows, drawn at random by seed, that is held out and scored.
+            validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, or an RDD of such rows.
+            validation_freq: epochs between validations, or a list of epochs counted from 1, as in Keras.
+            callbacks: Keras callbacks, called on the driver with the averaged model and global metrics.
+            worker_callbacks: Keras callbacks, copied to each worker and called around its own batches.
+            class_weight: weight of a row by its class, as in Keras.
+            sample_weight: weights of array rows; rows of an RDD carry theirs.
+            shuffle: whether each worker sees its rows in a new order each epoch.
+            initial_epoch: the epoch to begin with.
+
+        Raises:
+            ValueError, TypeError: arguments that make no sense, before anything starts.
+            DataError: rows that cannot be trained on, with their place.
+            WorkerError: an exception on a worker, with its own type, message and traceback.
+        """
+        _refuse(others)
+        data = _one_of(data=data, rdd=rdd, x=x)
+        check_model(self._model)
+        epochs = checks.positive_int("epochs", epochs)
+        initial_epoch = checks.positive_int("initial_epoch", initial_epoch, least=0)
+        driver_callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks] if callbacks else []
+        check_callbacks(driver_callbacks)
+        split = checks.share("validation_split", validation_split)
+        if split and validation_data is not None:
+            raise ValueError("give validation_split or validation_data, not both.")
+        if batch_size is not None and global_batch_size is not None:
+            raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
+        if isinstance(data, RDD) and (y is not None or sample_weight is not None):
+            raise ValueError("an RDD's rows carry y and sample_weight: (x, y) or (x, y, sample_weight).")
+        if class_weight and len(self._model.outputs or [None]) > 1:
+            raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
+        source = Source.of(data, y, sample_weight)
+        context = source.context or _active_context(self.engine)
+        source = source.with_target(self._model)
+        settings = self._settings(self.num_workers or 2)
+        engine, available = choose_engine(settings, context, self._workers_asked(source), settings.timeouts.join)
+        num_workers = self._count_workers(source, engine, available)
+        settings = self._settings(num_workers, engine)
+        per_worker = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
+        if global_batch_size is not None:
+            per_worker = max(1, checks.positive_int("global_batch_size", global_batch_size) // num_workers)
+        seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed  # Keras' seed
+        sample = source.sample(keras.config.floatx())
+        _check_sample(sample, class_weight, self._model)
+        build(self._model, sample)
+        config = FitConfig(
+            batch_size=per_worker,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            shuffle=bool(shuffle),
+            seed=seed,
+            num_workers=num_workers,
+            validation_split=split,
+            class_weight=None if not class_weight else {int(k): float(v) for k, v in class_weight.items()},
+            optimizer_state=self.optimizer_state,
+        )
+        hooks = DriverHooks(
+            self._model,
+            driver_callbacks,
+            epochs=epochs,
+            steps=0,
+            rows=0,
+            verbose=1 if verbose in ("auto", True) else int(verbose),
+        )
+        state, begin = hooks.train_begin(initial_epoch)
+        config = replace(config, initial_epoch=begin)
+        fit = Fit(
+            settings=settings,
+            config=config,
+            factory=TrainerFactory(
+                spec=ModelSpec.from_model(self._model, self.custom_objects),
+                config=config,
+                strategy=settings.strategy,
+                layout_hash=hooks.variables.layout.hash,
+                callbacks=pickle_by_value(list(worker_callbacks)) if worker_callbacks else b"",
+                cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
+            ),
+            hooks=hooks,
+            progress=Progress(state),
+            options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
+            validation_freq=validation_freq if isinstance(validation_freq, int) else tuple(validation_freq),
+            has_target=source.has_target,
+        )
+        held = None
+        if validation_data is not None:
+            held = Source.validation(validation_data).with_target(self._model).data(num_workers)
+        rows = source.data(num_workers)
+        if source.dataset is not None:
+            rows = replace(
+                rows, sharded=source.dataset.references(replace(fit.options, dataset=source.dataset.dataset))
+            )
+        try:
+            run(fit, engine, rows, held, context)
+        except BaseException:
+            hooks.close()
+            hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+            raise
+        finally:
+            hooks.history.rounds = fit.progress.rounds
+        history = finish(hooks, fit.progress.state)
+        self.training_histories.append(history.history)
+        return history
+
+    def predict(self, data: Any, batch_size: int | None = None, *, collect: bool = True) -> Any:
+        """Predictions in the order of the rows.
+
+        Args:
+            data: arrays, predicted by the model here on the driver; or an RDD of features, predicted on the executors
+                batch by batch.
+            batch_size: rows a batch; None takes the constructor's.
+            collect: False returns an RDD of predictions, for an RDD only; nothing runs until it is asked for.
+
+        Returns:
+            An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
+        """
+        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
+        if not isinstance(data, RDD):
+            if not collect:
+                raise ValueError("collect=False needs an RDD; arrays are predicted on the driver.")
+            _refuse_foreign(data)
+            return self._model.predict(_arrays(data), batch_size=rows, verbose=0)
+        predictor = data.context.broadcast(Predictor.of(ModelSpec.from_model(self._model, self.custom_objects), rows))
+        chunks = prediction_chunks(data, lambda: predictor.value, rows, keras.config.floatx())
+        return collected(chunks) if collect else rows_of(chunks)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        return_dict: bool = False,
+        verbose: int | str = 0,
+        **others: Any,
+    ) -> Any:
+        """Loss and metrics as Keras gives them on all rows together.
+
+        Args:
+            x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows,
+                evaluated on the executors: their metric states are summed, so that AUC and the like are exact.
+
+        Returns:
+            A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
+        """
+        x = _one_of(x=x, x_test=others.pop("x_test", None))
+        y = others.pop("y_test", y)
+        _refuse(others)
+        check_model(self._model)
+        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
+        if not isinstance(x, RDD):
+            _refuse_foreign(x)
+            shown = 0 if verbose == "auto" else int(verbose)
+            return self._model.evaluate(
+                _arrays(x),
+                _arrays(y),
+                batch_size=rows,
+                sample_weight=_arrays(sample_weight),
+                return_dict=return_dict,
+                verbose=shown,
+            )
+        source = Source.of(x, None, None).with_target(self._model)
+        build(self._model, source.sample(keras.config.floatx()))
+        variables = Variables(self._model)
+        config = FitConfig(batch_size=rows, shuffle=False)
+        factory = TrainerFactory(
+            spec=ModelSpec.from_model(self._model, self.custom_objects),
+            config=config,
+            strategy=resolve("average", Mode.SYNCHRONOUS, 1),
+            layout_hash=variables.layout.hash,
+            cores=task_cpus(x.context),
+        )
+        shipped = x.context.broadcast((factory, variables.read()))
+
+        def make() -> Any:
+            return shipped.value[0]
+
+        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+        try:
+            found = evaluations(x, make, lambda: Order("evaluate", state=shipped.value[1]), options)
+        finally:
+            shipped.destroy()
+        results = metric_results(self._model, scores.add(evaluation.metrics for evaluation in found))
+        if return_dict:
+            return results
+        values = list(results.values())
+        return values[0] if len(values) == 1 else values
+
+    def save(self, file_name: str | os.PathLike[str], overwrite: bool = True) -> None:
+        """Saves the model, optimizer included, as `.keras` or `.h5`."""
+        path = _model_path(file_name)
+        if os.path.exists(path) and not overwrite:
+            raise FileExistsError(f"{path} exists; pass overwrite=True to replace it.")
+        self._model.save(path)
+
+    def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
+        strategy = resolve(self.strategy, self.mode, num_workers)
+        frequency = default_frequency(strategy, self.frequency)
+        check_combination(self.mode, strategy, frequency, engine or self.engine)
+        if (engine or self.engine) is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
+            raise ValueError(
+                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
+                "may run in any process."
+            )
+        return Settings(
+            mode=self.mode,
+            frequency=frequency,
+            strategy=strategy,
+            engine=self.engine,
+            transport=self.parameter_server_mode,
+            host=self.host,
+            port=self.port,
+            on_nan=self.on_nan,
+            timeouts=Timeouts(self.join_timeout, self.round_timeout),
+        )
+
+    def _workers_asked(self, source: Source) -> int | None:
+        """Workers that are certain before capacity is known."""
+        if source.dataset is not None:
+            return source.dataset.num_workers
+        return self.num_workers
+
+    def _count_workers(self, source: Source, engine: EngineName, available: int) -> int:
+        asked = self._workers_asked(source)
+        if asked is not None:
+            if self.num_workers is not None and self.num_workers != asked:
+                raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
+            return asked
+        natural = source.rdd.getNumPartitions() if source.rdd is not None else available or 1
+        return max(1, min(natural, available) if engine is EngineName.SERVER else natural)
+
+
+class AsynchronousSparkModel(SparkModel):
+    """SparkModel with asynchronous as its default mode, and Elephas' order of arguments."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        mode: str = "asynchronous",
+        frequency: str | int = "auto",
+        parameter_server_mode: str = "http",
+        port: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            num_workers,
+            custom_objects,
+            batch_size,
+            mode=mode,
+            frequency=frequency,
+            parameter_server_mode=parameter_server_mode,
+            port=port,
+            **options,
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was given as data: an RDD, arrays by column, or a ShardedDataset."""
+
+    rdd: RDD | None = None
+    columns: tuple[object, ...] | None = None
+    dataset: ShardedDataset | None = None
+    has_target: bool = True
+
+    @classmethod
+    def of(cls, data: Any, y: Any, sample_weight: Any) -> Source:
+        """The source of `fit(data, y, sample_weight=)`."""
+        if isinstance(data, RDD):
+            return cls(rdd=data)
+        if isinstance(data, ShardedDataset):
+            return cls(dataset=data)
+        _refuse_foreign(data)
+        columns = [_arrays(data)]
+        if y is not None or sample_weight is not None:
+            columns.append(_arrays(y))
+        if sample_weight is not None:
+            columns.append(_arrays(sample_weight))
+        return cls(columns=tuple(columns))
+
+    @classmethod
+    def validation(cls, data: Any) -> Source:
+        """The source of `validation_data`."""
+        if isinstance(data, tuple) and len(data) in (2, 3):
+            return cls.of(data[0], data[1], data[2] if len(data) == 3 else None)
+        if isinstance(data, RDD):
+            return cls.of(data, None, None)
+        raise TypeError(
+            f"validation_data must be (x, y) or (x, y, sample_weight) arrays, or an RDD of such rows; got "
+            f"{type(data).__name__}."
+        )
+
+    @property
+    def context(self) -> SparkContext | None:
+        """The SparkContext that the data belongs to."""
+        if self.rdd is not None:
+            return self.rdd.context
+        return None if self.dataset is None else self.dataset.source.context
+
+    def with_target(self, model: keras.Model) -> Source:
+        """The source, told whether its rows are pairs: arrays say so, an RDD's rows follow the model's loss."""
+        if self.columns is not None:
+            return replace(self, has_target=len(self.columns) > 1)
+        return replace(self, has_target=model.loss is not None)
+
+    def data(self, num_workers: int) -> Data:
+        """The rows for so many workers."""
+        if self.dataset is not None:
+            return Data(num_workers, rdd=self.dataset.source)
+        if self.rdd is not None:
+            return Data(num_workers, rdd=partitioned(self.rdd, num_workers))
+        assert self.columns is not None
+        return Data(num_workers, blocks=dealt(self.columns, num_workers))
+
+    def sample(self, floatx: str) -> tuple[object, ...]:
+        """The first row as a batch of one, in the dtypes that workers will see.
+
+        Raises:
+            ValueError: there are no rows.
+            DataError: the first row is not one to train on.
+        """
+        if self.columns is not None:
+            leaves, structure = flatten(self.columns)
+            tree = unflatten(structure, [np.asarray(leaf)[:1] for leaf in leaves])
+            assert isinstance(tree, tuple)
+            rows: list[object] = [Block(tree, len(np.asarray(leaves[0])[:1]))]
+        else:
+            source = self.rdd if self.rdd is not None else self.dataset.source  # type: ignore[union-attr]
+            rows = source.take(1)
+        ref: ShardRef | None = None
+        if rows:
+            import tempfile
+
+            with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+                ref = spool(rows, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=self.has_target)
+                sample = sample_of(ref)
+            if sample is not None:
+                return sample
+        raise ValueError("there are no rows to train on: the data is empty.")
+
+
+def shard(data: Any, num_workers: int, y: Any = None, *, shuffle: bool = False, seed: int = 0) -> ShardedDataset:
+    """Rows to be written down once, on the executors, and trained on many times.
+
+    Args:
+        data: an RDD of rows, or arrays with `y`, as for `SparkModel.fit`.
+        num_workers: shards.
+        shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
+    """
+    workers = checks.positive_int("num_workers", num_workers)
+    source = Source.of(data, y, None)
+    if source.rdd is not None:
+        rdd = shuffled(source.rdd, workers, seed) if shuffle else partitioned(source.rdd, workers)
+        return ShardedDataset(rdd, workers, new_dataset())
+    assert source.columns is not None
+    context = _active_context(EngineName.SERVER)
+    if context is None:
+        raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
+    return ShardedDataset(parallelized(context, dealt(source.columns, workers)), workers, new_dataset())
+
+
+def load_spark_model(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None, **options: Any
+) -> SparkModel:
+    """A SparkModel around a saved Keras model; `options` are the constructor's."""
+    model = keras.saving.load_model(_model_path(file_name), custom_objects=dict(custom_objects or {}))
+    return SparkModel(model, custom_objects=custom_objects, **options)
+
+
+def check_model(model: object) -> None:
+    """Nothing, if this is a compiled Keras model.
+
+    Raises:
+        TypeError: another thing. ValueError: it is not compiled.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
+    if not model.compiled:
+        raise ValueError(
+            f"the model {model.name!r} is not compiled. Compile it first, for example "
+            "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
+        )
+
+
+def _check_sample(sample: tuple[object, ...], class_weight: object, model: keras.Model) -> None:
+    if class_weight and len(sample) == 3:
+        raise ValueError("class_weight and sample weights exclude each other, as in Keras.")
+    if class_weight and len(sample) < 2:
+        raise ValueError("class_weight needs rows with a label.")
+
+
+def _refuse(others: Mapping[str, object]) -> None:
+    for name in others:
+        if name in _REFUSED_BY_FIT:
+            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
+        known = [*inspect.signature(SparkModel.fit).parameters]
+        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+
+
+def _one_of(**given: Any) -> Any:
+    """The one argument of several names for the same that was given."""
+    present = {name: value for name, value in given.items() if value is not None}
+    if len(present) != 1:
+        names = ", ".join(given)
+        raise TypeError(f"give the data once, as one of {names}; got {', '.join(present) or 'none'}.")
+    return next(iter(present.values()))
+
+
+def _refuse_foreign(data: object) -> None:
+    """Says in one sentence what to use instead of kinds of data that are none of ours."""
+    module = type(data).__module__
+    if module.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "Spark Connect has no RDDs, on which training runs; use a classic session "
+            "(SparkSession.builder.master(...)) until Spark Connect is supported."
+        )
+    if module.startswith("pyspark.sql"):
+        raise TypeError("DataFrames: pass df.rdd.map(lambda row: (features, label)).")
+    if module.startswith("tensorflow") and not hasattr(data, "numpy"):
+        raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
+    if inspect.isgenerator(data) or isinstance(data, keras.utils.PyDataset):
+        raise TypeError("generators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows.")
+
+
+def _arrays(tree: Any) -> Any:
+    """Pandas and tensors as arrays; tuples, lists of arrays, and dicts stay what they are."""
+    if tree is None or isinstance(tree, np.ndarray):
+        return tree
+    if isinstance(tree, dict):
+        return {name: _arrays(value) for name, value in tree.items()}
+    if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
+        return tuple(_arrays(item) for item in tree)
+    if hasattr(tree, "to_numpy"):
+        return tree.to_numpy()
+    return np.asarray(tree)
+
+
+def _active_context(engine: EngineName) -> SparkContext | None:
+    if engine is EngineName.IN_PROCESS:
+        return None
+    if os.environ.get("SPARK_REMOTE"):
+        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
+    context = SparkContext._active_spark_context  # the public getOrCreate would start one
+    if context is None and engine is not EngineName.AUTO:
+        raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
+    return context
+
+
+def _model_path(file_name: str | os.PathLike[str]) -> str:
+    path = os.fspath(file_name)
+    if not path.endswith((".keras", ".h5")):
+        raise ValueError(f"file_name must end with '.keras' or '.h5'; got {path!r}.")
+    return path

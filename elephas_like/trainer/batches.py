@@ -1,0 +1,94 @@
+"""A shard's columns as batches: which rows come when, resident in memory or read chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from elephas_like.core.columns import ColumnReader, open_column, verify
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Array, FitConfig, Integers, ShardRef, Structure
+
+
+class ShardData:
+    """The rows of one worker: its training rows and, by `validation_split`, the rows held out.
+
+    The rows held out are a seeded random share of the shard, the same in every epoch and on every attempt.
+    """
+
+    def __init__(self, ref: ShardRef, config: FitConfig, class_weight: Mapping[int, float] | None = None) -> None:
+        verify(ref)
+        self.worker = ref.worker
+        self.ref = ref
+        self._config = config
+        self._readers: list[ColumnReader] = [open_column(column, ref.rows) for column in ref.columns]
+        self.structure: Structure = ref.structure
+        self._weights: Array | None = None
+        if class_weight and ref.rows:
+            self.structure, self._weights = self._with_class_weights(class_weight)
+        held_out = int(ref.rows * config.validation_split)
+        order = np.random.default_rng([config.seed, ref.worker, 0x5917]).permutation(ref.rows) if held_out else None
+        rows = np.arange(ref.rows)
+        self.validation_rows: Integers = rows[:0] if order is None else np.sort(order[:held_out])
+        self.rows: Integers = rows if order is None else np.sort(order[held_out:])
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row over all columns."""
+        return max(1, sum(reader.row_nbytes for reader in self._readers))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(reader.nbytes for reader in self._readers)
+
+    def order(self, epoch: int) -> Integers:
+        """The training rows in the order of an epoch: shuffled by (seed, worker, epoch), or as they came."""
+        if not self._config.shuffle:
+            return self.rows
+        return np.random.default_rng([self._config.seed, self.worker, epoch]).permutation(self.rows)
+
+    def take(self, rows: Integers) -> list[Array]:
+        """The columns of some rows, in that order."""
+        taken = [reader.take(rows) for reader in self._readers]
+        if self._weights is not None:
+            taken.append(self._weights[rows])
+        return taken
+
+    def chunks(self, order: Integers, first_step: int, last_step: int) -> Iterator[tuple[list[Array], int]]:
+        """(columns, steps) of at most `chunk_bytes` that together hold the batches `first_step` to `last_step`."""
+        batch = self._config.batch_size
+        at_once = max(1, self._config.chunk_bytes // (batch * self.row_nbytes))
+        for step in range(first_step, last_step, at_once):
+            until = min(step + at_once, last_step)
+            yield self.take(order[step * batch : until * batch]), until - step
+
+    def _with_class_weights(self, class_weight: Mapping[int, float]) -> tuple[Structure, Array]:
+        """The structure with a sample weight per row, looked up by its label as Keras does: 1 where none is given."""
+        structure = self.ref.structure
+        assert isinstance(structure, list)
+        labels = structure[1]
+        assert isinstance(labels, int)
+        reader = self._readers[labels]
+        weights = np.ones(self.ref.rows, np.float32)
+        for start in range(0, self.ref.rows, 65536):
+            rows = np.arange(start, min(start + 65536, self.ref.rows))
+            values = reader.take(rows)
+            if values.ndim > 1 and values.shape[-1] > 1:
+                classes = values.argmax(axis=-1)
+            else:
+                classes = values.reshape(len(rows), -1)[:, 0].astype(np.float64).round().astype(np.int64)
+            for label, weight in class_weight.items():
+                weights[rows[classes == label]] = weight
+        return [structure[0], structure[1], len(self._readers)], weights
+
+
+def sample_of(ref: ShardRef) -> tuple[object, ...] | None:
+    """The first row of a shard as a batch of one, (x,), (x, y) or (x, y, sample_weight); None for an empty shard."""
+    if ref.rows == 0:
+        return None
+    leaves = [open_column(column, ref.rows).take(np.zeros(1, np.int64)) for column in ref.columns]
+    sample = unflatten(ref.structure, leaves)
+    assert isinstance(sample, tuple)
+    return sample

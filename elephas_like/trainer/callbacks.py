@@ -1,0 +1,209 @@
+"""The driver's side of a fit: Keras callbacks, unchanged, on the user's model, with the averaged state and global metrics.
+
+The order in which state is read and written follows what callbacks do in Keras' own fit: `on_train_begin` may load
+state, `on_epoch_begin` and `on_epoch_end` may change weights, learning rate and `stop_training`, and nothing is written
+after `on_train_end`, or `restore_best_weights` would be undone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import keras
+from tqdm.auto import tqdm
+
+from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
+from elephas_like.trainer.state import Variables, metric_results
+
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_ANSWERED = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
+
+
+class _Bar(tqdm):
+    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a fit."""
+
+    monitor_interval = 0
+
+
+def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Nothing, if all callbacks can do on the driver what they promise.
+
+    No batch is global in data-parallel training: workers are at different ones. So hooks and settings that ask for
+    batches are refused where Keras' own callbacks would do nothing without them, and named in a warning elsewhere.
+
+    Raises:
+        TypeError: something that is no Keras callback.
+        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch` or a LambdaCallback's batch hooks.
+    """
+    way = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
+        name = type(callback).__name__
+        frequency = getattr(callback, "save_freq", "epoch")
+        if frequency != "epoch" and isinstance(
+            callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
+        ):
+            raise ValueError(f"{name}(save_freq={frequency!r}) counts batches; use save_freq='epoch'. {way}")
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            if callback.update_freq != "epoch":
+                raise ValueError(f"TensorBoard(update_freq={callback.update_freq!r}): use update_freq='epoch'. {way}")
+            if getattr(callback, "profile_batch", 0) not in (0, None, (0, 0), [0, 0]):
+                raise ValueError(f"TensorBoard(profile_batch={callback.profile_batch!r}): use profile_batch=0. {way}")
+        elif isinstance(callback, keras.callbacks.LambdaCallback):
+            asked = [hook for hook in _BATCH_HOOKS if hook in vars(callback) and not _is_default(vars(callback)[hook])]
+            if asked:
+                raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {way}")
+        elif not isinstance(callback, _ANSWERED) and not type(callback).__module__.startswith("keras."):
+            own = [
+                hook
+                for hook in _BATCH_HOOKS
+                if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+            ]
+            if own:
+                warnings.warn(f"{name}.{own[0]} will not be called on the driver. {way}", UserWarning, stacklevel=4)
+
+
+def _is_default(hook: object) -> bool:
+    return getattr(hook, "__name__", "") == "<lambda>" and "keras" in getattr(hook, "__module__", "")
+
+
+@dataclass
+class DriverHooks:
+    """What happens on the driver around rounds and epochs (core.loop.Hooks).
+
+    model: the user's own, compiled and built; it receives the state at each epoch's end.
+    verbose: 0 silent, 1 a bar per epoch, 2 a line per epoch.
+    """
+
+    model: keras.Model
+    callbacks: Sequence[keras.callbacks.Callback]
+    epochs: int
+    steps: int
+    rows: int
+    verbose: int
+    history: keras.callbacks.History = field(default_factory=keras.callbacks.History)
+
+    def __post_init__(self) -> None:
+        self.variables = Variables(self.model)
+        self._own = [callback for callback in self.callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
+        self._list = keras.callbacks.CallbackList(
+            [*self._own, self.history],
+            add_history=False,
+            add_progbar=False,
+            model=self.model,
+            verbose=0,
+            epochs=self.epochs,
+            steps=self.steps,
+        )
+        self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._own)
+        self._bar: _Bar | None = None
+        self._epoch_started = 0.0
+
+    @property
+    def terminates_on_nan(self) -> bool:
+        """Whether NaN ends the training in order instead of raising."""
+        return self._terminates_on_nan
+
+    def train_begin(self, initial_epoch: int) -> tuple[TrainState, int]:
+        """Calls `on_train_begin`, which may load state: returns the state after it and the epoch to begin with."""
+        self.model.stop_training = False
+        self.model.reset_metrics()
+        restored = _restored_epoch(self.model, self._list.on_train_begin)
+        return self.variables.read(), restored or initial_epoch
+
+    def train_end(self, state: TrainState) -> None:
+        """Loads the final state, makes it final (EMA weights), and calls `on_train_end`. Nothing is written after."""
+        self.close()
+        self.variables.write(state)
+        if self.model.optimizer is not None:
+            self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        self._list.on_train_end(self.history.history and {k: v[-1] for k, v in self.history.history.items()})
+
+    def close(self) -> None:
+        """Takes the progress bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def stopped(self) -> bool:
+        """Whether a callback has set `model.stop_training`."""
+        return bool(self.model.stop_training)
+
+    def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
+        """Calls `on_epoch_begin` and returns the state with what callbacks changed."""
+        self._epoch_started = time.perf_counter()
+        self.model.reset_metrics()
+        if self.verbose == 1:
+            self._bar = _Bar(total=self.rows, unit=" samples", unit_scale=True, desc=f"Epoch {epoch + 1}/{self.epochs}")
+        return self._around(state, lambda: self._list.on_epoch_begin(epoch))
+
+    def round_end(self, record: RoundRecord, metrics: Floats) -> None:
+        """Moves the bar; ends the training on NaN where TerminateOnNaN is among the callbacks."""
+        if self._terminates_on_nan and (
+            any(worker.dropped for worker in record.workers)
+            or (record.loss is not None and not math.isfinite(record.loss))
+        ):
+            warnings.warn(
+                f"round {record.round}: invalid loss, terminating training (TerminateOnNaN).", UserWarning, stacklevel=2
+            )
+            self.model.stop_training = True
+        if self._bar is not None:
+            self._bar.update(record.samples)
+            if record.loss is not None:
+                self._bar.set_postfix(loss=f"{record.loss:.4f}", refresh=False)
+
+    def loss_of(self, metrics: Floats) -> float | None:
+        """The mean loss in metric sums: Keras' loss tracker comes first, as (total, count)."""
+        if metrics.size < 2 or not self.model.metrics or self.model.metrics[0].name != "loss":
+            return None
+        return float(metrics[0] / metrics[1]) if metrics[1] else None
+
+    def epoch_end(self, record: EpochRecord) -> TrainState:
+        """Loads the epoch's state into the model, calls `on_epoch_end` with the logs, returns the state after it."""
+        logs = metric_results(self.model, record.metrics)
+        if record.validation is not None:
+            logs |= {f"val_{name}": value for name, value in metric_results(self.model, record.validation).items()}
+        seconds = time.perf_counter() - self._epoch_started
+        if self._bar is not None:
+            self._bar.set_postfix({k: f"{v:.4f}" for k, v in logs.items() if isinstance(v, float)})
+            self.close()
+        elif self.verbose == 2:
+            shown = " - ".join(f"{name}: {value:.4f}" for name, value in logs.items() if isinstance(value, float))
+            rate = record.samples / seconds if seconds else math.inf
+            _Bar.write(f"Epoch {record.epoch + 1}/{self.epochs} - {seconds:.1f}s - {rate:,.0f} samples/s - {shown}")
+        self._epoch_started = time.perf_counter()
+        return self._around(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
+
+    def _around(self, state: TrainState, call: Callable[[], None], load: bool = False) -> TrainState:
+        """Calls hooks with `state` in the model where they may look at it; returns it with what they changed.
+
+        Parts that no callback touched are returned as they were, not as a variable of fewer bits gives them back.
+        """
+        if load or self._own:
+            self.variables.write(state)
+        if not self._own:
+            call()
+            return state
+        before = self.variables.read()
+        call()
+        after = self.variables.read()
+        changed = {
+            role.value: after.part(role) for role in Role if before.part(role).tobytes() != after.part(role).tobytes()
+        }
+        return state.but(**changed) if changed else state
+
+
+def _restored_epoch(model: keras.Model, train_begin: Callable[[], None]) -> int | None:
+    """The epoch that BackupAndRestore sets in `on_train_begin`, if it found a backup.
+
+    It leaves it in a private attribute of the model; Keras' fit reads it there, and so do we, nowhere else.
+    """
+    model._initial_epoch = None
+    train_begin()
+    return cast("int | None", model._initial_epoch)

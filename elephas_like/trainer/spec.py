@@ -1,0 +1,228 @@
+"""ModelSpec: everything that rebuilds a compiled model in another process, as plain data.
+
+The model travels in Keras' own `.keras` format, which carries what `get_weights()` does not: the compile arguments,
+the vocabularies and adapted state of preprocessing layers, and the optimizer. Classes and functions of the user's that
+the model refers to travel beside it, by value where the other process could not import them (a notebook's cells, a
+script, a file beside it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import sysconfig
+import tempfile
+import threading
+import types
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+import keras
+
+from elephas_like.core.errors import ElephasError
+
+_KERAS_BASES = (
+    keras.layers.Layer,
+    keras.losses.Loss,
+    keras.metrics.Metric,
+    keras.optimizers.Optimizer,
+    keras.optimizers.schedules.LearningRateSchedule,
+    keras.initializers.Initializer,
+    keras.regularizers.Regularizer,
+    keras.constraints.Constraint,
+)
+_FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes")
+_by_value_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A compiled model as plain data.
+
+    archive: the model in `.keras` format, weights included.
+    objects: a cloudpickle of the user's classes and functions by name.
+    runtime: Keras' global settings that a rebuilt model depends on.
+    key: what two specs share when one compiled model can serve both, their weights aside.
+    """
+
+    archive: bytes
+    objects: bytes
+    runtime: Mapping[str, object]
+    key: str
+
+    @classmethod
+    def from_model(cls, model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> ModelSpec:
+        """The spec of a compiled model.
+
+        Args:
+            model: built or not, trained or not.
+            custom_objects: names of classes and functions, as for `keras.models.load_model`. Those that the model
+                itself refers to are found without.
+
+        Raises:
+            ElephasError: where Keras cannot save the model, with Keras' reason.
+        """
+        found = custom_objects_of(model) | dict(custom_objects or {})
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.keras"
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # lambdas, unbuilt models: both are restored by what we do
+                    keras.saving.save_model(model, path)
+            except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
+                raise ElephasError(
+                    f"the model {model.name!r} cannot be sent to workers, because Keras cannot save it: {cause}\n"
+                    "Custom layers, losses and metrics with arguments need a get_config() that returns them."
+                ) from cause
+            archive = path.read_bytes()
+        objects = pickle_by_value(found)
+        runtime = {
+            "backend": keras.backend.backend(),
+            "floatx": keras.config.floatx(),
+            "epsilon": keras.config.epsilon(),
+            "image_data_format": keras.config.image_data_format(),
+            "dtype_policy": keras.config.dtype_policy().name,
+        }
+        return cls(archive, objects, runtime, _key(archive, objects, runtime))
+
+    def build(self) -> keras.Model:
+        """The compiled model with its weights, in this process, whose global Keras settings are set to the spec's."""
+        if keras.backend.backend() != self.runtime["backend"]:
+            raise ElephasError(
+                f"the driver's Keras runs on {self.runtime['backend']!r}, this worker's on {keras.backend.backend()!r}: "
+                "set KERAS_BACKEND to the same value on both."
+            )
+        keras.config.set_floatx(self.runtime["floatx"])
+        keras.config.set_epsilon(self.runtime["epsilon"])
+        keras.config.set_image_data_format(self.runtime["image_data_format"])
+        if keras.config.dtype_policy().name != self.runtime["dtype_policy"]:
+            keras.config.set_dtype_policy(self.runtime["dtype_policy"])
+        objects = cloudpickle.loads(self.objects)  # our driver's own bytes, handed over by Spark
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.keras"
+            path.write_bytes(self.archive)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an optimizer of an unbuilt model has no variables to load yet
+                return keras.saving.load_model(path, custom_objects=objects, compile=True, safe_mode=False)
+
+
+def _key(archive: bytes, objects: bytes, runtime: Mapping[str, object]) -> str:
+    """Digest of architecture, compile arguments, assets and user code; weights and the saving date stay out."""
+    digest = hashlib.blake2b(digest_size=16)
+    with zipfile.ZipFile(io.BytesIO(archive)) as entries:
+        for name in sorted(entries.namelist()):
+            if name not in ("metadata.json", "model.weights.h5"):
+                digest.update(name.encode() + b"\0" + entries.read(name))
+    digest.update(objects)
+    digest.update(repr(sorted(runtime.items())).encode())
+    return digest.hexdigest()
+
+
+def custom_objects_of(model: keras.Model) -> dict[str, object]:
+    """The user's classes and functions that a model refers to, by name and by registered name."""
+    found: dict[str, object] = {}
+    for thing in _reachable(model):
+        if (getattr(thing, "__module__", None) or "").split(".")[0] in _FOREIGN:
+            continue
+        name = getattr(thing, "__name__", "<lambda>")
+        if name == "<lambda>":
+            continue  # Keras carries lambdas in the configuration itself
+        found[name] = thing
+        found[keras.saving.get_registered_name(thing)] = thing
+    return found
+
+
+def _reachable(model: keras.Model) -> Iterator[object]:
+    """Classes and functions met on a walk over a model, its layers, and what it was compiled with."""
+    seen: set[int] = set()
+    queue: list[object] = [model]
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or thing is None or isinstance(thing, (str, bytes, int, float)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, types.FunctionType):
+            yield thing
+        elif isinstance(thing, (list, tuple, set)):
+            queue.extend(thing)
+        elif isinstance(thing, dict):
+            queue.extend(thing.values())
+        elif isinstance(thing, keras.Variable):
+            continue
+        elif isinstance(thing, _KERAS_BASES) or type(thing).__module__.startswith("keras."):
+            yield type(thing)
+            try:
+                queue.extend(vars(thing).values())
+            except TypeError:
+                continue
+        elif hasattr(thing, "get_config"):
+            yield type(thing)
+
+
+def pickle_by_value(thing: object) -> bytes:
+    """A cloudpickle in which code of modules that are not installed travels by value, as code of `__main__` does."""
+    with _by_value_lock, _registered(_own_modules(thing)):
+        return cloudpickle.dumps(thing)
+
+
+def _own_modules(thing: object) -> list[types.ModuleType]:
+    """Modules of the user's own files among what a mapping of classes and functions refers to."""
+    values = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list) else [thing]
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found: dict[str, types.ModuleType] = {}
+    for value in values:
+        for owner in [*getattr(value, "__mro__", ()), value, type(value)]:
+            module = sys.modules.get(getattr(owner, "__module__", None) or "")
+            file = getattr(module, "__file__", None)
+            if module is None or file is None or module.__name__.split(".")[0] in (*_FOREIGN, "elephas_like"):
+                continue
+            if not any(Path(file).resolve().is_relative_to(folder) for folder in installed):
+                found[module.__name__] = module
+    return list(found.values())
+
+
+@contextmanager
+def _registered(modules: list[types.ModuleType]) -> Iterator[None]:
+    added = []
+    for module in modules:
+        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            added.append(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def repair_compile(model: keras.Model) -> bool:
+    """Takes `compile(optimizer, loss, ["acc"])` as it is meant; True where that was needed.
+
+    The third positional argument of Keras 3's compile is `loss_weights`; before, and in the examples that Elephas'
+    users know, it was `metrics`.
+    """
+    settings = model.get_compile_config() or {}
+    names = settings.get("loss_weights")
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        return False
+    warnings.warn(
+        f"compile(optimizer, loss, {list(names)!r}): Keras 3 reads the third positional argument as loss_weights. It is "
+        f"taken as metrics={list(names)!r}; write metrics= to silence this warning.",
+        UserWarning,
+        stacklevel=3,
+    )
+    model.compile(
+        optimizer=model.optimizer,
+        loss=model.loss,
+        metrics=list(names),
+        run_eagerly=model.run_eagerly,
+        jit_compile=model.jit_compile,
+        steps_per_execution=model.steps_per_execution,
+    )
+    return True

@@ -1,0 +1,146 @@
+"""Keras variables of a compiled, built model, read into a TrainState and written back.
+
+Variables are addressed by position, shape and dtype: their names are numbered anew in each process.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.types import Array, Role, TrainState
+
+
+class Variables:
+    """The variables of one model in the order of its layout: trainable, non-trainable, optimizer.
+
+    The model must be built, and so must its optimizer (`optimizer.build(model.trainable_variables)`).
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        entries: list[Entry] = []
+        variables: list[keras.Variable] = []
+        for role, variable in _roles(model):
+            variables.append(variable)
+            entries.append(
+                Entry(
+                    name=variable.path,
+                    role=role,
+                    shape=tuple(variable.shape),
+                    dtype=keras.backend.standardize_dtype(variable.dtype),
+                )
+            )
+        self.layout = Layout(tuple(_paired(entries, variables)))
+        self._variables = variables
+
+    def read(self) -> TrainState:
+        """A copy of the values of all variables."""
+        return self.layout.flatten([_value(variable) for variable in self._variables])
+
+    def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
+        """Assigns a state, or the roles of it that are named."""
+        values = self.layout.unflatten(state)
+        for entry, variable, value in zip(self.layout.entries, self._variables, values, strict=True):
+            if entry.role in roles:
+                variable.assign(value.astype(entry.dtype, copy=False) if entry.dtype != "bfloat16" else value)
+
+
+def _value(variable: keras.Variable) -> Array:
+    value = keras.ops.convert_to_numpy(variable.value)
+    return value if value.dtype.kind in "fiub" else value.astype(np.float32)
+
+
+def _roles(model: keras.Model) -> list[tuple[Role, keras.Variable]]:
+    """Every variable with its role, in a fixed order."""
+    found = [(Role.WEIGHT, variable) for variable in model.trainable_variables]
+    for variable in model.non_trainable_variables:
+        if variable.name == "seed_generator_state":
+            role = Role.SEED
+        elif _is_float(variable):
+            role = Role.STATISTIC
+        else:
+            role = Role.COUNTER
+        found.append((role, variable))
+    for variable in model.optimizer.variables if model.optimizer is not None else []:
+        if not _is_float(variable):
+            role = Role.COUNTER
+        elif variable.name == "learning_rate" and tuple(variable.shape) == ():
+            role = Role.LEARNING_RATE
+        elif variable.name == "dynamic_scale" and tuple(variable.shape) == ():
+            role = Role.LOSS_SCALE
+        else:
+            role = Role.SLOT
+        found.append((role, variable))
+    return found
+
+
+def _is_float(variable: keras.Variable) -> bool:
+    return "float" in keras.backend.standardize_dtype(variable.dtype)
+
+
+def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry]:
+    """The entries, each moving variance with the place of its moving mean: by name and shape, one after the other."""
+    paired: list[Entry] = []
+    statistics = 0
+    mean: tuple[int, tuple[int, ...]] | None = None
+    for entry, variable in zip(entries, variables, strict=True):
+        if entry.role is not Role.STATISTIC:
+            paired.append(entry)
+            continue
+        if variable.name == "moving_variance" and mean is not None and mean[1] == entry.shape:
+            paired.append(Entry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[0]))
+        else:
+            paired.append(entry)
+        mean = (statistics, entry.shape) if variable.name == "moving_mean" else None
+        statistics += 1
+    return paired
+
+
+def build(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Builds whatever of model, optimizer and metrics is not built yet, from a batch of one row.
+
+    Args:
+        model: compiled.
+        sample: (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of 1.
+    """
+    model.test_on_batch(*sample)
+    model.reset_metrics()
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def metric_variables(model: keras.Model) -> list[keras.Variable]:
+    """The variables of all metrics, the loss tracker first, as Keras orders them."""
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def read_metrics(model: keras.Model) -> np.ndarray:
+    """All metric variables in one float64 vector: sums, which add up across workers."""
+    values = [keras.ops.convert_to_numpy(variable.value).ravel() for variable in metric_variables(model)]
+    return np.concatenate(values).astype(np.float64) if values else np.zeros(0)
+
+
+def metric_results(model: keras.Model, sums: np.ndarray) -> dict[str, float]:
+    """What the metrics say of summed states, by name; an empty state gives {}. The model's metrics are left reset."""
+    if sums.size == 0:
+        return {}
+    start = 0
+    for variable in metric_variables(model):
+        size = int(np.prod(variable.shape))
+        variable.assign(sums[start : start + size].reshape(variable.shape))
+        start += size
+    results = model.get_metrics_result()
+    model.reset_metrics()
+    return _plain(results)
+
+
+def _plain(results: dict[str, object]) -> dict[str, float]:
+    plain: dict[str, float] = {}
+    for name, value in results.items():
+        if isinstance(value, dict):
+            plain.update(_plain(value))
+        else:
+            array = np.asarray(keras.ops.convert_to_numpy(value))
+            plain[name] = float(array) if array.ndim == 0 else array  # type: ignore[assignment]  # per-class metrics
+    return plain

@@ -1,0 +1,98 @@
+"""The compiled loop of train steps: one TensorFlow graph around Keras' own `train_step`, traced once.
+
+Plain `fit` pays for a data pipeline and for a return to Python at every batch. Here a whole round is one call: a loop
+in the graph that gathers its batches from columns in memory. The number of steps is a tensor, so no round is traced
+again. `train_step` is the model's own, so custom steps, losses, weights and metrics behave as in `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Array, Structure
+
+Step = Callable[[tuple[object, ...]], object]
+
+
+class StepLoop:
+    """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
+
+    def __init__(self, model: keras.Model, step: Step) -> None:
+        self._eager = bool(model.run_eagerly)
+        self._step = step
+        if model.jit_compile is True and not self._eager:
+            self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
+        self._compiled: dict[object, Callable[..., None]] = {}
+
+    def run(
+        self,
+        columns: Sequence[tf.Tensor],
+        structure: Structure,
+        order: tf.Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+    ) -> None:
+        """Takes the steps `first` to `last` (not included): step i sees the rows `order[i batch_size:][:batch_size]`.
+
+        Args:
+            columns: tensors with a leading axis of rows.
+            structure: how the columns make up (x, y, sample_weight).
+            order: int64 row numbers; the last batch may be smaller.
+        """
+        if last <= first:
+            return
+        if self._eager:
+            for step in range(first, last):
+                self._one(columns, structure, order[step * batch_size : (step + 1) * batch_size])
+            return
+        key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(columns, structure)
+        integers = (tf.constant(value, tf.int64) for value in (batch_size, first, last))
+        self._compiled[key](tuple(columns), order, *integers)
+
+    def _one(self, columns: Sequence[tf.Tensor], structure: Structure, rows: tf.Tensor) -> object:
+        batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
+        assert isinstance(batch, tuple)
+        return self._step(batch)
+
+    def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
+        scalar = tf.TensorSpec((), tf.int64)
+        signature = (
+            tuple(tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns),
+            tf.TensorSpec((None,), tf.int64),
+            scalar,
+            scalar,
+            scalar,
+        )
+
+        def loop(
+            columns: Sequence[tf.Tensor], order: tf.Tensor, batch_size: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+        ) -> None:
+            def body(step: tf.Tensor) -> tuple[tf.Tensor]:
+                self._one(columns, structure, order[step * batch_size : (step + 1) * batch_size])
+                return (step + 1,)
+
+            tf.while_loop(lambda step: step < last, body, (first,), parallel_iterations=1)
+
+        return tf.function(loop, input_signature=signature, autograph=False)
+
+
+def tensors(columns: Sequence[Array]) -> list[tf.Tensor]:
+    """Columns as tensors; Python strings become byte strings."""
+    return [tf.convert_to_tensor(column) for column in columns]
+
+
+def limit_threads(cores: int) -> bool:
+    """Gives this process one TensorFlow thread pool of `cores` threads; False where TensorFlow had started already."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(cores)
+        tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1) if cores > 1 else 1)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,348 @@
+"""LocalTrainer: one worker's shard and a compiled model; a state goes in, an update comes out.
+
+The compiled model is kept per process and lent to one worker at a time (or, in the in_process engine, to all workers
+in turn), so that nothing is rebuilt, recompiled or traced again between rounds, or between fits of the same model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import cloudpickle
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elephas_like.core import rounds
+from elephas_like.core.strategies.algebra import Strategy
+from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
+from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.state import Variables, build, read_metrics
+from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
+
+log = logging.getLogger(__name__)
+
+_PROGRAMS_KEPT = 4
+_ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
+
+
+class Program:
+    """A compiled, built model of this process with its traced loops."""
+
+    def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
+        keep = np.random.get_state()  # the user's own generator, when this is the driver's process
+        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, 0xE1E]).generate_state(1)[0]))
+        np.random.set_state(keep)
+        self.key = spec.key
+        self.model = spec.build()
+        build(self.model, sample)
+        self.variables = Variables(self.model)
+        self.training = StepLoop(self.model, self.model.train_step)
+        self.testing = StepLoop(self.model, self.model.test_step)
+
+    @property
+    def accumulation(self) -> int:
+        """Keras' `gradient_accumulation_steps`, 1 without."""
+        return int(getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1)
+
+
+class Programs:
+    """The compiled models of this process by the key of their spec; each is lent to one borrower at a time."""
+
+    def __init__(self) -> None:
+        self._free: OrderedDict[str, Program] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> Program:
+        """A program for a spec: a kept one, or a new one."""
+        with self._lock:
+            kept = self._free.pop(spec.key, None)
+        return kept or Program(spec, sample, seed)
+
+    def give_back(self, program: Program) -> None:
+        """Keeps a program for the next borrower; the longest unused goes where there are too many."""
+        with self._lock:
+            self._free[program.key] = program
+            while len(self._free) > _PROGRAMS_KEPT:
+                self._free.popitem(last=False)
+
+
+PROGRAMS = Programs()
+"""Spark reuses Python processes across tasks; a module's global is what they keep."""
+
+
+class LocalTrainer:
+    """One worker: trains spans of its shard from the states it is handed (core.types.Worker)."""
+
+    def __init__(
+        self,
+        worker: int,
+        shard: ShardData | None,
+        validation: ShardData | None,
+        program: Program | None,
+        config: FitConfig,
+        strategy: Strategy,
+        worker_callbacks: Sequence[keras.callbacks.Callback] = (),
+        layout_hash: str = "",
+        *,
+        owns_program: bool = True,
+    ) -> None:
+        self._worker = worker
+        self._owns_program = owns_program
+        self._shard = shard
+        self._validation = validation
+        self._program = program
+        self._config = config
+        self._strategy = strategy
+        self._layout_hash = layout_hash
+        self._slots: Vector | None = None
+        self._resident: list[tf.Tensor] | None = None
+        self._rows = 0 if shard is None else len(shard.rows)
+        self._steps = rounds.steps(self._rows, config.batch_size)
+        self._callbacks: keras.callbacks.CallbackList | None = None
+        if worker_callbacks and program is not None:
+            self._callbacks = keras.callbacks.CallbackList(
+                list(worker_callbacks), model=program.model, epochs=config.epochs, steps=self._steps, verbose=0
+            )
+            self._callbacks.on_train_begin()
+
+    def joined(self, attempt: int, host: str) -> Joined:
+        """What this worker tells the driver first."""
+        held_out = 0 if self._shard is None else len(self._shard.validation_rows)
+        if self._validation is not None:
+            held_out = len(self._validation.rows)
+        program = self._program
+        return Joined(
+            worker=self._worker,
+            attempt=attempt,
+            host=host,
+            rows=self._rows,
+            validation_rows=held_out,
+            layout_hash=program.variables.layout.hash if program is not None else self._layout_hash,
+            checksum=0 if self._shard is None else self._shard.ref.checksum,
+            accumulation=1 if program is None else program.accumulation,
+        )
+
+    def steps_of(self, span: Span) -> int:
+        """Batches of this worker's in a span."""
+        accumulation = 1 if self._program is None else self._program.accumulation
+        begin, end = rounds.steps_of(span, self._steps, accumulation)
+        return (end - begin) * span.epochs
+
+    def train(self, order: Order) -> Update:
+        """The update of one span, trained from the order's state."""
+        assert order.state is not None
+        assert order.span is not None
+        state, span, program = order.state, order.span, self._program
+        started = time.perf_counter()
+        steps = self.steps_of(span)
+        if program is None or steps == 0:
+            return self._nothing(order)
+        if self._slots is not None:
+            state = state.but(slots=self._slots)
+        if self._config.num_workers > 1:
+            state = state.but(seeds=self._seeds(state.seeds.size, order.number))
+        program.variables.write(state)
+        program.model.reset_metrics()
+        samples = sum(
+            self._train_epoch(program, Span(span.epoch + more, span.begin, span.end, span.of))
+            for more in range(span.epochs)
+        )
+        metrics = read_metrics(program.model)
+        after = program.variables.read()
+        slots = after.slots
+        if self._config.optimizer_state == "per_worker":
+            self._slots = after.slots
+        if self._config.optimizer_state != "average":
+            slots = np.zeros(0, np.float32)
+        return Update(
+            worker=self._worker,
+            number=order.number,
+            version=order.version,
+            samples=samples,
+            steps=steps,
+            delta=self._strategy.encode(order.state.weights, after.weights),
+            statistics=after.statistics,
+            slots=slots,
+            counters=after.counters,
+            loss_scale=after.loss_scale,
+            seeds=after.seeds,
+            metrics=metrics,
+            seconds=time.perf_counter() - started,
+        )
+
+    def evaluate(self, order: Order) -> Evaluation:
+        """Metric sums of the order's state over this worker's validation rows."""
+        assert order.state is not None
+        started = time.perf_counter()
+        held = self._validation or self._shard
+        rows = np.zeros(0, np.int64)
+        if self._validation is not None:
+            rows = self._validation.rows
+        elif self._shard is not None:
+            rows = self._shard.validation_rows
+        metrics = np.zeros(0)
+        if self._program is not None and held is not None and len(rows):
+            program = self._program
+            program.variables.write(order.state, _ALL_BUT_SLOTS)
+            program.model.reset_metrics()
+            run_in_chunks(program.testing, held, rows, self._config.batch_size)
+            metrics = read_metrics(program.model)
+        return Evaluation(self._worker, order.number, len(rows), metrics, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Gives the compiled model back and lets go of the rows."""
+        if self._callbacks is not None:
+            self._callbacks.on_train_end()
+        if self._program is not None and self._owns_program:
+            PROGRAMS.give_back(self._program)
+        self._program = self._shard = self._validation = self._resident = self._callbacks = None
+
+    def _train_epoch(self, program: Program, span: Span) -> int:
+        """Trains one span and returns its rows."""
+        assert self._shard is not None
+        begin, end = rounds.steps_of(span, self._steps, program.accumulation)
+        order = self._shard.order(span.epoch)
+        batch = self._config.batch_size
+        if self._callbacks is not None:
+            self._train_with_callbacks(program, span, order, begin, end)
+        elif self._shard.nbytes <= self._config.resident_bytes:
+            if self._resident is None:
+                self._resident = tensors(self._shard.take(np.arange(self._shard.ref.rows)))
+            structure = self._shard.structure
+            program.training.run(self._resident, structure, tf.constant(order), batch, begin, end)
+        else:
+            for columns, steps in self._shard.chunks(order, begin, end):
+                in_order = tf.range(len(columns[0]), dtype=tf.int64)
+                program.training.run(tensors(columns), self._shard.structure, in_order, batch, 0, steps)
+        return min(end * batch, self._rows) - begin * batch
+
+    def _train_with_callbacks(self, program: Program, span: Span, order: Integers, begin: int, end: int) -> None:
+        """One step at a time, with the hooks that Keras calls around it."""
+        assert self._shard is not None
+        assert self._callbacks is not None
+        batch = self._config.batch_size
+        if begin == 0:
+            self._callbacks.on_epoch_begin(span.epoch)
+        for step in range(begin, end):
+            self._callbacks.on_train_batch_begin(step)
+            columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
+            in_order = tf.range(len(columns[0]), dtype=tf.int64)
+            program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
+            self._callbacks.on_train_batch_end(step, program.model.get_metrics_result())
+        if end == self._steps:
+            self._callbacks.on_epoch_end(span.epoch, program.model.get_metrics_result())
+
+    def _seeds(self, size: int, number: int) -> Integers:
+        """Seeds of the model's random layers for one round: a fold of (seed, worker, round), the same on every attempt."""
+        fold = np.random.SeedSequence([self._config.seed, self._worker, number])
+        return fold.generate_state(size, np.uint32).astype(np.int64)
+
+    def _nothing(self, order: Order) -> Update:
+        """The update of a worker that has no rows in this span: of no weight."""
+        assert order.state is not None
+        state = order.state
+        averaged = self._config.optimizer_state == "average"
+        return Update(
+            worker=self._worker,
+            number=order.number,
+            version=order.version,
+            samples=0,
+            steps=0,
+            delta=np.zeros_like(state.weights),
+            statistics=state.statistics,
+            slots=state.slots if averaged else np.zeros(0, np.float32),
+            counters=state.counters,
+            loss_scale=state.loss_scale,
+            seeds=state.seeds,
+            metrics=np.zeros(0),
+        )
+
+
+def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: int) -> None:
+    """Runs a step over some rows of a shard, in order, reading them chunk by chunk."""
+    for columns, steps in data.chunks(rows, 0, rounds.steps(len(rows), batch_size)):
+        loop.run(tensors(columns), data.structure, tf.range(len(columns[0]), dtype=tf.int64), batch_size, 0, steps)
+
+
+@dataclass(frozen=True)
+class TrainerFactory:
+    """Makes LocalTrainers on executors: what the driver sends them (core.types.WorkerFactory).
+
+    callbacks: a cloudpickle of the worker callbacks, or nothing.
+    cores: TensorFlow's threads in a worker process; None leaves them as they are.
+    """
+
+    spec: ModelSpec
+    config: FitConfig
+    strategy: Strategy
+    layout_hash: str
+    callbacks: bytes = b""
+    cores: int | None = None
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
+        """A worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
+        if self.cores is not None and not limit_threads(self.cores):
+            log.debug("TensorFlow had started in this Python worker: its threads stay as they are")
+        sample = _sample(shard, validation)
+        program = None if sample is None else PROGRAMS.borrow(self.spec, sample, self.config.seed)
+        return self.trainer(worker, shard, validation, program, owns_program=True)
+
+    def trainer(
+        self, worker: int, shard: ShardRef, validation: ShardRef | None, program: Program | None, *, owns_program: bool
+    ) -> LocalTrainer:
+        """A worker on a given program."""
+        # Validation rows are read whole and as they came: no split, no shuffle.
+        whole = replace(self.config, validation_split=0.0, shuffle=False)
+        return LocalTrainer(
+            worker,
+            ShardData(shard, self.config, self.config.class_weight),
+            None if validation is None else ShardData(validation, whole),
+            program,
+            self.config,
+            self.strategy,
+            cloudpickle.loads(self.callbacks) if self.callbacks else (),  # our driver's own bytes
+            self.layout_hash,
+            owns_program=owns_program,
+        )
+
+
+class SharingFactory:
+    """Makes LocalTrainers of this process that share one compiled model, swapping their states in and out.
+
+    K workers cost one trace. A context manager: leaving it gives the model back.
+    """
+
+    def __init__(self, inner: TrainerFactory) -> None:
+        self._inner = inner
+        self._program: Program | None = None
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
+        """A worker with its own rows and the shared model."""
+        sample = _sample(shard, validation)
+        if sample is not None and self._program is None:
+            self._program = PROGRAMS.borrow(self._inner.spec, sample, self._inner.config.seed)
+        program = None if sample is None else self._program
+        return self._inner.trainer(worker, shard, validation, program, owns_program=False)
+
+    def __enter__(self) -> SharingFactory:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Gives the shared model back."""
+        if self._program is not None:
+            PROGRAMS.give_back(self._program)
+            self._program = None
+
+
+def _sample(shard: ShardRef, validation: ShardRef | None) -> tuple[object, ...] | None:
+    """A row to build the model with; None where the worker has none at all."""
+    sample = sample_of(shard)
+    return sample_of(validation) if sample is None and validation is not None else sample

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import io
+import json
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_world import LAYOUT, SIZES, floats, joined, state, train_order, update
+
+from elephas_like.core.types import Evaluation, Order
+from elephas_like.exchange import wire
+
+
+def raw(message: wire.Message) -> bytes:
+    return b"".join(bytes(chunk) for chunk in wire.encode(message))
+
+
+def decode(frame: bytes, length: int | None = None) -> wire.Message:
+    return wire.decode(io.BytesIO(frame), len(frame) if length is None else length, SIZES)
+
+
+def frame(header: object, buffers: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return wire.MAGIC + struct.pack("<I", len(text)) + text + buffers
+
+
+def changed(message: wire.Message, **fields: object) -> bytes:
+    """The frame of a message with some fields of its header changed."""
+    whole = raw(message)
+    (length,) = struct.unpack("<I", whole[4:8])
+    header = json.loads(whole[8 : 8 + length])
+    header["fields"].update(fields)
+    return frame(header, whole[8 + length :])
+
+
+def assert_same(one: object, other: object) -> None:
+    for name, value in vars(one).items():
+        twin = getattr(other, name)
+        if isinstance(value, np.ndarray):
+            assert value.dtype == twin.dtype
+            np.testing.assert_array_equal(value, twin)
+        elif hasattr(value, "parts"):
+            assert_same(value, twin)
+        else:
+            assert value == twin
+
+
+def test_sizes_are_the_lengths_of_the_roles() -> None:
+    assert wire.Sizes.of(LAYOUT).parts == {
+        "weights": 2,
+        "statistics": 1,
+        "slots": 2,
+        "counters": 1,
+        "learning_rate": 1,
+        "loss_scale": 0,
+        "seeds": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        joined(3, checksum=2**64 - 1),
+        wire.Offer(1, 2, 3, 4),
+        wire.Next(1, 2),
+        wire.Beat(1, 2),
+        wire.Report(1, 2, "ValueError", "bad \ud800 row", "Traceback ..."),
+        wire.Sign("again"),
+        wire.Refusal("SupersededError", "gone"),
+        Order("stop"),
+    ],
+)
+def test_what_goes_in_comes_out(message: wire.Message) -> None:
+    assert decode(raw(message)) == message
+
+
+@pytest.mark.parametrize("order", [train_order(3, 1.0, -2.0), Order("evaluate", 4, 9, state=state().but(slots=floats()))])
+def test_orders_keep_their_state(order: Order) -> None:
+    back = decode(raw(order))
+    assert isinstance(back, Order)
+    assert_same(order, back)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        update(1, 2, np.nan, np.inf),
+        update(1, 2, slots=False),
+        replace(update(samples=0), delta=floats(), statistics=floats(), metrics=np.zeros(0)),
+        Evaluation(1, 5, 10, np.array([0.25, 4.0]), 1.5),
+    ],
+)
+def test_answers_keep_their_arrays(result: object) -> None:
+    back = decode(raw(wire.Answer(7, result)))  # type: ignore[arg-type]
+    assert isinstance(back, wire.Answer)
+    assert back.attempt == 7
+    assert_same(result, back.result)
+
+
+def test_large_arrays_are_not_copied() -> None:
+    weights = np.zeros(100_000, np.float32)
+    chunks = wire.encode(Order("evaluate", 0, state=state().but(weights=weights)))
+    assert any(np.shares_memory(np.frombuffer(chunk, np.uint8), weights) for chunk in chunks)
+    assert len(chunks) == 3  # header, weights, and the small rest in one
+
+
+def test_numpy_numbers_may_be_fields() -> None:
+    back = decode(raw(wire.Answer(np.int64(7), update(samples=np.int64(4)))))  # type: ignore[arg-type]
+    assert isinstance(back, wire.Answer)
+    assert back.result.samples == 4
+
+
+def test_only_flat_arrays_of_known_dtypes_are_sent() -> None:
+    with pytest.raises(wire.FrameError, match=r"delta: expected a flat array .* float16"):
+        wire.encode(wire.Answer(1, replace(update(), delta=np.zeros(2, np.float16))))  # type: ignore[arg-type]
+    with pytest.raises(wire.FrameError, match=r"shape \(2, 1\)"):
+        wire.encode(wire.Answer(1, replace(update(), delta=np.zeros((2, 1), np.float32))))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (b"PK\x03\x04" + raw(wire.Beat(0, 1))[4:], "begins with"),
+        (wire.MAGIC + struct.pack("<I", 2**31) + b"x" * 100, "header of at most"),
+        (wire.MAGIC, "frame of 8 to"),
+        (frame(b"{" * 50), "in JSON"),
+        (frame(b"[" * 100_000), "in JSON"),
+        (frame([1]), "exactly 'message'"),
+        (frame({"message": "beat", "fields": [], "arrays": []}), "fields as an object"),
+        (frame({"message": "pickle", "fields": {}, "arrays": []}), "one of"),
+        (frame({"message": "beat", "fields": {"worker": 0}, "arrays": []}), "expected the fields"),
+        (raw(wire.Beat(0, 1)) + b"more", "expected a frame of"),
+        (changed(wire.Beat(0, 1), worker=-1), "worker to be an integer from 0"),
+        (changed(wire.Beat(0, 1), worker=True), "worker to be an integer"),
+        (changed(wire.Beat(0, 1), worker=2**63), "worker to be an integer"),
+        (changed(wire.Beat(0, 1), attempt="1"), "attempt to be an integer"),
+        (changed(joined(), host="x" * 257), "host to be a text of at most 256"),
+        (changed(wire.Report(0, 1, "E", "m", ""), traceback_text="x" * 65537), "traceback_text to be a text"),
+        (changed(wire.Sign("done"), word="obey"), "word to be one of"),
+        (changed(train_order(), span=[0, 2, 1, 3, 1]), "span with 0 <= begin"),
+        (changed(train_order(), span=None), "to have a span"),
+        (changed(train_order(), kind="wait"), r"expected the arrays \[\]"),
+        (changed(wire.Answer(1, update()), seconds=-1), "seconds to be a number"),
+        (frame(raw(wire.Answer(1, update())).split(b"ELX1")[1][4:].replace(b"0.25", b"NaN")), "in JSON"),
+        (raw(wire.Answer(1, replace(update(), delta=np.zeros(3, np.float32)))), "delta to have 2 numbers, got 3"),
+        (raw(wire.Answer(1, replace(update(), delta=np.zeros(0, np.float32)))), "delta to have 2 numbers, got 0"),
+        (raw(wire.Answer(1, replace(update(), slots=np.zeros(1, np.float32)))), "slots to have 2 or 0 numbers"),
+        (raw(wire.Answer(1, replace(update(), delta=np.zeros(2)))), "delta as float32, got delta as float64"),
+        (raw(Order("evaluate", 0, state=state(1.0, 2.0, 3.0))), "weights to have 2 numbers, got 3"),
+    ],
+)
+def test_whatever_is_off_is_refused(bad: bytes, message: str) -> None:
+    with pytest.raises(wire.FrameError, match=message):
+        decode(bad)
+
+
+def test_every_truncation_is_refused() -> None:
+    whole = raw(wire.Answer(1, update()))
+    for kept in range(len(whole)):
+        with pytest.raises(wire.CutShortError):
+            decode(whole[:kept], len(whole))
+        with pytest.raises(wire.FrameError):
+            decode(whole[:kept])
+
+
+def test_metrics_have_a_bound_that_costs_no_memory() -> None:
+    many = wire.METRIC_NUMBERS + 1
+    fields = {"attempt": 1, "worker": 0, "number": 0, "samples": 1, "seconds": 0}
+    header = {"message": "evaluation", "fields": fields, "arrays": [["metrics", "float64", many]]}
+    with pytest.raises(wire.FrameError, match="at most 16777216"):
+        decode(frame(header))
+    with pytest.raises(wire.FrameError, match="expected a frame of 8 to"):
+        decode(b"", SIZES.most + 1)
