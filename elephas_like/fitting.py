@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import keras
 from pyspark import RDD, SparkContext, StorageLevel
@@ -27,19 +28,20 @@ from elephas_like.core.types import (
     Rounds,
     ShardRef,
     TrainState,
+    Worker,
     WorkerFactory,
 )
 from elephas_like.engine.capacity import free, reservation, slots
 from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun
-from elephas_like.engine.shards import SpoolOptions, pairs, references, rows_of_partitions
+from elephas_like.engine.shards import SpoolOptions, pairs, pairs_with_blocks, references, rows_of_partitions
 from elephas_like.engine.spool import Block, spool
 from elephas_like.exchange.address import bind_address
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.store import CenterStore, RoundStore
+from elephas_like.exchange.store import CenterStore, RoundStore, Waits
 from elephas_like.exchange.wire import Sizes
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.worker import SharingFactory, TrainerFactory
@@ -68,7 +70,7 @@ class Settings:
     frequency: Frequency | int
     strategy: Strategy
     engine: EngineName
-    transport: str
+    transport: Literal["http", "socket"]
     host: str | None
     port: int
     on_nan: OnNaN
@@ -90,7 +92,8 @@ class Data:
             yield from rows_of_partitions(self.rdd)
         else:
             assert self.blocks is not None
-            yield from ([block] for block in self.blocks)
+            for block in self.blocks:
+                yield [block]
 
     def distributed(self, context: SparkContext) -> RDD:
         """The rows as an RDD."""
@@ -102,7 +105,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Fit:
-    """All that one fit needs."""
+    """All that one fit needs. `options` say how training rows are written; validation rows have a target if those do."""
 
     settings: Settings
     config: FitConfig
@@ -111,7 +114,6 @@ class Fit:
     progress: Progress
     options: SpoolOptions
     validation_freq: int | tuple[int, ...]
-    has_target: bool
 
 
 def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
@@ -125,18 +127,20 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
     group = f"elephas_like-{fit.options.dataset}"
     title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
     refs = data.sharded if data.sharded is not None else references(data.distributed(context), fit.options)
-    held = None
-    if validation is not None:
-        options = SpoolOptions(f"{fit.options.dataset}-val", fit.options.floatx, fit.has_target, fit.options.versions)
-        held = references(validation.distributed(context), options)
-    both = pairs(refs, held)
     keep = data.sharded is not None
-    if engine is EngineName.JOBS:
-        with _jobs(fit, context, both, keep, group, title) as workers:
-            _loop(fit, workers)
-        return
-    with _server(fit, context, both, keep, group, title) as store:
-        _loop(fit, store)
+    with ExitStack() as stack:
+        options = replace(fit.options, dataset=f"{fit.options.dataset}-val")
+        if validation is None:
+            both = pairs(refs, None)
+        elif validation.blocks is None:
+            both = pairs(refs, references(validation.distributed(context), options))
+        else:
+            shipped = [context.broadcast(block) for block in validation.blocks]
+            for broadcast in shipped:
+                stack.callback(broadcast.destroy)
+            both = pairs_with_blocks(refs, shipped, options)
+        kind = _jobs if engine is EngineName.JOBS else _server
+        _loop(fit, stack.enter_context(kind(fit, context, both, keep, group, title)))
 
 
 def choose_engine(
@@ -174,9 +178,9 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Round
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
         factory = stack.enter_context(SharingFactory(fit.factory))
-        held = None if validation is None else list(_spooled(fit, validation, folder, "validation", fit.has_target))
+        held = None if validation is None else list(_spooled(fit, validation, folder, "validation"))
         workers = []
-        for index, shard in enumerate(_spooled(fit, data, folder, "training", fit.options.expect_target)):
+        for index, shard in enumerate(_spooled(fit, data, folder, "training")):
             worker = factory(index, shard, None if held is None else held[index])
             stack.callback(worker.close)
             workers.append(worker)
@@ -186,10 +190,15 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Round
             yield InProcessCrowd(workers, fit.config.seed)
 
 
-def _spooled(fit: Fit, data: Data, folder: str, name: str, expect_target: bool) -> Iterator[ShardRef]:
+def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
     for index, rows in enumerate(data.partitions()):
         yield spool(
-            rows, dataset=name, worker=index, base=folder, floatx=fit.options.floatx, expect_target=expect_target
+            rows,
+            dataset=name,
+            worker=index,
+            base=folder,
+            floatx=fit.options.floatx,
+            expect_target=fit.options.expect_target,
         )
 
 
@@ -220,25 +229,23 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, ti
 def _server(
     fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, title: str
 ) -> Iterator[RoundStore | CenterStore]:
-    settings, timeouts = fit.settings, fit.settings.timeouts
+    settings = fit.settings
     num_workers = refs.getNumPartitions()
     available = slots(context)
     sizes = Sizes.of(fit.hooks.variables.layout)
-    kind: Callable[..., RoundStore | CenterStore]
-    if settings.mode is Mode.SYNCHRONOUS:
-        kind = RoundStore
-    else:
-        kind = CenterStore
+    waits = Waits(
+        start_timeout=settings.timeouts.round,
+        join_timeout=settings.timeouts.join,
+        round_timeout=settings.timeouts.round,
+    )
     with ExitStack() as stack:
-        stack.enter_context(reservation(context, num_workers, available, timeouts.join))
-        store = kind(
-            num_workers,
-            fit.hooks.variables.layout.hash,
-            join_timeout=timeouts.join,
-            start_timeout=timeouts.round,
-            round_timeout=timeouts.round,
-            **({} if settings.mode is Mode.SYNCHRONOUS else {"lock_free": settings.mode is Mode.HOGWILD}),
-        )
+        stack.enter_context(reservation(context, num_workers, available, settings.timeouts.join))
+        store: RoundStore | CenterStore
+        layout_hash = fit.hooks.variables.layout.hash
+        if settings.mode is Mode.SYNCHRONOUS:
+            store = RoundStore(num_workers, layout_hash, waits=waits)
+        else:
+            store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=settings.mode is Mode.HOGWILD)
         token = new_token()
         host = bind_address(settings.host, context.getConf().get("spark.driver.host"))
         server_kind = HttpServer if settings.transport == "http" else SocketServer
@@ -254,8 +261,9 @@ def _server(
         shipped = context.broadcast(fit.factory)
         stack.callback(shipped.destroy)
 
-        def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> object:
-            return shipped.value(worker, shard, validation)
+        def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+            made: Worker = shipped.value(worker, shard, validation)
+            return made
 
         stack.enter_context(
             ServerRun(
@@ -276,10 +284,10 @@ def _server(
 def _loop(fit: Fit, workers: Rounds | Crowd) -> None:
     plan = _plan(fit, workers.joined())
     fit.hooks.rows = plan.rows
-    if fit.settings.mode is Mode.SYNCHRONOUS:
-        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
-    else:
+    if isinstance(workers, Crowd):
         fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+    else:
+        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
 
 
 def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ from elephas_like.trainer.state import Variables, build, metric_results
 from elephas_like.trainer.worker import TrainerFactory
 
 _OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
-_OPTIONS: dict[str, object] = {
+_OPTIONS: dict[str, Any] = {
     "mode": "synchronous",
     "frequency": "auto",
     "strategy": None,
@@ -113,10 +113,11 @@ class SparkModel:
         *args: object,
         **options: Any,
     ) -> None:
-        if isinstance(num_workers, str):
+        old_order: Any = num_workers
+        if isinstance(old_order, str):
             if inspect.isclass(custom_objects) or isinstance(custom_objects, dict):
                 raise TypeError("frequency, the third argument after mode, must be a name or a number of steps.")
-            values = [num_workers, custom_objects, batch_size, *args]
+            values = [old_order, custom_objects, batch_size, *args]
             given = dict(zip(_OLD_ORDER, values, strict=False))
             if custom_objects is None:
                 given.pop("frequency")
@@ -156,13 +157,13 @@ class SparkModel:
             raise ValueError(
                 f"parameter_server_mode must be one of 'http', 'socket'; got {chosen['parameter_server_mode']!r}."
             )
-        self.parameter_server_mode = str(chosen["parameter_server_mode"])
+        self.parameter_server_mode: Literal["http", "socket"] = chosen["parameter_server_mode"]
         self.host = None if chosen["host"] is None else str(chosen["host"])
         self.port = checks.positive_int("port", chosen["port"], least=0)
         self.seed = None if chosen["seed"] is None else checks.positive_int("seed", chosen["seed"], least=0)
         self.join_timeout = checks.positive_seconds("join_timeout", chosen["join_timeout"])
         self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
-        self.strategy: Strategy | str | None = chosen["strategy"]  # type: ignore[assignment]  # resolve checks it
+        self.strategy: Strategy | str | None = chosen["strategy"]
         self.training_histories: list[dict[str, list[float]]] = []
         self._settings(2 if num_workers is None else int(num_workers))
 
@@ -300,7 +301,6 @@ class SparkModel:
             progress=Progress(state),
             options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
             validation_freq=validation_freq if isinstance(validation_freq, int) else tuple(validation_freq),
-            has_target=source.has_target,
         )
         held = None
         if validation_data is not None:

@@ -68,6 +68,7 @@ class StatisticsMean:
 
     layout: Layout
     _sum: Floats | None = None
+    _origin: Floats | None = None
     _weight: float = 0.0
 
     def add(self, statistics: Vector, samples: int) -> None:
@@ -75,19 +76,21 @@ class StatisticsMean:
         if samples == 0 or statistics.size == 0:
             return
         term = statistics.astype(np.float64)
+        # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
+        self._origin = term.copy() if self._origin is None else self._origin
         for mean, variance in self.layout.variances:
-            term[variance] += term[mean] ** 2  # E[x^2], which averages as it is
+            term[variance] += (term[mean] - self._origin[mean]) ** 2  # E[x^2], which averages as it is
         term *= samples
         self._sum = term if self._sum is None else self._sum + term
         self._weight += samples
 
     def result(self) -> Vector | None:
         """The pooled statistics; None where nothing came."""
-        if self._sum is None:
+        if self._sum is None or self._origin is None:
             return None
         pooled = self._sum / self._weight
         for mean, variance in self.layout.variances:
-            pooled[variance] = np.maximum(pooled[variance] - pooled[mean] ** 2, 0.0)
+            pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
         return pooled.astype(np.float32)
 
 
@@ -139,7 +142,7 @@ class Round:
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, self.context)
         slots, statistics = self._slots.result(), self._statistics.result()
         state = TrainState(
-            weights=weights,
+            weights=weights.astype(np.float32, copy=False),  # a strategy's own numbers may be of another kind
             statistics=self.start.statistics if statistics is None else statistics,
             slots=self.start.slots if slots is None else slots,
             counters=self._counters,

@@ -84,7 +84,7 @@ class LockedCenter:
         if update.slots.size:
             slots = slots + np.float32(share) * (update.slots - slots)
         self.state = self.state.but(
-            weights=weights,
+            weights=weights.astype(np.float32, copy=False),
             statistics=mix_statistics(self.state.statistics, update.statistics, share, self._layout),
             slots=slots,
             counters=np.maximum(self.state.counters, update.counters),
@@ -97,7 +97,8 @@ class LockedCenter:
     def served(self) -> tuple[int, TrainState]:
         """The version and what the strategy serves."""
         context = Context(self.version, self._num_workers)
-        return self.version, self.state.but(weights=self._strategy.serve(self.state.weights, self._outer, context))
+        weights = self._strategy.serve(self.state.weights, self._outer, context)
+        return self.version, self.state.but(weights=weights.astype(np.float32, copy=False))
 
     def snapshot(self) -> TrainState:
         """The state: it is never changed in place."""

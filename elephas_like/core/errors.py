@@ -54,12 +54,17 @@ class WorkerError(ElephasError):
     worker: int = -1
     traceback_text: str = ""
 
+    def __str__(self) -> str:
+        """The message as it is: KeyError's own would show the lines of the traceback as one, quoted."""
+        return str(self.args[0]) if self.args else ""
+
     @staticmethod
     def of(type_name: str, message: str, traceback_text: str, worker: int) -> WorkerError:
         """The error to raise on the driver for an exception of `type_name` on `worker`."""
         original = getattr(builtins, type_name, None)
         kind: type[WorkerError] = WorkerError
-        if isinstance(original, type) and issubclass(original, Exception) and original is not Exception:
+        plain = (Exception, StopIteration)  # a generator would turn a StopIteration into a RuntimeError
+        if isinstance(original, type) and issubclass(original, Exception) and original not in plain:
             try:
                 kind = type(f"Worker{type_name}", (WorkerError, original), {})
                 kind("probe")

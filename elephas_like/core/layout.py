@@ -99,7 +99,7 @@ class Layout:
         return TrainState(**parts)  # type: ignore[arg-type]  # dtypes by _FLAT_DTYPE
 
     def unflatten(self, state: TrainState) -> list[Array]:
-        """One array per entry, in the variable's own shape and, where NumPy knows it, dtype."""
+        """One array per entry, in the variable's own shape; still float32 or int64, as they travel."""
         by_role = {role: iter(self.views(state.part(role), role)) for role in Role}
         return [next(by_role[entry.role]) for entry in self.entries]
 

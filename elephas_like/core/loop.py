@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from elephas_like.core import scores
 from elephas_like.core.averaging import Round
@@ -111,14 +113,15 @@ def fit_synchronously(
     number = 0
     version = 0
     for epoch, parts in epochs_of(plan):
-        state = hooks.epoch_begin(epoch, state)
+        state = progress.state = hooks.epoch_begin(epoch, state)
         if hooks.stopped():
             break
         metrics: Floats = scores.add([])
         epoch_rounds: list[RoundRecord] = []
         for span in parts:
             context = Context(version, plan.num_workers)
-            served = state.but(weights=plan.strategy.serve(state.weights, outer, context))
+            ahead = plan.strategy.serve(state.weights, outer, context)
+            served = state.but(weights=ahead.astype(np.float32, copy=False))
             exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan)
             for update in rounds.train(Order("train", number, version, span, served)):
                 exchange.add(update)
@@ -153,6 +156,7 @@ def fit_synchronously(
     return state
 
 
+@runtime_checkable
 class Crowd(Protocol):
     """An engine at work in asynchronous mode: workers that go on alone around a shared state."""
 
@@ -190,6 +194,8 @@ def fit_asynchronously(
     ledger = Ledger(plan.rows, plan.rounds_per_epoch, plan.initial_epoch, plan.epochs, plan.num_workers)
     crowd.begin(center, ledger, plan.validates_after)
     while (record := crowd.next_epoch()) is not None:
+        # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.
+        record = replace(record, state=record.state.but(learning_rate=state.learning_rate))
         progress.rounds.extend(record.rounds)
         metrics = record.metrics
         for finished in record.rounds[:-1]:
@@ -201,8 +207,8 @@ def fit_asynchronously(
         if hooks.stopped():
             break
         if record.epoch + 1 < plan.epochs:
-            begun = hooks.epoch_begin(record.epoch + 1, state)
-            changed = {role.value: begun.part(role) for role in Role if begun.part(role) is not record.state.part(role)}
+            state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
+            changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
             if changed:
                 crowd.replace(changed)
             if hooks.stopped():

@@ -23,7 +23,7 @@ def rounds_per_epoch(worker_steps: Sequence[int], frequency: Frequency | int, ac
     Args:
         worker_steps: batches an epoch of each worker.
         frequency: a name, or the steps a round of the largest shard.
-        accumulation: Keras' `gradient_accumulation_steps`; a round is never shorter.
+        accumulation: Keras' `gradient_accumulation_steps`; the largest shard's rounds are never shorter.
 
     Returns:
         At least 1. `"auto"` gives about five rounds, none shorter than five steps; `"fit"` gives 1.
@@ -32,12 +32,12 @@ def rounds_per_epoch(worker_steps: Sequence[int], frequency: Frequency | int, ac
     if frequency is Frequency.EPOCH or frequency is Frequency.FIT or largest == 0:
         return 1
     if frequency is Frequency.AUTO:
-        length = max(AUTO_LEAST_STEPS, -(-largest // AUTO_ROUNDS))
+        rounds = min(AUTO_ROUNDS, largest // AUTO_LEAST_STEPS)
     elif frequency is Frequency.BATCH:
-        length = 1
+        rounds = largest
     else:
-        length = int(frequency)
-    return max(1, -(-largest // max(length, accumulation)))
+        rounds = -(-largest // int(frequency))
+    return max(1, min(rounds, largest // accumulation))
 
 
 def boundary(epoch_steps: int, part: int, of: int, accumulation: int = 1) -> int:

@@ -65,7 +65,7 @@ def collected(chunks: RDD) -> object:
 
 
 def evaluations(
-    rdd: RDD, factory: Callable[[], WorkerFactory], order: Order, options: SpoolOptions
+    rdd: RDD, factory: Callable[[], WorkerFactory], order: Callable[[], Order], options: SpoolOptions
 ) -> list[Evaluation]:
     """The metric sums of a state over each partition's rows.
 

@@ -16,6 +16,7 @@ from pyspark import RDD, Broadcast, SparkContext
 from elephas_like.core.errors import ElephasError, Failure, ShardMissing
 from elephas_like.core.types import Evaluation, Joined, Order, TrainState, Update, Worker, WorkerFactory
 from elephas_like.engine.failures import readable
+from elephas_like.engine.groups import job_group
 from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,13 @@ class JobRounds:
             yield 0
 
         try:
-            self._context.setJobGroup(f"{self._group}-tidy", "elephas_like: delete shards")
-            self._refs.mapPartitions(tidy).count()
+            with job_group(self._context, f"{self._group}-tidy", "elephas_like: delete shards"):
+                self._refs.mapPartitions(tidy).count()
         except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
             log.warning(
                 "could not delete the shards of %s: %s. Spark deletes its local directories at its end.", run, cause
             )
         finally:
-            _clear_group(self._context)
             if not keep:
                 self._refs.unpersist(blocking=True)
 
@@ -118,9 +118,9 @@ class JobRounds:
         task = _task(self._run, order, state, act)
         try:
             for tries in range(1, TRIES + 1):
-                self._context.setJobGroup(self._group, self._describe(order))
                 try:
-                    results = self._refs.mapPartitionsWithIndex(task).collect()
+                    with job_group(self._context, self._group, self._describe(order)):
+                        results = self._refs.mapPartitionsWithIndex(task).collect()
                 except Exception as error:  # py4j and pyspark raise many kinds
                     raise readable(error) from None
                 missing = [result for result in results if isinstance(result, _Missing)]
@@ -134,7 +134,6 @@ class JobRounds:
                 self._refs.persist()
             raise ElephasError(f"shards were lost {TRIES} times in one round, last: {missing[0].message}")
         finally:
-            _clear_group(self._context)
             if state is not None:
                 state.destroy()
 
@@ -153,7 +152,7 @@ def _task(
 ) -> Callable[[int, Iterator[Pair]], Iterator[Result | Failure | _Missing]]:
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[Result | Failure | _Missing]:
         try:
-            pair = next(iter(pairs))
+            (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
             if failure is not None:
                 yield failure
@@ -193,12 +192,6 @@ def _close(run: str) -> None:
     factory = _factories.pop(run, None)
     if factory is not None and hasattr(factory, "__exit__"):
         factory.__exit__(None, None, None)
-
-
-def _clear_group(context: SparkContext) -> None:
-    """Takes our job group off the caller's thread, whose later jobs are not ours."""
-    context.setLocalProperty("spark.jobGroup.id", None)  # None removes it
-    context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
 def _bytes(text: str) -> int:

@@ -17,6 +17,7 @@ from pyspark import RDD, InheritableThread, SparkContext
 from elephas_like.core.errors import Failure, StoppedError, SupersededError
 from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
 from elephas_like.engine.failures import readable
+from elephas_like.engine.groups import job_group
 from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair
 from elephas_like.engine.spool import remove_dataset
 
@@ -95,9 +96,9 @@ class ServerRun:
 
     def _run(self) -> None:
         # A thread has its own job group: one that was set in the caller's is not seen here.
-        self._context.setJobGroup(self._group, self._description, interruptOnCancel=False)
         try:
-            self._tasks.collect()
+            with job_group(self._context, self._group, self._description):
+                self._tasks.collect()
         except Exception as error:  # it belongs to the thread that waits for the workers
             self._desk.fail(readable(error))
 
@@ -106,15 +107,12 @@ class ServerRun:
         threading.Event().wait(KILLED_AFTER)
         dataset = self._dataset
         try:
-            self._context.setJobGroup(f"{self._group}-sweep", "elephas_like: delete shards of cancelled tasks")
-            self._context.range(0, self._workers, 1, self._workers).foreach(lambda _: remove_dataset(dataset))
+            with job_group(self._context, f"{self._group}-sweep", "elephas_like: delete shards of cancelled tasks"):
+                self._context.range(0, self._workers, 1, self._workers).foreach(lambda _: remove_dataset(dataset))
         except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
             log.warning(
                 "could not delete the shards of %s: %s. Spark deletes its local directories at its end.", dataset, cause
             )
-        finally:
-            for name in ("spark.jobGroup.id", "spark.job.description"):
-                self._context.setLocalProperty(name, None)  # None removes it
         remove_dataset(dataset)
 
 
@@ -124,7 +122,7 @@ def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[
         pair: Pair | None = None
         worker: Worker | None = None
         try:
-            pair = next(iter(pairs))
+            (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
             if failure is not None:
                 raise _Reported(failure)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
 
 from elephas_like.core.errors import Failure
 from elephas_like.core.structure import flatten, unflatten
@@ -95,21 +95,7 @@ def dealt(columns: tuple[object, ...], num_workers: int) -> list[Block]:
 
 def references(rdd: RDD, options: SpoolOptions) -> RDD:
     """One element per partition: the ShardRef of its rows, or the Failure that kept them from being written."""
-
-    def write(index: int, rows: Iterable[object]) -> Iterator[ShardRef | Failure]:
-        check_versions(options.versions)
-        try:
-            yield spool(
-                rows,
-                dataset=options.dataset,
-                worker=index,
-                floatx=options.floatx,
-                expect_target=options.expect_target,
-            )
-        except Exception as error:  # reported as a value: the driver raises it
-            yield Failure.of(index, error)
-
-    return rdd.mapPartitionsWithIndex(write)
+    return rdd.mapPartitionsWithIndex(lambda index, rows: iter([_written(index, rows, options)]))
 
 
 def pairs(training: RDD, validation: RDD | None) -> RDD:
@@ -117,6 +103,30 @@ def pairs(training: RDD, validation: RDD | None) -> RDD:
     if validation is None:
         return training.map(lambda ref: (ref, None))
     return training.zip(validation)
+
+
+def pairs_with_blocks(training: RDD, blocks: Sequence[Broadcast[Block]], options: SpoolOptions) -> RDD:
+    """The same for validation arrays: each worker fetches its block.
+
+    A zip of two RDDs takes three Python processes a task, and the one that trains is often one that has not imported
+    TensorFlow yet; this takes one.
+    """
+
+    def beside(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[tuple[object, object]]:
+        for ref in refs:
+            yield ref, _written(index, [blocks[index].value], options)
+
+    return training.mapPartitionsWithIndex(beside)
+
+
+def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
+    try:
+        check_versions(options.versions)
+        return spool(
+            rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
+        )
+    except Exception as error:  # reported as a value: the driver raises it
+        return Failure.of(index, error)
 
 
 def failure_in(pair: tuple[object, object]) -> Failure | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -33,8 +34,9 @@ def check_versions(driver: Mapping[str, str]) -> None:
         there = driver.get(package, here)
         if _minor(here) != _minor(there) or (package == "elephas-like" and here != there):
             raise ElephasError(
-                f"{package} is {there} on the driver and {here} on executor host {platform.node()}. Install the same "
-                f"version on every node (pip install {package}=={there}), or ship the environment with spark.archives."
+                f"{package} is {there} on the driver and {here} on executor host {platform.node()}, whose "
+                f"Python is {sys.executable}. Point PYSPARK_PYTHON to the right one before Spark starts, install the same "
+                f"version there (pip install {package}=={there}), or ship the environment with spark.archives."
             )
 
 

@@ -236,8 +236,9 @@ class _HttpConnection(WSGIRequestHandler):
             started.append((status, headers))
 
         chunks = self.server.app(environ, start_response)
-        self.close_connection = self.close_connection or body.remaining > 0
-        self._write(*started[-1], chunks)
+        status, headers = started[-1]
+        self.close_connection = self.close_connection or body.remaining > 0 or status.startswith("401")
+        self._write(status, headers, chunks)
         if body.remaining:
             _linger(self.connection)
 
@@ -293,6 +294,8 @@ class _TcpConnection(socketserver.StreamRequestHandler):
 
     def _welcome(self) -> bool:
         hello = self.rfile.read(HELLO.size)
+        if not hello:
+            return False
         given = ""
         if len(hello) == HELLO.size:
             magic, length = HELLO.unpack(hello)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import pickle
 import sys
 import sysconfig
 import tempfile
@@ -20,6 +22,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import cloudpickle
@@ -68,12 +71,19 @@ class ModelSpec:
         Raises:
             ElephasError: where Keras cannot save the model, with Keras' reason.
         """
-        found = custom_objects_of(model) | dict(custom_objects or {})
+        kind = type(model)
+        if kind.compile is not keras.Model.compile and kind.compile_from_config is keras.Model.compile_from_config:
+            raise ElephasError(
+                f"the model {model.name!r} cannot be sent to workers: {kind.__name__} has its own compile(), which Keras "
+                "does not call when it loads a model. Give it get_compile_config() and compile_from_config(config) too."
+            )
+        lambdas = _lambdas_of(model)
+        found = custom_objects_of(model) | lambdas | dict(custom_objects or {})
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.keras"
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # lambdas, unbuilt models: both are restored by what we do
+                with warnings.catch_warnings(), _named(lambdas):
+                    warnings.simplefilter("ignore")  # unbuilt models: they are restored by what we do
                     keras.saving.save_model(model, path)
             except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
                 raise ElephasError(
@@ -89,7 +99,7 @@ class ModelSpec:
             "image_data_format": keras.config.image_data_format(),
             "dtype_policy": keras.config.dtype_policy().name,
         }
-        return cls(archive, objects, runtime, _key(archive, objects, runtime))
+        return cls(archive, objects, runtime, _key(archive, objects + _adapted_state(model), runtime))
 
     def build(self) -> keras.Model:
         """The compiled model with its weights, in this process, whose global Keras settings are set to the spec's."""
@@ -117,29 +127,88 @@ def _key(archive: bytes, objects: bytes, runtime: Mapping[str, object]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     with zipfile.ZipFile(io.BytesIO(archive)) as entries:
         for name in sorted(entries.namelist()):
-            if name not in ("metadata.json", "model.weights.h5"):
+            if name == "config.json":
+                digest.update(json.dumps(_settled(json.loads(entries.read(name)), {}), sort_keys=True).encode())
+            elif name not in ("metadata.json", "model.weights.h5"):
                 digest.update(name.encode() + b"\0" + entries.read(name))
     digest.update(objects)
     digest.update(repr(sorted(runtime.items())).encode())
     return digest.hexdigest()
 
 
+def _settled(config: object, shared: dict[object, int]) -> object:
+    """A configuration without what differs between two savings of one model.
+
+    A learning rate that is a number is a variable of the optimizer, and so part of the state. Keras marks what is shared
+    by its address: here by the order in which it comes.
+    """
+    if isinstance(config, list):
+        return [_settled(item, shared) for item in config]
+    if not isinstance(config, dict):
+        return config
+    plain = {name: _settled(value, shared) for name, value in config.items()}
+    if isinstance(plain.get("learning_rate"), float):
+        plain["learning_rate"] = None
+    if "shared_object_id" in plain:
+        plain["shared_object_id"] = shared.setdefault(plain["shared_object_id"], len(shared))
+    return plain
+
+
+def _adapted_state(model: keras.Model) -> bytes:
+    """Digest of what `adapt` left in layers that keep it as constants beside their variables: graphs hold it too."""
+    digest = hashlib.blake2b(digest_size=16)
+    for thing in _reachable(model):
+        if isinstance(thing, keras.layers.Layer) and thing.built and hasattr(thing, "finalize_state"):
+            store: dict[str, object] = {}
+            thing.save_own_variables(store)
+            for name, value in store.items():
+                digest.update(name.encode() + keras.ops.convert_to_numpy(value).tobytes())
+    return digest.digest()
+
+
 def custom_objects_of(model: keras.Model) -> dict[str, object]:
-    """The user's classes and functions that a model refers to, by name and by registered name."""
+    """The user's classes and functions that a model refers to, by name and by registered name; lambdas have none."""
     found: dict[str, object] = {}
     for thing in _reachable(model):
-        if (getattr(thing, "__module__", None) or "").split(".")[0] in _FOREIGN:
+        code = thing if isinstance(thing, types.FunctionType) else type(thing)
+        if _is_foreign(code) or code.__name__ == "<lambda>":
             continue
-        name = getattr(thing, "__name__", "<lambda>")
-        if name == "<lambda>":
-            continue  # Keras carries lambdas in the configuration itself
-        found[name] = thing
-        found[keras.saving.get_registered_name(thing)] = thing
+        found[code.__name__] = code
+        found[keras.saving.get_registered_name(code)] = code
     return found
 
 
+def _lambdas_of(model: keras.Model) -> dict[str, object]:
+    """The lambdas that a model refers to, under names in the order in which they are met.
+
+    Keras would carry a lambda as bytecode, without the globals that it uses: `keras.ops` itself is one of those.
+    """
+    lambdas = [
+        thing
+        for thing in _reachable(model)
+        if isinstance(thing, types.FunctionType) and thing.__name__ == "<lambda>" and not _is_foreign(thing)
+    ]
+    return {f"lambda_{number}": thing for number, thing in enumerate(lambdas)}
+
+
+@contextmanager
+def _named(lambdas: Mapping[str, object]) -> Iterator[None]:
+    """Lambdas under their names, as long as Keras saves them."""
+    try:
+        for name, thing in lambdas.items():
+            thing.__name__ = name  # type: ignore[attr-defined]  # functions have it
+        yield
+    finally:
+        for thing in lambdas.values():
+            thing.__name__ = "<lambda>"  # type: ignore[attr-defined]
+
+
+def _is_foreign(thing: object) -> bool:
+    return (getattr(thing, "__module__", None) or "").split(".")[0] in _FOREIGN
+
+
 def _reachable(model: keras.Model) -> Iterator[object]:
-    """Classes and functions met on a walk over a model, its layers, and what it was compiled with."""
+    """Functions, and objects of Keras' kinds, met on a walk over a model, its layers, and what it was compiled with."""
     seen: set[int] = set()
     queue: list[object] = [model]
     while queue:
@@ -156,35 +225,67 @@ def _reachable(model: keras.Model) -> Iterator[object]:
         elif isinstance(thing, keras.Variable):
             continue
         elif isinstance(thing, _KERAS_BASES) or type(thing).__module__.startswith("keras."):
-            yield type(thing)
-            try:
-                queue.extend(vars(thing).values())
-            except TypeError:
-                continue
+            yield thing
+            # Keras keeps a wrapper of a layer's `build` on the layer: it closes over the layer, weights included.
+            attributes = getattr(thing, "__dict__", {}).items()
+            queue.extend(value for name, value in attributes if not (callable(value) and hasattr(type(thing), name)))
         elif hasattr(thing, "get_config"):
-            yield type(thing)
+            yield thing
 
 
 def pickle_by_value(thing: object) -> bytes:
-    """A cloudpickle in which code of modules that are not installed travels by value, as code of `__main__` does."""
-    with _by_value_lock, _registered(_own_modules(thing)):
-        return cloudpickle.dumps(thing)
+    """A cloudpickle in which code of modules that are not installed travels by value, as code of `__main__` does.
+
+    So does what that code imports from other such modules, unless one of them holds what cannot be pickled.
+    """
+    direct = _own_modules(thing)
+    with _by_value_lock:
+        try:
+            with _registered(_with_imports(direct)):
+                return cloudpickle.dumps(thing)
+        except (TypeError, ValueError, AttributeError, pickle.PicklingError):
+            with _registered(direct):
+                return cloudpickle.dumps(thing)
 
 
 def _own_modules(thing: object) -> list[types.ModuleType]:
-    """Modules of the user's own files among what a mapping of classes and functions refers to."""
+    """Modules of the user's own files among what a mapping of classes and functions, or a list of objects, refers to."""
     values = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list) else [thing]
-    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found: dict[str, types.ModuleType] = {}
     for value in values:
-        for owner in [*getattr(value, "__mro__", ()), value, type(value)]:
+        for owner in [*getattr(value, "__mro__", ()), value, *type(value).__mro__]:
             module = sys.modules.get(getattr(owner, "__module__", None) or "")
-            file = getattr(module, "__file__", None)
-            if module is None or file is None or module.__name__.split(".")[0] in (*_FOREIGN, "elephas_like"):
-                continue
-            if not any(Path(file).resolve().is_relative_to(folder) for folder in installed):
+            if module is not None and _is_own(module):
                 found[module.__name__] = module
     return list(found.values())
+
+
+def _with_imports(modules: list[types.ModuleType]) -> list[types.ModuleType]:
+    """The modules, and the user's own ones among what they import, and so on."""
+    found = {module.__name__: module for module in modules}
+    queue = list(modules)
+    while queue:
+        for value in list(vars(queue.pop()).values()):
+            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            module = sys.modules.get(name) if isinstance(name, str) else None
+            if module is not None and module.__name__ not in found and _is_own(module):
+                found[module.__name__] = module
+                queue.append(module)
+    return list(found.values())
+
+
+def _is_own(module: types.ModuleType) -> bool:
+    """Whether a module is a file of the user's, which workers may not have."""
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.split(".")[0] in (*_FOREIGN, "elephas_like", "__main__"):
+        return False
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> list[Path]:
+    return [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 @contextmanager

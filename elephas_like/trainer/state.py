@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.types import Array, Role, TrainState
@@ -100,11 +101,24 @@ def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry
 def build(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Builds whatever of model, optimizer and metrics is not built yet, from a batch of one row.
 
+    The row goes through `test_step` as `evaluate` would hand it over. What that draws or counts is put back.
+
     Args:
         model: compiled.
         sample: (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of 1.
     """
-    model.test_on_batch(*sample)
+    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
+    batch = keras.tree.map_structure(tf.convert_to_tensor, sample)
+    try:
+        model.test_step(keras.utils.pack_x_y_sample_weight(*batch))
+    except Exception:
+        # A model with a train step of its own may have no test step that works, a GAN for one: `fit` needs none.
+        if type(model).train_step is keras.Model.train_step:
+            raise
+        if not model.built:
+            model(batch[0])
+    for variable, value in before:
+        variable.assign(value)
     model.reset_metrics()
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, Structure
 
-Step = Callable[[tuple[object, ...]], object]
+Step = Callable[[object], object]
 
 
 class StepLoop:
@@ -59,7 +59,7 @@ class StepLoop:
     def _one(self, columns: Sequence[tf.Tensor], structure: Structure, rows: tf.Tensor) -> object:
         batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
         assert isinstance(batch, tuple)
-        return self._step(batch)
+        return self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
 
     def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
         scalar = tf.TensorSpec((), tf.int64)

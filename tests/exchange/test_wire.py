@@ -76,7 +76,9 @@ def test_what_goes_in_comes_out(message: wire.Message) -> None:
     assert decode(raw(message)) == message
 
 
-@pytest.mark.parametrize("order", [train_order(3, 1.0, -2.0), Order("evaluate", 4, 9, state=state().but(slots=floats()))])
+@pytest.mark.parametrize(
+    "order", [train_order(3, 1.0, -2.0), Order("evaluate", 4, 9, state=state().but(slots=floats()))]
+)
 def test_orders_keep_their_state(order: Order) -> None:
     back = decode(raw(order))
     assert isinstance(back, Order)

@@ -91,7 +91,7 @@ class Strategy:
     name: ClassVar[str] = "strategy"
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.SYNCHRONOUS})
     frequencies: ClassVar[frozenset[Frequency] | None] = None
-    """Names of frequencies that it admits; None: all but "fit", and any number of steps."""
+    """Names of frequencies that it admits; None: all ("fit" only in mode synchronous), and any number of steps."""
     additive: ClassVar[bool] = False
     """Whether an exchange is x <- x + something of the update alone, so that hogwild may do it without a lock."""
 

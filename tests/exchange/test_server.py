@@ -1,0 +1,349 @@
+"""One suite for both transports."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
+
+from elephas_like.core.center import Ledger, LockedCenter
+from elephas_like.core.errors import ElephasError, SupersededError
+from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.strategies.asynchronous import DownPour
+from elephas_like.core.types import Order, Role
+from elephas_like.exchange import server as server_module
+from elephas_like.exchange import wire
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
+from elephas_like.exchange.server import HttpServer, PortError, SocketServer
+from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+
+SERVERS = {"http": HttpServer, "socket": SocketServer}
+TOKEN = "token-of-this-run"
+
+
+@dataclass
+class Place:
+    """A running server, and how to reach it."""
+
+    kind: str
+    store: RoundStore
+    clock: HandClock
+    settings: ClientSettings
+
+
+def settings_of(kind: str, server: HttpServer | SocketServer, sizes: wire.Sizes = SIZES) -> ClientSettings:
+    return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["http", "socket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(kind: str) -> Iterator[Place]:
+    clock = HandClock()
+    store = RoundStore(2, LAYOUT.hash, waits=Waits(poll_seconds=0.0), clock=clock)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        yield Place(kind, store, clock, settings_of(kind, server))
+
+
+def say(settings: ClientSettings, frame: bytes, announced: int | None = None) -> wire.Message:
+    """The reply to raw bytes, over a connection of its own that ends after them."""
+    length = len(frame) if announced is None else announced
+    with socket.create_connection((settings.host, settings.port), 10) as connection:
+        if settings.kind == "http":
+            head = f"POST /exchange HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {length}\r\n\r\n"
+            connection.sendall(head.encode() + frame)
+            connection.shutdown(socket.SHUT_WR)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            body = response.read()
+        else:
+            connection.sendall(HELLO.pack(wire.MAGIC, len(TOKEN)) + TOKEN.encode())
+            assert connection.recv(1) == WELCOME
+            connection.sendall(LENGTH.pack(length) + frame)
+            connection.shutdown(socket.SHUT_WR)
+            file = connection.makefile("rb")
+            body = file.read(LENGTH.unpack(file.read(LENGTH.size))[0])
+    return wire.decode(io.BytesIO(body), len(body), SIZES)
+
+
+def raw(message: wire.Message) -> bytes:
+    return b"".join(bytes(chunk) for chunk in wire.encode(message))
+
+
+def test_two_workers_exchange_for_three_rounds_and_stop(kind: str) -> None:
+    store = RoundStore(2, LAYOUT.hash)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        settings = settings_of(kind, server)
+        workers = [
+            Background(lambda w=worker: work(settings.connect(w, 100), w, 100, w + 1.0, 10.0)) for worker in (0, 1)
+        ]
+        assert [one.host for one in store.joined()] == ["host-0", "host-1"]
+        for number in range(3):
+            updates = list(store.train(train_order(number)))
+            assert [one.delta.tolist() for one in updates] == [[1.0, 10.0], [2.0, 10.0]]
+        evaluations = list(store.evaluate(Order("evaluate", 3, state=state(2.0, 3.0))))
+        assert [one.metrics.tolist() for one in evaluations] == [[5.0, 1.0], [5.0, 1.0]]
+        store.stop()
+        assert [worker.result() for worker in workers] == [4, 4]
+
+
+def test_asynchronous_workers_go_on_alone(kind: str) -> None:
+    store = CenterStore(2, LAYOUT.hash)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        settings = settings_of(kind, server)
+        workers = [Background(lambda w=worker: work(settings.connect(w, 100), w, 100, 1.0, 2.0)) for worker in (0, 1)]
+        store.joined()
+        ledger = Ledger(rows=8, rounds_per_epoch=2, first_epoch=0, last_epoch=3, num_workers=2)
+        store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), ledger, lambda epoch: epoch == 2)
+        epochs = list(iter(store.next_epoch, None))
+        store.stop()
+        assert [epoch.state.weights.tolist() for epoch in epochs] == [[2.0, 4.0], [4.0, 8.0], [6.0, 12.0]]
+        assert [epoch.validation is None for epoch in epochs] == [True, True, False]
+        assert epochs[2].validation is not None
+        assert epochs[2].validation.tolist() == [36.0, 2.0]  # both workers saw the sum 18
+        assert sum(worker.result() for worker in workers) >= 8  # type: ignore[misc]
+
+
+def test_a_duplicate_is_applied_once_and_a_lost_reply_is_had_again(place: Place) -> None:
+    say(place.settings, raw(joined(0)))
+    say(place.settings, raw(joined(1)))
+    updates = place.store.train(train_order(0))
+    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 1.0, 1.0)))) == Order("wait")
+    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 7.0, 7.0)))) == Order("wait")
+    say(place.settings, raw(wire.Answer(100, update(1, 0, 2.0, 2.0))))
+    assert [one.delta.tolist() for one in updates] == [[1.0, 1.0], [2.0, 2.0]]
+    place.store.train(train_order(1))
+    lost = say(place.settings, raw(wire.Answer(100, update(1, 0, 7.0, 7.0))))
+    again = say(place.settings, raw(wire.Next(1, 100)))
+    assert isinstance(lost, Order)
+    assert isinstance(again, Order)
+    assert lost.number == again.number == 1
+    assert place.store.dropped == 2
+
+
+def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
+    """The server's end is cut while the worker waits for the reply to its answer."""
+    store = RoundStore(1, LAYOUT.hash)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        client = settings_of(kind, server).connect(0, 100)
+        updates = store.train(train_order(0))
+        assert client.join(joined(0)).number == 0
+        asking = Background(lambda: client.answer(update(0, 0, 1.0, 1.0)))
+        assert next(updates).delta.tolist() == [1.0, 1.0]
+        with server._running._guard:
+            open_now = list(server._running._open.values())
+        for connection in open_now:
+            connection.shutdown(socket.SHUT_RDWR)
+        second = store.train(train_order(1))
+        assert asking.result().number == 1  # type: ignore[attr-defined]
+        final = Background(lambda: client.answer(update(0, 1, 5.0, 5.0)))
+        assert [one.delta.tolist() for one in second] == [[5.0, 5.0]]
+        store.stop()
+        assert final.result() == Order("stop")
+        client.close()
+
+
+def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
+    layout = Layout((Entry("kernel", Role.WEIGHT, (400_000,), "float32"),))
+    sizes = wire.Sizes.of(layout)
+    store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
+    empty = replace(
+        update(),
+        statistics=np.zeros(0, np.float32),
+        slots=np.zeros(0, np.float32),
+        counters=np.zeros(0, np.int64),
+        seeds=np.zeros(0, np.int64),
+    )
+    start = replace(state(), **{name: getattr(empty, name) for name in ("statistics", "slots", "counters", "seeds")})
+    start = start.but(weights=np.zeros(400_000, np.float32), learning_rate=np.zeros(0, np.float32))
+
+    def one_round(worker: int, client: object) -> object:
+        order = client.join(joined(worker, layout_hash=layout.hash))  # type: ignore[attr-defined]
+        delta = np.full(400_000, worker + 1, np.float32)
+        return client.answer(replace(empty, worker=worker, number=order.number, delta=delta))  # type: ignore[attr-defined]
+
+    with SERVERS[kind](store, TOKEN, sizes, "127.0.0.1") as server:
+        clients = [settings_of(kind, server, sizes).connect(worker, 100) for worker in range(3)]
+        answers = [Background(lambda w=w, c=c: one_round(w, c)) for w, c in enumerate(clients)]
+        store.joined()
+        updates = store.train(replace(train_order(), state=start))
+        assert [float(one.delta.sum()) for one in updates] == [400_000.0, 800_000.0, 1_200_000.0]
+        store.stop()
+        assert [answer.result() for answer in answers] == [Order("stop")] * 3
+        for client in clients:
+            client.close()
+
+
+def test_a_newcomer_is_parked_until_the_lease_expires_and_the_old_attempt_must_raise(place: Place) -> None:
+    place.store.train(train_order())
+    old = place.settings.connect(0, 1)
+    assert old.join(joined(0, 1)).number == 0
+    assert say(place.settings, raw(joined(0, 2))) == Order("wait")
+    place.clock.now += 100.0
+    new = place.settings.connect(0, 2)
+    assert new.join(joined(0, 2)).number == 0
+    with pytest.raises(SupersededError, match="lost its place to attempt 2"):
+        old.answer(update())
+    old.close()
+    new.close()
+
+
+def test_a_workers_error_reaches_the_driver_and_the_others_stop(kind: str) -> None:
+    store = RoundStore(2, LAYOUT.hash)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        settings = settings_of(kind, server)
+        other = Background(lambda: work(settings.connect(1, 100), 1))
+        client = settings.connect(0, 100)
+        first = Background(lambda: client.join(joined(0)))
+        store.joined()
+        updates = store.train(train_order())
+        first.result()
+        try:
+            raise ValueError("no column 'price'")
+        except ValueError as error:
+            client.fail(0, error)
+        with pytest.raises(ValueError, match="no column 'price'") as caught:
+            list(updates)
+        assert "test_server.py" in str(caught.value)
+        assert other.result() in (0, 1)  # whether it had its order before the others failed
+        client.close()
+
+
+@pytest.mark.parametrize("given", ["", "wrong", "token-of-this-ru", "t" * 250])
+def test_another_token_is_refused_and_learns_nothing(place: Place, given: str) -> None:
+    client = replace(place.settings, token=given).connect(0, 100)
+    with pytest.raises(ElephasError, match=r"127.0.0.1:\d+ does not know this run's token"):
+        client.join(joined(0))
+    client.close()
+    assert place.store._places == {}
+
+
+def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
+    with SERVERS[kind](Store(1, "", waits=Waits()), TOKEN, SIZES, "127.0.0.1") as server:
+        with socket.create_connection(server.address, 10) as connection:
+            if kind == "http":  # the body never comes
+                connection.sendall(b"POST /exchange HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+                reply = connection.makefile("rb").read()
+                assert reply.startswith(b"HTTP/1.1 401 ")
+                assert b"erkzeug" not in reply
+                assert reply.endswith(b"\r\n\r\n")  # nothing in it
+            else:
+                connection.sendall(HELLO.pack(wire.MAGIC, 5) + b"wrong")
+                assert connection.makefile("rb").read() == UNKNOWN
+        with socket.create_connection(server.address, 10) as connection:
+            request = b"GET /other HTTP/1.1\r\n\r\n" if kind == "http" else b"\x80\x04pickle" * 2
+            connection.sendall(request)
+            reply = connection.makefile("rb").read()
+            assert reply.startswith(b"HTTP/1.1 401 ") if kind == "http" else reply == UNKNOWN
+
+
+def test_http_refuses_bodies_that_are_too_large_or_of_unknown_length_before_reading() -> None:
+    with HttpServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
+        for header, status in (
+            (f"Content-Length: {SIZES.most + 1}", b" 413 "),
+            ("Transfer-Encoding: chunked", b" 411 "),
+            ("Content-Length: -1", b" 411 "),
+        ):
+            with socket.create_connection(server.address, 10) as connection:
+                head = f"POST /exchange HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n{header}\r\n\r\n"
+                connection.sendall(head.encode())
+                assert status in connection.makefile("rb").readline()
+
+
+@pytest.mark.parametrize("fault", ["magic", "header", "dtype", "size", "truncated", "kind", "pickle", "long"])
+def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: str) -> None:
+    say(place.settings, raw(joined(0)))
+    place.store.train(train_order())
+    good = raw(wire.Answer(100, update(0)))
+    before = (dict(place.store._reserved), set(place.store._answered), place.store.dropped)
+    bad = {
+        "magic": b"ELX9" + good[4:],
+        "header": good[:4] + struct.pack("<I", 2**31) + good[8:],
+        "dtype": good.replace(b'["delta", "float32", 2]', b'["delta", "float64", 1]'),
+        "size": good.replace(b'["delta", "float32", 2]', b'["delta", "float32", 9]'),
+        "truncated": good[:-8],
+        "kind": raw(train_order()),
+        "pickle": b"\x80\x04\x95" + b"x" * 200,
+        "long": good,
+    }[fault]
+    announced = len(good) if fault == "truncated" else 2**50 if fault == "long" and place.kind == "socket" else None
+    if fault == "long" and place.kind == "http":
+        bad += b"more"
+    reply = say(place.settings, bad, announced)
+    assert isinstance(reply, wire.Refusal)
+    assert reply.type_name == "FrameError"
+    assert (place.store._reserved, place.store._answered, place.store.dropped) == before
+    assert say(place.settings, good) == Order("wait")  # and the server goes on
+
+
+def test_a_taken_port_is_named_with_what_to_do(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortError, match=rf"127.0.0.1:{port} .*; port {port} is taken .* port=0") as caught:
+            SERVERS[kind](Store(1, ""), TOKEN, SIZES, "127.0.0.1", port).start()
+        assert isinstance(caught.value, OSError)
+    with pytest.raises(PortError, match="an address of this machine"):
+        SERVERS[kind](Store(1, ""), TOKEN, SIZES, "192.0.2.1").start()
+
+
+def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "STOP_SECONDS", 10.0)
+    before = set(threading.enumerate())
+    store = RoundStore(1, LAYOUT.hash)
+    server = SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1").start()
+    settings = settings_of(kind, server)
+    with socket.create_connection(server.address, 10) as silent:
+        held = Background(lambda: work(settings.connect(0, 100), 0))  # waits for an order
+        store.joined()
+        other = settings.connect(0, 100)
+        other._call(wire.Beat(0, 100))  # a connection that is kept and idle
+        server.stop()
+        server.stop()
+        assert held.result() == 0
+        assert silent.recv(1) == b""
+    other.close()
+    assert set(threading.enumerate()) <= before
+    with socket.create_server(server.address):
+        pass
+
+
+def test_a_server_starts_once(kind: str) -> None:
+    with SERVERS[kind](Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server, pytest.raises(ElephasError, match="once"):
+        server.start()
+
+
+def test_proxies_of_the_environment_are_ignored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    place.store.train(train_order())
+    client = place.settings.connect(0, 100)
+    assert client.join(joined(0)).number == 0
+    client.close()
+
+
+def test_an_order_is_encoded_once_for_all_workers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    encode = wire.encode
+
+    def counted(message: wire.Message) -> list[wire.Chunk]:
+        if isinstance(message, Order) and message.kind == "train":
+            orders.append(message)
+        return encode(message)
+
+    monkeypatch.setattr(wire, "encode", counted)
+    place.store.train(train_order())
+    for worker in (0, 1):
+        say(place.settings, raw(joined(worker)))
+    assert len(orders) == 1

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_world import (
+    AT_ONCE,
+    LAYOUT,
+    Background,
+    HandClock,
+    floats,
+    joined,
+    state,
+    train_order,
+    update,
+)
+
+from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
+from elephas_like.core.errors import (
+    DataError,
+    ElephasError,
+    Failure,
+    NonFiniteError,
+    StoppedError,
+    SupersededError,
+    WaitError,
+)
+from elephas_like.core.strategies.asynchronous import DownPour
+from elephas_like.core.types import Evaluation, Order, Span, Update
+from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+
+
+def rounds(num_workers: int = 2, **waits: object) -> tuple[RoundStore, HandClock]:
+    clock = HandClock()
+    store = RoundStore(num_workers, LAYOUT.hash, waits=replace(AT_ONCE, **waits), clock=clock)  # type: ignore[arg-type]
+    return store, clock
+
+
+def asynchronous(
+    num_workers: int = 2,
+    *,
+    epochs: int = 2,
+    rows: int = 8,
+    validates: bool = False,
+    lock_free: bool = False,
+    center: LockedCenter | HogwildCenter | None = None,
+    **waits: object,
+) -> tuple[CenterStore, HandClock]:
+    clock = HandClock()
+    store = CenterStore(
+        num_workers,
+        LAYOUT.hash,
+        lock_free=lock_free,
+        waits=replace(AT_ONCE, **waits),  # type: ignore[arg-type]
+        clock=clock,
+    )
+    for worker in range(num_workers):
+        assert store.join(joined(worker)).kind == "wait"
+    ledger = Ledger(rows=rows, rounds_per_epoch=2, first_epoch=0, last_epoch=epochs, num_workers=num_workers)
+    store.begin(center or LockedCenter(state(), LAYOUT, DownPour(), num_workers), ledger, lambda epoch: validates)
+    return store, clock
+
+
+# Membership.
+
+
+def test_all_workers_are_returned_in_their_order() -> None:
+    store, _ = rounds()
+    assert store.join(joined(1)).kind == "wait"
+    store.join(joined(0))
+    assert [one.worker for one in store.joined()] == [0, 1]
+
+
+def test_the_driver_waits_for_the_last_worker() -> None:
+    store = RoundStore(2, LAYOUT.hash, waits=AT_ONCE)
+    waiting = Background(store.joined)
+    store.join(joined(0))
+    store.join(joined(1))
+    assert len(waiting.result()) == 2  # type: ignore[arg-type]
+
+
+def test_who_does_not_join_is_named_and_the_others_are_stopped() -> None:
+    store, _ = rounds(3, join_timeout=0.0)
+    store.join(joined(1))
+    with pytest.raises(WaitError, match=r"join within join_timeout=0 s; missing: worker 0 \(never joined\); worker 2"):
+        store.joined()
+    assert store.ask(1, 100).kind == "stop"
+
+
+def test_before_the_first_join_another_limit_holds() -> None:
+    store, _ = rounds(1, start_timeout=0.0)
+    with pytest.raises(WaitError, match="start_timeout=0 s"):
+        store.joined()
+
+
+def test_a_newcomer_waits_for_the_lease_and_then_takes_over() -> None:
+    store, clock = rounds(1, lease_seconds=10.0)
+    store.join(joined(0, 100))
+    store.train(train_order())
+    clock.now += 9.0
+    assert store.join(joined(0, 200)).kind == "wait"
+    assert store.beat(0, 100)  # renews the lease
+    clock.now += 9.0
+    assert store.join(joined(0, 200)).kind == "wait"
+    clock.now += 1.0
+    order = store.join(joined(0, 200))
+    assert (order.kind, order.number) == ("train", 0)  # what attempt 100 has not answered
+    for request in (
+        lambda: store.ask(0, 100),
+        lambda: store.beat(0, 100),
+        lambda: store.answer(100, update()),
+        lambda: store.join(joined(0, 100)),
+        lambda: store.offer(0, 100, 0, 10),
+        lambda: store.report(100, Failure("ValueError", "late", "", 0)),
+    ):
+        with pytest.raises(SupersededError, match="attempt 100 of worker 0 has lost its place to attempt 200"):
+            request()
+
+
+def test_a_held_newcomer_takes_over_when_the_lease_runs_out() -> None:
+    store = RoundStore(1, LAYOUT.hash, waits=Waits(lease_seconds=0.05))
+    store.train(train_order())
+    assert store.join(joined(0, 100)).kind == "train"
+    assert Background(lambda: store.join(joined(0, 200))).result() == store.ask(0, 200)
+
+
+def test_another_layout_fails_the_run() -> None:
+    store, _ = rounds()
+    assert store.join(joined(1, layout_hash="other")).kind == "stop"
+    with pytest.raises(ElephasError, match=rf"worker 1 on host-1 built another model: .*{LAYOUT.hash}, got other"):
+        store.joined()
+
+
+def test_other_rows_after_a_retry_fail_the_run_and_another_order_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    store, _ = rounds(1, lease_seconds=0.0)
+    store.join(joined(0, 1))
+    with caplog.at_level(logging.WARNING):
+        store.join(joined(0, 2, checksum=6))
+    assert "no longer equal" in caplog.text
+    assert store.join(joined(0, 3, rows=5)).kind == "stop"
+    with pytest.raises(DataError, match=r"came back with 5 rows .* expected 4"):
+        store.joined()
+
+
+def test_only_workers_of_the_run_may_join_and_only_after_joining_ask() -> None:
+    store, _ = rounds(2)
+    with pytest.raises(ElephasError, match="from 0 to 1 to join, got worker 2"):
+        store.join(joined(2))
+    with pytest.raises(ElephasError, match="worker 0 to join before"):
+        store.ask(0, 100)
+
+
+# Synchronous rounds.
+
+
+def test_a_round_hands_on_answers_in_worker_order() -> None:
+    store, _ = rounds()
+    store.join(joined(0))
+    store.join(joined(1))
+    updates = store.train(train_order())
+    assert store.ask(0, 100).number == 0
+    assert store.answer(100, update(1, 0, 3.0, 4.0)).kind == "wait"
+    assert store.answer(100, update(0, 0, 1.0, 2.0)).kind == "wait"
+    assert [one.delta.tolist() for one in updates] == [[1.0, 2.0], [3.0, 4.0]]
+    evaluations = store.evaluate(Order("evaluate", 1, state=state()))
+    for worker in (1, 0):
+        store.answer(100, Evaluation(worker, 1, 1, np.array([worker + 1.0])))
+    assert [one.metrics.tolist() for one in evaluations] == [[1.0], [2.0]]
+
+
+def test_an_answer_counts_once_and_its_reply_can_be_had_again() -> None:
+    store, _ = rounds(1)
+    store.join(joined(0))
+    updates = store.train(train_order(0))
+    store.answer(100, update(0, 0, 1.0, 1.0))
+    store.answer(100, update(0, 0, 9.0, 9.0))
+    assert [one.delta.tolist() for one in updates] == [[1.0, 1.0]]
+    store.train(train_order(1))
+    assert store.answer(100, update(0, 0, 9.0, 9.0)).number == 1
+    assert store.dropped == 2
+
+
+def test_an_answer_to_nothing_is_refused() -> None:
+    store, _ = rounds(1)
+    store.join(joined(0))
+    with pytest.raises(ElephasError, match="answers order 0; expected one up to -1"):
+        store.answer(100, update())
+    store.train(train_order())
+    with pytest.raises(ElephasError, match="answered its 'train' order 0 with an evaluation"):
+        store.answer(100, Evaluation(0, 0, 1, np.zeros(1)))
+    assert store.ask(0, 100).number == 0
+
+
+def test_a_late_round_names_the_missing_and_their_leases() -> None:
+    store, clock = rounds(3, round_timeout=30.0)
+    for worker in range(3):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    store.answer(100, update(0))
+    next(updates)
+    clock.now += 30.0
+    store.beat(2, 100)
+    with pytest.raises(WaitError) as caught:
+        next(updates)
+    text = str(caught.value)
+    assert "worker 0" not in text
+    assert "worker 1 (attempt 100 on host-1, lease expired, last heard of 30 s ago)" in text
+    assert "worker 2 (attempt 100 on host-2, lease live, last heard of 0 s ago)" in text
+
+
+def test_numbers_of_orders_rise() -> None:
+    store, _ = rounds(1)
+    store.train(train_order(1))
+    with pytest.raises(ValueError, match="1 is followed by 1"):
+        store.train(train_order(1))
+
+
+def test_large_answers_are_read_in_their_turn() -> None:
+    store, clock = rounds(3, read_ahead=100)
+    for worker in range(3):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    assert store.offer(1, 100, 0, 60) == "send"
+    assert store.offer(2, 100, 0, 60) == "again"  # 120 bytes would be in before their turn
+    assert store.offer(0, 100, 0, 1000) == "send"  # it is worker 0's turn
+    store.withdraw(1)
+    store.withdraw(0)
+    assert store.offer(2, 100, 0, 60) == "send"
+    assert store.offer(1, 100, 0, 60) == "again"
+    clock.now += 1000.0  # worker 2 was never heard of again, and its room is free
+    assert store.offer(1, 100, 0, 60) == "send"
+    store.answer(100, update(1))
+    store.answer(100, update(0))
+    assert [next(updates).worker, next(updates).worker] == [0, 1]
+    assert store.offer(1, 100, 0, 60) == Order("wait")  # already there
+
+
+# Failing and stopping.
+
+
+@pytest.mark.parametrize("make", [rounds, asynchronous])
+def test_a_workers_error_is_raised_on_the_driver_and_stops_the_others(make: object) -> None:
+    store: Store = make()[0]  # type: ignore[operator]
+    store.join(joined(1))
+    store.report(100, Failure("ValueError", "bad row", "Traceback: here", 0))
+    with pytest.raises(ValueError, match="ValueError on worker 0: bad row") as caught:
+        store.joined()
+    assert "Traceback: here" in str(caught.value)
+    assert store.ask(1, 100).kind == "stop"
+    assert not store.beat(1, 100)
+
+
+def test_a_failure_wakes_whoever_waits() -> None:
+    store = RoundStore(2, LAYOUT.hash)
+    first = Background(lambda: store.join(joined(0)))
+    driver = Background(store.joined)
+    store.fail(RuntimeError("the job died"))
+    assert first.result() == Order("stop")
+    with pytest.raises(RuntimeError, match="the job died"):
+        driver.result()
+
+
+def test_after_stop_everyone_is_told() -> None:
+    store = RoundStore(1, LAYOUT.hash)
+    waiting = Background(lambda: store.join(joined(0)))
+    store.stop()
+    store.stop()
+    assert waiting.result() == Order("stop")
+    assert store.join(joined(0, 200)) == Order("stop")
+    with pytest.raises(StoppedError):
+        store.joined()
+
+
+# Asynchronous.
+
+
+def test_each_update_moves_the_center_at_once() -> None:
+    store, _ = asynchronous()
+    first, second = store.ask(0, 100), store.ask(1, 100)
+    assert (first.number, second.number, first.version) == (0, 0, 0)
+    order = store.answer(100, update(0, 0, 1.0, 2.0))
+    assert (order.number, order.version) == (1, 1)
+    assert order.state is not None
+    assert order.state.weights.tolist() == [1.0, 2.0]
+    order = store.answer(100, update(1, 0, 10.0, 20.0, version=0))
+    assert order.state is not None
+    assert order.state.weights.tolist() == [11.0, 22.0]
+    epoch = store.next_epoch()
+    assert epoch is not None
+    assert epoch.state.weights.tolist() == [11.0, 22.0]
+    assert epoch.samples == 8
+    assert epoch.metrics.tolist() == [4.0, 8.0]
+    assert [record.workers[0].staleness for record in epoch.rounds] == [0, 1]
+
+
+def test_an_asynchronous_answer_counts_once() -> None:
+    store, _ = asynchronous()
+    store.ask(0, 100)
+    store.answer(100, update(0, 0, 1.0, 2.0))
+    again = store.answer(100, update(0, 0, 1.0, 2.0))
+    assert again.state is not None
+    assert (again.number, again.state.weights.tolist(), store.dropped) == (1, [1.0, 2.0], 1)
+
+
+def test_a_successor_gets_the_order_that_was_not_answered() -> None:
+    store, clock = asynchronous()
+    store.ask(0, 100)
+    lost = store.answer(100, update(0, 0, 1.0, 2.0))
+    clock.now += 100.0
+    assert store.join(joined(0, 200)) is lost
+
+
+def test_epochs_are_evaluated_in_between_and_the_run_ends_on_its_budget() -> None:
+    store, _ = asynchronous(epochs=1, validates=True)
+    store.ask(0, 100)
+    store.ask(1, 100)
+    store.answer(100, update(0, 0, 1.0, 1.0, samples=4))
+    order = store.answer(100, update(0, 1, 1.0, 1.0, samples=4))
+    assert (order.kind, order.number) == ("evaluate", 2)
+    assert order.state is not None
+    assert order.state.weights.tolist() == [2.0, 2.0]
+    # the straggler comes too late to change the model, and evaluates
+    other = store.answer(100, update(1, 0, 100.0, 100.0))
+    assert (other.kind, other.number, store.late) == ("evaluate", 1, 1)
+    assert other.state is not None
+    assert other.state.weights.tolist() == [2.0, 2.0]
+    waiting = Background(store.next_epoch)
+    assert store.answer(100, Evaluation(0, 2, 1, np.array([1.0, 3.0]))).kind == "wait"
+    assert store.answer(100, Evaluation(1, 1, 1, np.array([2.0, 4.0]))).kind == "wait"
+    epoch = waiting.result()
+    assert epoch.validation.tolist() == [3.0, 7.0]  # type: ignore[attr-defined]
+    assert store.next_epoch() is None
+    store.stop()
+    assert store.ask(0, 100).kind == "stop"
+
+
+def test_what_callbacks_change_reaches_the_next_exchange() -> None:
+    store, _ = asynchronous()
+    store.ask(0, 100)
+    store.replace({"learning_rate": floats(0.5)})
+    order = store.answer(100, update(0, 0, 1.0, 2.0))
+    assert order.state is not None
+    assert order.state.learning_rate.tolist() == [0.5]
+    assert order.state.weights.tolist() == [1.0, 2.0]
+
+
+def test_silence_of_all_workers_is_an_error() -> None:
+    store, _ = asynchronous(round_timeout=0.0)
+    store.ask(1, 100)
+    with pytest.raises(WaitError, match=r"missing: worker 1 .*lease live"):
+        store.next_epoch()
+
+
+def test_what_the_center_raises_reaches_the_driver() -> None:
+    store, _ = asynchronous()
+    store.ask(0, 100)
+    assert store.answer(100, update(0, 0, np.nan, 1.0)).kind == "stop"
+    with pytest.raises(NonFiniteError, match="worker 0 brought NaN"):
+        store.next_epoch()
+
+
+def test_there_are_no_epochs_before_the_beginning() -> None:
+    with pytest.raises(ElephasError, match="begin"):
+        CenterStore(1, LAYOUT.hash).next_epoch()
+
+
+class MeetingCenter(HogwildCenter):
+    """Every addition waits for another one to be under way at the same time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(state(), LAYOUT, DownPour(), 2)
+        self.meeting = threading.Barrier(2, timeout=seconds)
+        self.met: list[bool] = []
+
+    def add(self, shared: np.ndarray, term: np.ndarray) -> None:
+        try:
+            self.meeting.wait()
+            self.met.append(True)
+        except threading.BrokenBarrierError:
+            self.met.append(False)
+        super().add(shared, term)
+
+
+@pytest.mark.parametrize(("lock_free", "seconds"), [(True, 10.0), (False, 0.2)])
+def test_hogwild_adds_two_updates_at_once_and_a_lock_does_not(lock_free: bool, seconds: float) -> None:
+    center = MeetingCenter(seconds)
+    store, _ = asynchronous(lock_free=lock_free, center=center)
+    store.ask(0, 100)
+    store.ask(1, 100)
+
+    def commit(one: Update) -> Background:
+        return Background(lambda: store.answer(100, one))
+
+    answers = [commit(update(0, 0, 1.0, 2.0, slots=False)), commit(update(1, 0, 10.0, 20.0, slots=False))]
+    for answer in answers:
+        assert answer.result().number == 1  # type: ignore[attr-defined]
+    assert center.met == [lock_free, lock_free]
+    epoch = store.next_epoch()
+    assert epoch is not None
+    assert epoch.samples == 8
+
+
+def test_no_order_goes_out_while_the_workers_own_update_is_being_added() -> None:
+    """A reply was lost and is asked for again while hogwild still adds: the same span would be trained twice."""
+    entered = threading.Event()
+
+    class Watched(MeetingCenter):
+        def add(self, shared: np.ndarray, term: np.ndarray) -> None:
+            entered.set()
+            super().add(shared, term)
+
+    center = Watched(10.0)
+    store, _ = asynchronous(lock_free=True, center=center)
+    store.ask(0, 100)
+    adding = Background(lambda: store.answer(100, update(0, 0, 1.0, 2.0, slots=False)))
+    assert entered.wait(20)
+    assert store.answer(100, update(0, 0, 1.0, 2.0, slots=False)) == Order("wait")
+    center.meeting.wait()  # lets it finish
+    order = adding.result()
+    assert isinstance(order, Order)
+    assert order.span == Span(0, 1, 2, 2)
