@@ -14,7 +14,8 @@ import keras
 from pyspark import RDD, SparkContext, StorageLevel
 
 from elephas_like.core import rounds
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.columns import blank, difference
+from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.loop import Crowd, Plan, Progress, fit_asynchronously, fit_synchronously
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.types import (
@@ -299,6 +300,16 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
                 f"worker {worker.worker} built another model than the driver's: layouts {worker.layout_hash} and "
                 f"{layout.hash} differ. Does the model's code depend on the machine it runs on?"
             )
+    looks = [worker for worker in joined if worker.signature]
+    for worker in looks[1:]:
+        differ = difference(looks[0].signature, worker.signature)
+        if differ:
+            raise DataError(
+                f"the rows of workers {looks[0].worker} and {worker.worker} differ: {differ}. All rows of an RDD must "
+                "have one shape."
+            )
+    if looks:
+        fit.hooks.sample = blank(looks[0].signature)
     rows = sum(worker.rows for worker in joined)
     held_out = sum(worker.validation_rows for worker in joined)
     if rows == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 from pyspark import RDD, SparkContext
 
 from elephas_like.core import checks, scores
+from elephas_like.core.columns import blank
 from elephas_like.core.loop import Progress
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
@@ -37,7 +39,7 @@ from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks, check_callbacks
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
-from elephas_like.trainer.state import Variables, build, metric_results
+from elephas_like.trainer.state import Variables, build, build_optimizer, metric_results
 from elephas_like.trainer.worker import TrainerFactory
 
 _OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
@@ -262,9 +264,7 @@ class SparkModel:
         if global_batch_size is not None:
             per_worker = max(1, checks.positive_int("global_batch_size", global_batch_size) // num_workers)
         seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed  # Keras' seed
-        sample = source.sample(keras.config.floatx())
-        _check_sample(sample, class_weight, self._model)
-        build(self._model, sample)
+        source.build(self._model)
         config = FitConfig(
             batch_size=per_worker,
             epochs=epochs,
@@ -381,7 +381,7 @@ class SparkModel:
                 verbose=shown,
             )
         source = Source.of(x, None, None).with_target(self._model)
-        build(self._model, source.sample(keras.config.floatx()))
+        source.build(self._model)
         variables = Variables(self._model)
         config = FitConfig(batch_size=rows, shuffle=False)
         factory = TrainerFactory(
@@ -401,7 +401,10 @@ class SparkModel:
             found = evaluations(x, make, lambda: Order("evaluate", state=shipped.value[1]), options)
         finally:
             shipped.destroy()
-        results = metric_results(self._model, scores.add(evaluation.metrics for evaluation in found))
+        if not found:
+            raise ValueError("there are no rows to evaluate: the RDD is empty.")
+        sums = scores.add(evaluation.metrics for _, evaluation in found)
+        results = metric_results(self._model, sums, blank(found[0][0]))
         if return_dict:
             return results
         values = list(results.values())
@@ -537,6 +540,14 @@ class Source:
         assert self.columns is not None
         return Data(num_workers, blocks=dealt(self.columns, num_workers))
 
+    def build(self, model: keras.Model) -> None:
+        """Builds model and optimizer, from the first row where the model needs one.
+
+        An RDD is not asked otherwise: `take` ends a Python worker in mid-stream, and with it an imported TensorFlow.
+        """
+        if self.columns is not None or not build_optimizer(model):
+            build(model, self.sample(keras.config.floatx()))
+
     def sample(self, floatx: str) -> tuple[object, ...]:
         """The first row as a batch of one, in the dtypes that workers will see.
 
@@ -554,8 +565,6 @@ class Source:
             rows = source.take(1)
         ref: ShardRef | None = None
         if rows:
-            import tempfile
-
             with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
                 ref = spool(rows, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=self.has_target)
                 sample = sample_of(ref)
@@ -605,13 +614,6 @@ def check_model(model: object) -> None:
             f"the model {model.name!r} is not compiled. Compile it first, for example "
             "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
         )
-
-
-def _check_sample(sample: tuple[object, ...], class_weight: object, model: keras.Model) -> None:
-    if class_weight and len(sample) == 3:
-        raise ValueError("class_weight and sample weights exclude each other, as in Keras.")
-    if class_weight and len(sample) < 2:
-        raise ValueError("class_weight needs rows with a label.")
 
 
 def _refuse(others: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ and `path + ".ends"` the int64 offset at which each value ends, row-major over t
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from typing import Protocol
@@ -13,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core.errors import ShardMissing
+from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, Column, Integers, ShardRef
 
 TEXT = "string"
@@ -63,6 +65,36 @@ def verify(ref: ShardRef) -> None:
 def row_nbytes(column: Column) -> int:
     """Bytes of one row of a column of numbers."""
     return np.dtype(column.dtype).itemsize * math.prod(column.shape)
+
+
+def signature(ref: ShardRef) -> str:
+    """What the rows of a shard look like, as text: structure, dtypes and shapes; "" for a shard without rows."""
+    if ref.rows == 0:
+        return ""
+    return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
+
+
+def blank(text: str) -> tuple[object, ...]:
+    """A batch of one row that looks as a signature says: zeros and empty texts, (x,), (x, y) or (x, y, sample_weight)."""
+    structure, columns = json.loads(text)
+    leaves = [
+        np.full((1, *shape), "", dtype=object) if dtype == TEXT else np.zeros((1, *shape), dtype)
+        for dtype, shape in columns
+    ]
+    batch = unflatten(structure, leaves)
+    assert isinstance(batch, tuple)
+    return batch
+
+
+def difference(one: str, other: str) -> str | None:
+    """How two signatures differ in a way that one model cannot take, or None: numbers of any dtype are alike."""
+    (structure, columns), (other_structure, other_columns) = json.loads(one), json.loads(other)
+    if structure != other_structure:
+        return f"structure {structure} and {other_structure}"
+    for index, ((dtype, shape), (other_dtype, other_shape)) in enumerate(zip(columns, other_columns, strict=True)):
+        if shape != other_shape or (dtype == TEXT) != (other_dtype == TEXT):
+            return f"column {index}: {dtype} of shape {tuple(shape)} and {other_dtype} of shape {tuple(other_shape)}"
+    return None
 
 
 class _NumberReader:

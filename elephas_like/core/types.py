@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from elephas_like.core.errors import Failure
+
 Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -225,7 +227,10 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a worker says when it joins: who, where, and how much there is to train on."""
+    """What a worker says when it joins: who, where, and how much there is to train on.
+
+    signature: what its rows look like (core/columns.py); "" where it has none.
+    """
 
     worker: int
     attempt: int
@@ -235,6 +240,7 @@ class Joined:
     layout_hash: str
     checksum: int = 0
     accumulation: int = 1
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -335,7 +341,7 @@ class Exchange(Protocol):
         """Brings the result of the last order and returns the next one."""
         ...
 
-    def fail(self, worker: int, error: BaseException) -> None:
+    def fail(self, failure: Failure) -> None:
         """Reports an error as a value; the driver raises it."""
         ...
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from pyspark import RDD
 
+from elephas_like.core.columns import signature
+from elephas_like.core.errors import Failure
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, Evaluation, Order, ShardRef, Structure, WorkerFactory
 from elephas_like.engine.failures import readable
@@ -66,8 +68,8 @@ def collected(chunks: RDD) -> object:
 
 def evaluations(
     rdd: RDD, factory: Callable[[], WorkerFactory], order: Callable[[], Order], options: SpoolOptions
-) -> list[Evaluation]:
-    """The metric sums of a state over each partition's rows.
+) -> list[tuple[str, Evaluation]]:
+    """The signature of each partition that has rows, and the metric sums of a state over them.
 
     factory: a function that makes the factory of workers on the executor. order: makes the order whose state is evaluated.
     """
@@ -80,8 +82,12 @@ def evaluations(
                 return
             try:
                 worker = factory()(index, ref, ref)
-                yield worker.evaluate(order())
+                evaluation = worker.evaluate(order())
+                if ref.rows:
+                    yield signature(ref), evaluation
                 worker.close()
+            except Exception as error:  # reported as a value: the driver raises it
+                yield Failure.of(index, error)
             finally:
                 remove_pair((ref, None))
 
@@ -90,7 +96,6 @@ def evaluations(
     except Exception as error:
         raise readable(error) from None
     for result in results:
-        failure = failure_in((result, None))
-        if failure is not None:
-            raise failure.error()
+        if isinstance(result, Failure):
+            raise result.error()
     return results

@@ -125,13 +125,14 @@ def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[
             (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
             if failure is not None:
-                raise _Reported(failure)
-            worker = factory(index, *pair)
-            serve(exchange, worker, attempt_id())
+                exchange.fail(failure)
+            else:
+                worker = factory(index, *pair)
+                serve(exchange, worker, attempt_id())
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
         except Exception as error:  # reported as a value: the driver raises it, Spark need not retry
-            exchange.fail(index, error)
+            exchange.fail(Failure.of(index, error))
         finally:
             exchange.close()
             if worker is not None:
@@ -141,14 +142,6 @@ def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[
         yield index
 
     return task
-
-
-class _Reported(Exception):
-    """Carries a failure that happened before this task's own code ran."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:

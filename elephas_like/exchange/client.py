@@ -105,12 +105,11 @@ class Client:
                 return order
             message = wire.Next(self._worker, self._attempt)
 
-    def fail(self, worker: int, error: BaseException) -> None:
+    def fail(self, failure: Failure) -> None:
         """Reports an error as a value; the driver raises it."""
-        failure = Failure.of(worker, error)
         self._call(
             wire.Report(
-                worker,
+                failure.worker,
                 self._attempt,
                 failure.type_name[: wire.SHORT_LETTERS],
                 failure.message[: wire.MESSAGE_LETTERS],

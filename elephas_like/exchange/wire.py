@@ -199,6 +199,7 @@ _FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
         "layout_hash": _text(SHORT_LETTERS),
         "checksum": _integer(-(2**63), 2**64 - 1),
         "accumulation": _integer(1),
+        "signature": _text(MESSAGE_LETTERS),
     },
     "offer": _who | {"number": _count, "nbytes": _count},
     "next": _who,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from elephas_like.core import rounds
 from elephas_like.core.columns import ColumnReader, open_column, verify
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, FitConfig, Integers, ShardRef, Structure
@@ -27,7 +28,7 @@ class ShardData:
         self._weights: Array | None = None
         if class_weight and ref.rows:
             self.structure, self._weights = self._with_class_weights(class_weight)
-        held_out = int(ref.rows * config.validation_split)
+        held_out = int(ref.rows * config.validation_split + 1e-9)  # 0.29 of 100 is 29, not 28.999999
         order = np.random.default_rng([config.seed, ref.worker, 0x5917]).permutation(ref.rows) if held_out else None
         rows = np.arange(ref.rows)
         self.validation_rows: Integers = rows[:0] if order is None else np.sort(order[:held_out])
@@ -49,27 +50,37 @@ class ShardData:
             return self.rows
         return np.random.default_rng([self._config.seed, self.worker, epoch]).permutation(self.rows)
 
-    def take(self, rows: Integers) -> list[Array]:
-        """The columns of some rows, in that order."""
+    def take(self, rows: Integers, *, weighted: bool = True) -> list[Array]:
+        """The columns of some rows, in that order, the weights of their classes last."""
         taken = [reader.take(rows) for reader in self._readers]
-        if self._weights is not None:
+        if self._weights is not None and weighted:
             taken.append(self._weights[rows])
         return taken
 
-    def chunks(self, order: Integers, first_step: int, last_step: int) -> Iterator[tuple[list[Array], int]]:
+    def chunks(
+        self, order: Integers, first_step: int, last_step: int, *, weighted: bool = True
+    ) -> Iterator[tuple[list[Array], int]]:
         """(columns, steps) of at most `chunk_bytes` that together hold the batches `first_step` to `last_step`."""
         batch = self._config.batch_size
         at_once = max(1, self._config.chunk_bytes // (batch * self.row_nbytes))
         for step in range(first_step, last_step, at_once):
             until = min(step + at_once, last_step)
-            yield self.take(order[step * batch : until * batch]), until - step
+            yield self.take(order[step * batch : until * batch], weighted=weighted), until - step
+
+    def unweighted(self, rows: Integers) -> tuple[Structure, Iterator[tuple[list[Array], int]]]:
+        """Structure and chunks of rows to evaluate, in order: without class weights, which Keras trains with only."""
+        steps = rounds.steps(len(rows), self._config.batch_size)
+        return self.ref.structure, self.chunks(rows, 0, steps, weighted=False)
 
     def _with_class_weights(self, class_weight: Mapping[int, float]) -> tuple[Structure, Array]:
         """The structure with a sample weight per row, looked up by its label as Keras does: 1 where none is given."""
         structure = self.ref.structure
         assert isinstance(structure, list)
-        labels = structure[1]
-        assert isinstance(labels, int)
+        if len(structure) == 3:
+            raise ValueError("class_weight and sample weights exclude each other, as in Keras.")
+        labels = structure[1] if len(structure) == 2 else None
+        if not isinstance(labels, int):
+            raise ValueError("class_weight needs rows with a single label.")
         reader = self._readers[labels]
         weights = np.ones(self.ref.rows, np.float32)
         for start in range(0, self.ref.rows, 65536):

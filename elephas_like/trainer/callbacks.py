@@ -79,6 +79,7 @@ class DriverHooks:
 
     model: the user's own, compiled and built; it receives the state at each epoch's end.
     verbose: 0 silent, 1 a bar per epoch, 2 a line per epoch.
+    sample: a batch of one row, of which only structure, dtypes and shapes matter; metrics are built from it.
     """
 
     model: keras.Model
@@ -87,6 +88,7 @@ class DriverHooks:
     steps: int
     rows: int
     verbose: int
+    sample: tuple[object, ...] | None = None
     history: keras.callbacks.History = field(default_factory=keras.callbacks.History)
 
     def __post_init__(self) -> None:
@@ -166,9 +168,12 @@ class DriverHooks:
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Loads the epoch's state into the model, calls `on_epoch_end` with the logs, returns the state after it."""
-        logs = metric_results(self.model, record.metrics)
+        logs = metric_results(self.model, record.metrics, self.sample)
         if record.validation is not None:
-            logs |= {f"val_{name}": value for name, value in metric_results(self.model, record.validation).items()}
+            logs |= {
+                f"val_{name}": value
+                for name, value in metric_results(self.model, record.validation, self.sample).items()
+            }
         seconds = time.perf_counter() - self._epoch_started
         if self._bar is not None:
             self._bar.set_postfix({k: f"{v:.4f}" for k, v in logs.items() if isinstance(v, float)})

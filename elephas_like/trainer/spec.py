@@ -97,7 +97,7 @@ class ModelSpec:
             "floatx": keras.config.floatx(),
             "epsilon": keras.config.epsilon(),
             "image_data_format": keras.config.image_data_format(),
-            "dtype_policy": keras.config.dtype_policy().name,
+            "dtype_policy": model.dtype_policy.name,  # the model's own: compile() scales the loss by it
         }
         return cls(archive, objects, runtime, _key(archive, objects + _adapted_state(model), runtime))
 
@@ -111,15 +111,27 @@ class ModelSpec:
         keras.config.set_floatx(self.runtime["floatx"])
         keras.config.set_epsilon(self.runtime["epsilon"])
         keras.config.set_image_data_format(self.runtime["image_data_format"])
-        if keras.config.dtype_policy().name != self.runtime["dtype_policy"]:
-            keras.config.set_dtype_policy(self.runtime["dtype_policy"])
         objects = cloudpickle.loads(self.objects)  # our driver's own bytes, handed over by Spark
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.keras"
             path.write_bytes(self.archive)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _dtype_policy(self.runtime["dtype_policy"]):
                 warnings.simplefilter("ignore")  # an optimizer of an unbuilt model has no variables to load yet
                 return keras.saving.load_model(path, custom_objects=objects, compile=True, safe_mode=False)
+
+
+@contextmanager
+def _dtype_policy(name: object) -> Iterator[None]:
+    """Keras' dtype policy for as long as a model is loaded: its layers remember theirs."""
+    before = keras.config.dtype_policy()
+    if before.name == name:
+        yield
+        return
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _key(archive: bytes, objects: bytes, runtime: Mapping[str, object]) -> str:

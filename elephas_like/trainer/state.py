@@ -98,6 +98,15 @@ def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry
     return paired
 
 
+def build_optimizer(model: keras.Model) -> bool:
+    """Builds the optimizer of a built model, so that its layout is known; False where the model needs a row to be built."""
+    if not model.built:
+        return False
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return True
+
+
 def build(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Builds whatever of model, optimizer and metrics is not built yet, from a batch of one row.
 
@@ -120,8 +129,7 @@ def build(model: keras.Model, sample: tuple[object, ...]) -> None:
     for variable, value in before:
         variable.assign(value)
     model.reset_metrics()
-    if model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    build_optimizer(model)
 
 
 def metric_variables(model: keras.Model) -> list[keras.Variable]:
@@ -135,10 +143,16 @@ def read_metrics(model: keras.Model) -> np.ndarray:
     return np.concatenate(values).astype(np.float64) if values else np.zeros(0)
 
 
-def metric_results(model: keras.Model, sums: np.ndarray) -> dict[str, float]:
-    """What the metrics say of summed states, by name; an empty state gives {}. The model's metrics are left reset."""
+def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None) -> dict[str, float]:
+    """What the metrics say of summed states, by name; an empty state gives {}. The model's metrics are left reset.
+
+    Args:
+        sample: a batch like those that the sums come from, to build metrics that are not built yet.
+    """
     if sums.size == 0:
         return {}
+    if sample is not None and sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model)):
+        build(model, sample)
     start = 0
     for variable in metric_variables(model):
         size = int(np.prod(variable.shape))

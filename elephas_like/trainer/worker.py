@@ -7,6 +7,7 @@ in turn), so that nothing is rebuilt, recompiled or traced again between rounds,
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import OrderedDict
@@ -19,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from elephas_like.core import rounds
+from elephas_like.core.columns import signature
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
 from elephas_like.trainer.batches import ShardData, sample_of
@@ -36,9 +38,10 @@ class Program:
     """A compiled, built model of this process with its traced loops."""
 
     def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
-        keep = np.random.get_state()  # the user's own generator, when this is the driver's process
+        keep = np.random.get_state(), random.getstate()  # the user's own, when this is the driver's process
         keras.utils.set_random_seed(int(np.random.SeedSequence([seed, 0xE1E]).generate_state(1)[0]))
-        np.random.set_state(keep)
+        np.random.set_state(keep[0])
+        random.setstate(keep[1])
         self.key = spec.key
         self.model = spec.build()
         build(self.model, sample)
@@ -127,6 +130,7 @@ class LocalTrainer:
             layout_hash=program.variables.layout.hash if program is not None else self._layout_hash,
             checksum=0 if self._shard is None else self._shard.ref.checksum,
             accumulation=1 if program is None else program.accumulation,
+            signature="" if self._shard is None else signature(self._shard.ref),
         )
 
     def steps_of(self, span: Span) -> int:
@@ -266,9 +270,10 @@ class LocalTrainer:
 
 
 def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: int) -> None:
-    """Runs a step over some rows of a shard, in order, reading them chunk by chunk."""
-    for columns, steps in data.chunks(rows, 0, rounds.steps(len(rows), batch_size)):
-        loop.run(tensors(columns), data.structure, tf.range(len(columns[0]), dtype=tf.int64), batch_size, 0, steps)
+    """Runs a test step over some rows of a shard, in order, reading them chunk by chunk."""
+    structure, chunks = data.unweighted(rows)
+    for columns, steps in chunks:
+        loop.run(tensors(columns), structure, tf.range(len(columns[0]), dtype=tf.int64), batch_size, 0, steps)
 
 
 @dataclass(frozen=True)

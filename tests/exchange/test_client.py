@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from small_world import LAYOUT, SIZES, Background, joined, train_order, update
 
-from elephas_like.core.errors import ConnectionLostError, ElephasError, SupersededError
+from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Order
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.server import HttpServer, SocketServer
@@ -127,7 +127,7 @@ def test_a_long_error_is_cut_to_what_the_wire_takes(kind: Kind) -> None:
     store = RoundStore(1, LAYOUT.hash)
     with SERVERS[kind](store, "t", SIZES, "127.0.0.1") as server:
         client = ClientSettings(kind, *server.address, "t", SIZES).connect(0, 1)
-        client.fail(0, ValueError("\U0001f418" * 100_000))
+        client.fail(Failure.of(0, ValueError("\U0001f418" * 100_000)))
         with pytest.raises(ValueError, match="ValueError on worker 0"):
             store.joined()
         client.close()

@@ -15,7 +15,7 @@ import pytest
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
 
 from elephas_like.core.center import Ledger, LockedCenter
-from elephas_like.core.errors import ElephasError, SupersededError
+from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
@@ -213,7 +213,7 @@ def test_a_workers_error_reaches_the_driver_and_the_others_stop(kind: str) -> No
         try:
             raise ValueError("no column 'price'")
         except ValueError as error:
-            client.fail(0, error)
+            client.fail(Failure.of(0, error))
         with pytest.raises(ValueError, match="no column 'price'") as caught:
             list(updates)
         assert "test_server.py" in str(caught.value)

@@ -1,0 +1,87 @@
+"""Predictor: the outputs of Keras' predict, batch after batch, from a model that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from trainer.small import mlp, rows, shard
+
+from elephas_like.core.structure import unflatten
+from elephas_like.trainer import inference
+from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.spec import ModelSpec
+
+X, Y = rows(10)
+
+
+def predictor(model: keras.Model, batch_size: int = 4) -> Predictor:
+    return Predictor.of(ModelSpec.from_model(model), batch_size)
+
+
+def predicted(model: keras.Model, base: Path, features: object) -> object:
+    chunks = list(predictor(model)(shard(base, features)))
+    assert [len(arrays[0]) for arrays, _ in chunks] == [4, 4, 2]
+    return unflatten(chunks[0][1], [np.concatenate(arrays) for arrays in zip(*(part[0] for part in chunks), strict=True)])
+
+
+def test_predictions_are_those_of_keras_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    model = mlp()
+    np.testing.assert_allclose(predicted(model, tmp_path, X), model.predict(X, verbose=0), atol=1e-6)
+
+
+def test_several_inputs_and_outputs_keep_their_structure(tmp_path: Path) -> None:
+    one, two = keras.Input((4,), name="one"), keras.Input((1,), name="two")
+    both = keras.layers.Concatenate()([one, two])
+    outputs = {"a": keras.layers.Dense(1)(both), "b": keras.layers.Dense(2)(both)}
+    model = keras.Model({"one": one, "two": two}, outputs)
+    model.compile("sgd", "mse")
+    features = {"one": X, "two": Y}
+    found, expected = predicted(model, tmp_path, features), model.predict(features, verbose=0)
+    assert found.keys() == {"a", "b"}
+    for name in found:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
+
+
+def test_a_list_of_outputs_is_a_branch(tmp_path: Path) -> None:
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(2)(inputs)])
+    model.compile("sgd", "mse")
+    found = predicted(model, tmp_path, X)
+    assert [array.shape for array in found] == [(10, 1), (10, 2)]
+
+
+def test_text_is_predicted(tmp_path: Path) -> None:
+    words = np.array([["red"], ["blue"]] * 5)
+    lookup = keras.layers.StringLookup(vocabulary=["red", "blue"], output_mode="one_hot")
+    model = keras.Sequential([keras.Input((1,), dtype="string"), lookup, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    expected = model.predict(tf.constant(words), verbose=0)
+    np.testing.assert_allclose(predicted(model, tmp_path, words), expected, atol=1e-6)
+
+
+def test_no_rows_give_no_batches(tmp_path: Path) -> None:
+    assert list(predictor(mlp())(shard(tmp_path, X[:0]))) == []
+
+
+def test_the_key_is_the_model_with_its_weights() -> None:
+    model = mlp()
+    before = predictor(model).key
+    assert predictor(model).key == before
+    model.set_weights([array + 1 for array in model.get_weights()])
+    assert predictor(model).key != before
+
+
+def test_a_process_keeps_two_models_and_rebuilds_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build = ModelSpec.build
+    monkeypatch.setattr(ModelSpec, "build", lambda spec: built.append(spec) or build(spec))
+    monkeypatch.setattr(inference, "_models", type(inference._models)())
+    ref = shard(tmp_path, X)
+    one, two, three = (predictor(mlp(seed=seed)) for seed in range(3))
+    for each in (one, two, one, two, three, three, two):
+        list(each(ref))
+    assert [spec is each.spec for spec, each in zip(built, (one, two, three), strict=True)] == [True] * 3

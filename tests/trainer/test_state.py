@@ -1,0 +1,248 @@
+"""Every variable has a role, and a state written back is the state that was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.types import Role
+from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
+
+X = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def dense(optimizer: object, *before: keras.layers.Layer) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), *before, keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", run_eagerly=True)
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+def shapes(model: keras.Model, role: Role) -> list[tuple[int, ...]]:
+    return [entry.shape for entry in Variables(model).layout.of(role)]
+
+
+KERNEL = [(4, 1), (1,)]
+OPTIMIZERS: dict[str, tuple[Callable[[], keras.optimizers.Optimizer], list[tuple[int, ...]], int]] = {
+    # name: (optimizer, shapes of its slots, number of its counters)
+    "sgd": (lambda: keras.optimizers.SGD(), [], 1),
+    "momentum": (lambda: keras.optimizers.SGD(momentum=0.9), KERNEL, 1),
+    "adam": (lambda: keras.optimizers.Adam(), [(4, 1), (4, 1), (1,), (1,)], 1),
+    "amsgrad": (lambda: keras.optimizers.Adam(amsgrad=True), [(4, 1), (4, 1), (1,), (1,), (4, 1), (1,)], 1),
+    "nadam": (lambda: keras.optimizers.Nadam(), [(), (4, 1), (4, 1), (1,), (1,)], 1),
+    "adafactor": (lambda: keras.optimizers.Adafactor(), [(4,), (1,), (4, 1), (), (), (1,)], 1),
+    "ema": (lambda: keras.optimizers.SGD(use_ema=True), KERNEL, 1),
+    "accumulation": (lambda: keras.optimizers.SGD(gradient_accumulation_steps=3), KERNEL, 1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_float_of_an_optimizer_is_a_slot_and_its_iteration_a_counter(name: str) -> None:
+    make, slots, counters = OPTIMIZERS[name]
+    model = dense(make())
+    assert shapes(model, Role.WEIGHT) == KERNEL
+    assert Counter(np.prod(shape) for shape in shapes(model, Role.SLOT)) == Counter(np.prod(shape) for shape in slots)
+    assert shapes(model, Role.COUNTER) == [()] * counters
+    assert shapes(model, Role.LEARNING_RATE) == [()]
+    assert shapes(model, Role.LOSS_SCALE) == []
+
+
+def test_a_learning_rate_on_a_schedule_is_no_variable() -> None:
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 100)
+    model = dense(keras.optimizers.Adam(schedule))
+    assert shapes(model, Role.LEARNING_RATE) == []
+    assert Variables(model).read().learning_rate.size == 0
+
+
+def test_loss_scale_and_what_it_wraps() -> None:
+    model = dense(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.25), initial_scale=128.0))
+    state = Variables(model).read()
+    np.testing.assert_array_equal(state.loss_scale, [128.0])
+    np.testing.assert_array_equal(state.learning_rate, [0.0, 0.25])  # the wrapper has one too, of no use
+    assert len(shapes(model, Role.SLOT)) == 4
+    assert len(shapes(model, Role.COUNTER)) == 3  # its iteration, the inner one's, good steps in a row
+
+
+def test_statistics_seeds_and_counts_of_layers() -> None:
+    normalize = keras.layers.Normalization()
+    normalize.adapt(X)
+    model = dense("sgd", normalize, keras.layers.Dropout(0.5), keras.layers.BatchNormalization())
+    assert shapes(model, Role.STATISTIC) == [(4,), (4,), (4,), (4,)]
+    assert shapes(model, Role.SEED) == [(2,)]
+    assert shapes(model, Role.COUNTER) == [(), ()]  # Normalization.count and the optimizer's iteration
+
+
+def test_frozen_weights_are_statistics_that_stay_what_they_are() -> None:
+    model = dense("adam", keras.layers.Dense(3, trainable=False))
+    assert shapes(model, Role.WEIGHT) == [(3, 1), (1,)]
+    assert shapes(model, Role.STATISTIC) == [(4, 3), (3,)]
+
+
+def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_does() -> None:
+    normalize = keras.layers.Normalization()
+    normalize.adapt(X)
+    hidden = [keras.layers.BatchNormalization(), keras.layers.Dense(2), keras.layers.BatchNormalization()]
+    model = dense("sgd", normalize, keras.layers.Dense(3, trainable=False), *hidden)
+    layout = Variables(model).layout
+    names = [entry.name.split("/")[-1] for entry in layout.of(Role.STATISTIC)]
+    state = layout.flatten([np.full(entry.shape, index) for index, entry in enumerate(layout.entries)])
+    found = [
+        (names[[s.start for s in layout.slices(Role.STATISTIC)].index(place.start)], state.statistics[place].tolist())
+        for pair in layout.variances
+        for place in pair
+    ]
+    by_name = {}
+    for index, entry in enumerate(layout.entries):
+        if entry.role is Role.STATISTIC:
+            by_name.setdefault(entry.name.split("/")[-1], []).append([float(index)] * entry.size)
+    assert found == [
+        ("moving_mean", by_name["moving_mean"][0]),
+        ("moving_variance", by_name["moving_variance"][0]),
+        ("moving_mean", by_name["moving_mean"][1]),
+        ("moving_variance", by_name["moving_variance"][1]),
+    ]
+
+
+def everything() -> keras.Model:
+    inputs = keras.Input((4,))
+    normalize = keras.layers.Normalization()
+    normalize.adapt(X)
+    hidden = keras.layers.Dropout(0.3)(keras.layers.BatchNormalization()(normalize(inputs)))
+    hidden = keras.layers.Dense(3, dtype="mixed_float16")(hidden)
+    hidden = keras.layers.Dense(3, dtype="bfloat16")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(hidden))
+    optimizer = keras.optimizers.Nadam(0.01, use_ema=True)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=16.0), "mse", run_eagerly=True)
+    return model
+
+
+def test_a_state_goes_into_another_model_bit_for_bit_and_both_train_on_alike() -> None:
+    one, other = everything(), everything()
+    for model in (one, other):
+        build(model, (X[:1], Y[:1]))
+    one.fit(X, Y, batch_size=4, epochs=2, verbose=0, shuffle=False)
+    state = Variables(one).read()
+    Variables(other).write(state)
+    for role in Role:
+        np.testing.assert_array_equal(Variables(other).read().part(role), state.part(role), err_msg=role.value)
+    for model in (one, other):
+        model.fit(X, Y, batch_size=4, epochs=1, verbose=0, shuffle=False)
+    for role in Role:
+        there, here = Variables(other).read().part(role), Variables(one).read().part(role)
+        np.testing.assert_array_equal(there, here, err_msg=role.value)
+    assert not np.array_equal(Variables(one).read().weights, state.weights)
+
+
+def test_writing_some_roles_leaves_the_others() -> None:
+    model = dense("adam")
+    variables = Variables(model)
+    before = variables.read()
+    raised = before.but(weights=before.weights + 1, slots=before.slots + 1)
+    variables.write(raised, frozenset({Role.WEIGHT}))
+    np.testing.assert_array_equal(variables.read().weights, raised.weights)
+    np.testing.assert_array_equal(variables.read().slots, before.slots)
+
+
+def test_reading_gives_a_copy() -> None:
+    model = dense("sgd")
+    state = Variables(model).read()
+    kept = state.weights.copy()
+    model.set_weights([array + 1 for array in model.get_weights()])
+    np.testing.assert_array_equal(state.weights, kept)
+
+
+def test_the_layout_of_a_rebuilt_model_has_the_same_hash_whatever_its_names() -> None:
+    assert Variables(everything_built()).layout.hash == Variables(everything_built()).layout.hash
+    assert Variables(dense("adam")).layout.hash != Variables(dense("sgd")).layout.hash
+
+
+def everything_built() -> keras.Model:
+    model = everything()
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+class Sampler(keras.Model):
+    """Draws in inference too, and takes only x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+        self.seeds = keras.random.SeedGenerator(5)
+        self.error = keras.metrics.Mean(name="error")
+
+    def call(self, x):
+        return self.dense(x) + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+    def test_step(self, data):
+        self.error.update_state(keras.ops.mean((self(data) - data) ** 2))
+        return {"error": self.error.result()}
+
+
+def test_building_draws_nothing_and_counts_nothing() -> None:
+    model = Sampler()
+    model.compile("adam")
+    seeds = model.seeds.state.numpy()
+    build(model, (X[:1],))
+    np.testing.assert_array_equal(model.seeds.state.numpy(), seeds)
+    assert not read_metrics(model).any()
+    assert [weight.shape for weight in model.trainable_variables] == [(4, 4), (4,)]
+    assert model.optimizer.built
+
+
+class Adversary(keras.Model):
+    """Only a train step, as in Keras' GAN guide: neither call nor a test step that works."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
+        self.critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        self.built = True
+
+    def train_step(self, data):
+        raise NotImplementedError
+
+
+def test_a_model_with_nothing_but_a_train_step_is_built() -> None:
+    model = Adversary()
+    model.compile("adam")
+    build(model, (X[:1],))
+    assert len(Variables(model).layout.of(Role.SLOT)) == 8
+
+
+def test_a_mistake_in_the_rows_is_raised_when_building() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
+        build(model, (X[:1, :3], Y[:1]))
+
+
+def test_metric_sums_of_two_halves_are_the_metrics_of_the_whole() -> None:
+    """loss 1: mean of (0, 0, 3, 1)^2 / 2.5; accuracy and AUC over pooled counts, not means of means."""
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.MeanMetricWrapper(lambda y, p: p, name="mean")])
+    build(model, (np.zeros((1, 1)), np.zeros((1, 1))))
+    x, y = np.array([[0.0], [0.0], [3.0], [1.0]]), np.zeros((4, 1))
+    sums = []
+    for part in (slice(0, 3), slice(3, 4)):
+        model.test_on_batch(x[part], y[part])
+        sums.append(read_metrics(model))
+        model.reset_metrics()
+    assert metric_results(model, sums[0] + sums[1]) == {"loss": 2.5, "mae": 1.0, "mean": 1.0}
+    assert read_metrics(model).sum() == 0
+    assert metric_results(model, np.zeros(0)) == {}
+
+
+def test_a_metric_per_class_is_an_array_in_the_results() -> None:
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
+    build(model, (np.eye(3)[:1], np.eye(3)[:1]))
+    model.test_on_batch(np.eye(3), np.eye(3)[[0, 1, 1]])
+    np.testing.assert_allclose(metric_results(model, read_metrics(model))["f1"], [1.0, 2 / 3, 0.0], atol=1e-6)

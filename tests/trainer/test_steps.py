@@ -1,0 +1,213 @@
+"""The compiled loop takes the steps of Keras' `fit(shuffle=False)`, to the last bit, and is traced once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from trainer.small import mlp, rows
+
+from elephas_like.core.structure import flatten
+from elephas_like.core.types import Role
+from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
+from elephas_like.trainer.steps import StepLoop, tensors
+
+X, Y = rows(22)
+BATCH = 4  # 22 rows: five whole batches and one of two
+
+
+def dense(*layers: keras.layers.Layer, shape: tuple[int, ...] = (4,), **compiled: object) -> keras.Model:
+    model = keras.Sequential([keras.Input(shape), *layers, keras.layers.Dense(1)])
+    model.compile(**({"optimizer": keras.optimizers.Adam(0.01), "loss": "mse"} | compiled))
+    return model
+
+
+def several(as_dict: bool) -> keras.Model:
+    one, two = keras.Input((4,), name="one"), keras.Input((1,), name="two")
+    hidden = keras.layers.Dense(3, activation="tanh")(keras.layers.Concatenate()([one, two]))
+    left, right = keras.layers.Dense(1, name="left")(hidden), keras.layers.Dense(2, name="right")(hidden)
+    if as_dict:
+        model = keras.Model({"one": one, "two": two}, {"left": left, "right": right})
+        model.compile("adam", {"left": "mse", "right": "mae"}, metrics={"right": ["mse"]})
+    else:
+        model = keras.Model((one, two), (left, right))
+        model.compile("adam", ["mse", "mae"], metrics=[[], ["mse"]])
+    return model
+
+
+Y2 = np.concatenate([Y, -Y], axis=1)
+WEIGHTS = np.linspace(0, 2, 22).astype("float32")
+TUPLES = ((X, Y), (Y, Y2))
+DICTS = ({"one": X, "two": Y}, {"left": Y, "right": Y2})
+CASES: dict[str, tuple[Callable[[], keras.Model], tuple[object, ...]]] = {
+    "mlp": (lambda: dense(keras.layers.Dense(5, activation="relu")), (X, Y)),
+    "momentum": (lambda: dense(optimizer=keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True)), (X, Y)),
+    "dropout": (lambda: dense(keras.layers.Dropout(0.5)), (X, Y)),
+    "batch normalization": (lambda: dense(keras.layers.Dense(5), keras.layers.BatchNormalization()), (X, Y)),
+    "gradient accumulation": (
+        lambda: dense(optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=4)),
+        (X, Y),
+    ),
+    "sample weights": (lambda: dense(weighted_metrics=["mae"], metrics=["mse"]), (X, Y, WEIGHTS)),
+    "loss scaling": (
+        lambda: dense(
+            keras.layers.Dense(5, dtype="mixed_float16"),
+            optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**20),
+        ),
+        (X, Y),
+    ),
+    "moving average": (lambda: dense(optimizer=keras.optimizers.SGD(0.01, use_ema=True)), (X, Y)),
+    "schedule": (
+        lambda: dense(optimizer=keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5))),
+        (X, Y),
+    ),
+    "clipping and decay": (lambda: dense(optimizer=keras.optimizers.AdamW(0.01, global_clipnorm=0.1)), (X, Y)),
+    "lstm": (lambda: dense(keras.layers.LSTM(3, recurrent_dropout=0.2), shape=(4, 1)), (X[:, :, None], Y)),
+    "convolution": (
+        lambda: dense(keras.layers.Conv1D(3, 2, activation="relu"), keras.layers.Flatten(), shape=(4, 1)),
+        (X[:, :, None], Y),
+    ),
+    "integer rows": (
+        lambda: dense(keras.layers.Embedding(9, 2), keras.layers.Flatten()),
+        (np.abs(X * 3).astype("int64").clip(0, 8), Y),
+    ),
+    "inputs and outputs as tuples": (lambda: several(as_dict=False), TUPLES),
+    "inputs and outputs as dicts": (lambda: several(as_dict=True), DICTS),
+    "run eagerly": (lambda: dense(keras.layers.Dropout(0.5), run_eagerly=True), (X, Y)),
+    "xla": (lambda: dense(keras.layers.Dense(5), jit_compile=True), (X, Y)),
+}
+
+
+def ready(make: Callable[[], keras.Model], data: tuple[object, ...]) -> keras.Model:
+    keras.utils.set_random_seed(11)
+    model = make()
+    build(model, keras.tree.map_structure(lambda array: array[:1], data))
+    return model
+
+
+def run(loop: StepLoop, data: tuple[object, ...], first: int, last: int, order: np.ndarray | None = None) -> None:
+    leaves, structure = flatten(data)
+    count = len(leaves[0])
+    loop.run(tensors(leaves), structure, tf.constant(np.arange(count) if order is None else order), BATCH, first, last)
+
+
+def steps_of(data: tuple[object, ...]) -> int:
+    return -(-len(flatten(data)[0][0]) // BATCH)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rounds_of_the_loop_are_an_epoch_of_keras_fit(name: str) -> None:
+    make, data = CASES[name]
+    ours, keras_own = ready(make, data), ready(make, data)
+    loop = StepLoop(ours, ours.train_step)
+    for _ in range(2):
+        ours.reset_metrics()
+        for first, last in ((0, 1), (1, 4), (4, 4), (4, steps_of(data))):
+            run(loop, data, first, last)
+    x, y, *weights = data
+    sample_weight = weights[0] if weights else None
+    history = keras_own.fit(
+        x, y, sample_weight=sample_weight, batch_size=BATCH, epochs=2, shuffle=False, verbose=0
+    ).history
+    here, there = Variables(ours).read(), Variables(keras_own).read()
+    for role in Role:
+        part = there.part(role)
+        if role is Role.WEIGHT and name == "moving average":
+            continue  # fit ends by putting the average in the weights' place; the slots hold it
+        np.testing.assert_array_equal(here.part(role), part, err_msg=role.value)
+    for metric, value in metric_results(ours, read_metrics(ours)).items():
+        assert value == pytest.approx(history[metric][-1], abs=1e-6), metric
+
+
+def test_the_order_of_rows_is_the_caller_s() -> None:
+    def make() -> keras.Model:
+        return mlp("adam")
+
+    order = np.random.default_rng(5).permutation(22)
+    ours, keras_own = ready(make, (X, Y)), ready(make, (X, Y))
+    run(StepLoop(ours, ours.train_step), (X, Y), 0, 6, order)
+    keras_own.fit(X[order], Y[order], batch_size=BATCH, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(Variables(ours).read().weights, Variables(keras_own).read().weights)
+
+
+class Counting(keras.Model):
+    """Says so in the log whenever Python runs its train step: once a trace."""
+
+    def train_step(self, data):
+        logging.getLogger("traces").warning("traced")
+        return super().train_step(data)
+
+
+def counting() -> keras.Model:
+    inputs = keras.Input((4,))
+    model = Counting(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse")
+    return model
+
+
+def test_rounds_of_any_length_and_rows_of_any_number_cost_one_trace(caplog: pytest.LogCaptureFixture) -> None:
+    model = ready(counting, (X, Y))
+    loop = StepLoop(model, model.train_step)
+    for count, first, last in ((22, 0, 1), (22, 1, 6), (7, 0, 2), (1, 0, 1), (22, 3, 3)):
+        run(loop, (X[:count], Y[:count]), first, last)
+    assert [record.message for record in caplog.records if record.name == "traces"] == ["traced"]
+    assert int(model.optimizer.iterations) == 1 + 5 + 2 + 1
+
+
+def test_no_steps_do_nothing() -> None:
+    model = ready(mlp, (X, Y))
+    before = Variables(model).read().weights
+    run(StepLoop(model, model.train_step), (X[:0], Y[:0]), 0, 0)
+    np.testing.assert_array_equal(Variables(model).read().weights, before)
+
+
+class TakesX(keras.Model):
+    """A train step written for `fit(x)`: what it gets is x itself."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self(data) - data) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_rows_without_target_come_as_fit_hands_them_over() -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input((4,))
+        model = TakesX(inputs, keras.layers.Dense(4)(inputs))
+        model.compile("adam")
+        return model
+
+    ours, keras_own = ready(make, (X,)), ready(make, (X,))
+    run(StepLoop(ours, ours.train_step), (X,), 0, 6)
+    keras_own.fit(X, batch_size=BATCH, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(Variables(ours).read().weights, Variables(keras_own).read().weights)
+
+
+def test_text_goes_through_the_loop() -> None:
+    words = np.array([["red"], ["blue"], ["red"], ["green"]] * 3, dtype=object)
+    target = np.arange(12, dtype="float32")[:, None] % 4
+
+    def make() -> keras.Model:
+        lookup = keras.layers.StringLookup(vocabulary=["red", "blue", "green"], output_mode="one_hot")
+        model = keras.Sequential([keras.Input((1,), dtype="string"), lookup, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    keras.utils.set_random_seed(11)
+    ours, keras_own = ready(make, (words.astype(str), target)), ready(make, (words.astype(str), target))
+    run(StepLoop(ours, ours.train_step), (words, target), 0, 3)
+    keras_own.fit(tf.constant(words.astype(str)), target, batch_size=BATCH, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(Variables(ours).read().weights, Variables(keras_own).read().weights)
+
+
+def test_the_test_step_scores_as_evaluate_does() -> None:
+    model = ready(lambda: mlp("sgd", metrics=["mae"]), (X, Y))
+    run(StepLoop(model, model.test_step), (X, Y), 0, 6)
+    ours = metric_results(model, read_metrics(model))
+    expected = model.evaluate(X, Y, batch_size=7, return_dict=True, verbose=0)
+    assert ours == pytest.approx(expected, abs=1e-6)

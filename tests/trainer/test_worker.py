@@ -1,0 +1,316 @@
+"""LocalTrainer: a state goes in, an update comes out, worked out against Keras and by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+from trainer.small import config, mlp, rows, shard
+
+from elephas_like.core.strategies import Average
+from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update
+from elephas_like.engine.spool import spool
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.state import Variables, build, metric_results
+from elephas_like.trainer.worker import LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
+
+X, Y = rows(22)
+
+
+def prepared(optimizer: object = "adam", **compiled: object) -> keras.Model:
+    model = mlp(optimizer, **compiled)
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+def worker(
+    model: keras.Model, ref: ShardRef, settings: FitConfig | None = None, validation: ShardRef | None = None
+) -> LocalTrainer:
+    factory = TrainerFactory(ModelSpec.from_model(model), settings or config(), Average(), Variables(model).layout.hash)
+    return factory(ref.worker, ref, validation)
+
+
+def train(trainer: LocalTrainer, state: TrainState, span: Span = Span(0), number: int = 0) -> Update:  # noqa: B008
+    return trainer.train(Order("train", number, 0, span, state))
+
+
+def test_an_update_is_the_way_that_keras_fit_goes(tmp_path: Path) -> None:
+    model = prepared(metrics=["mae"])
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y))
+    update = train(trainer, start)
+    trainer.close()
+    history = model.fit(X, Y, batch_size=4, shuffle=False, verbose=0).history
+    end = Variables(model).read()
+    np.testing.assert_array_equal(update.delta, end.weights - start.weights)
+    np.testing.assert_array_equal(update.slots, end.slots)
+    np.testing.assert_array_equal(update.counters, end.counters)
+    assert (update.worker, update.number, update.samples, update.steps) == (0, 0, 22, 6)
+    assert metric_results(model, update.metrics) == pytest.approx({k: v[0] for k, v in history.items()}, abs=1e-6)
+
+
+@pytest.mark.parametrize("feeding", [{"resident_bytes": 0, "chunk_bytes": 1}, {"resident_bytes": 0}])
+def test_rows_read_chunk_by_chunk_give_the_same_bits_as_rows_in_memory(tmp_path: Path, feeding: dict) -> None:
+    model = prepared()
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    settings = config(shuffle=True, seed=3, validation_split=0.25)
+    resident, chunked = worker(model, ref, settings), worker(model, ref, replace(settings, **feeding))
+    for span in (Span(0, 0, 1, 3), Span(0, 1, 3, 3), Span(1)):
+        one, other = train(resident, start, span), train(chunked, start, span)
+        for name, array in one.arrays().items():
+            np.testing.assert_array_equal(other.arrays()[name], array, err_msg=name)
+    resident.close()
+    chunked.close()
+
+
+def test_spans_of_an_epoch_train_every_row_once(tmp_path: Path) -> None:
+    model = prepared(keras.optimizers.SGD(0.0))
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y), config(shuffle=True))
+    updates = [train(trainer, start, Span(0, part, part + 1, 4)) for part in range(4)]
+    assert [update.steps for update in updates] == [1, 2, 1, 2]
+    assert [update.samples for update in updates] == [4, 8, 4, 6]
+    loss = sum(update.metrics[0] for update in updates) / 22
+    assert loss == pytest.approx(model.evaluate(X, Y, verbose=0), abs=1e-6)
+    trainer.close()
+
+
+def test_a_span_of_several_epochs_is_their_sequence(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y), config(shuffle=True))
+    both = train(trainer, start, Span(2, epochs=2))
+    first = train(trainer, start, Span(2))
+    between = start.but(weights=start.weights + first.delta, slots=first.slots, counters=first.counters)
+    second = train(trainer, between, Span(3))
+    assert both.samples == 44
+    assert both.steps == trainer.steps_of(Span(2, epochs=2)) == 12
+    np.testing.assert_allclose(both.delta, first.delta + second.delta, atol=1e-6)
+    np.testing.assert_allclose(both.metrics, first.metrics + second.metrics, rtol=1e-5)
+    trainer.close()
+
+
+def test_rounds_end_on_multiples_of_accumulated_gradients(tmp_path: Path) -> None:
+    model = prepared(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4))
+    trainer = worker(model, shard(tmp_path, X, Y))
+    assert trainer.joined(0, "here").accumulation == 4
+    assert [trainer.steps_of(Span(0, part, part + 1, 3)) for part in range(3)] == [0, 4, 2]
+    update = train(trainer, Variables(model).read(), Span(0, 0, 1, 3))
+    assert (update.samples, update.steps, np.abs(update.delta).max()) == (0, 0, 0.0)
+    trainer.close()
+
+
+@pytest.mark.parametrize("treatment", OptimizerState)
+def test_optimizer_slots_are_sent_kept_or_left(tmp_path: Path, treatment: OptimizerState) -> None:
+    """Two rounds from the same state: only a worker that keeps its own momenta goes another way the second time."""
+    model = prepared(keras.optimizers.SGD(0.01, momentum=0.9))
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y), config(optimizer_state=treatment))
+    first, second = train(trainer, start), train(trainer, start)
+    assert first.slots.size == (start.slots.size if treatment is OptimizerState.AVERAGE else 0)
+    assert np.array_equal(first.delta, second.delta) == (treatment is not OptimizerState.PER_WORKER)
+    trainer.close()
+
+
+def dropped() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+def test_seeds_are_folded_from_seed_worker_and_round(tmp_path: Path) -> None:
+    model = dropped()
+    start = Variables(model).read()
+
+    def delta(seed: int = 1, index: int = 0, number: int = 0) -> bytes:
+        ref = shard(tmp_path, X, Y, worker=index)
+        trainer = worker(model, ref, config(num_workers=2, seed=seed))
+        update = train(trainer, start, number=number)
+        trainer.close()
+        return update.delta.tobytes()
+
+    assert delta() == delta()
+    assert len({delta(), delta(seed=2), delta(index=1), delta(number=1)}) == 4
+
+
+def test_one_worker_alone_carries_seeds_on_as_keras_does(tmp_path: Path) -> None:
+    model = dropped()
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y))
+    update = train(trainer, start)
+    model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
+    end = Variables(model).read()
+    np.testing.assert_array_equal(update.seeds, end.seeds)
+    np.testing.assert_array_equal(update.delta, end.weights - start.weights)
+    assert not np.array_equal(update.seeds, start.seeds)
+    trainer.close()
+
+
+def test_rows_held_out_are_scored_without_class_weights_and_given_rows_instead_of_them(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    labels = (Y > 0).astype("int64")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy", "auc"])
+    build(model, (X[:1], labels[:1]))
+    state = Variables(model).read()
+    settings = config(validation_split=0.5, class_weight={0: 7.0})
+    split = worker(model, shard(tmp_path, X, labels), settings)
+    given = worker(model, shard(tmp_path, X, labels), config(), shard(tmp_path, X[:5], labels[:5], name="held"))
+    held_out = split._shard.validation_rows
+    for trainer, x, y in ((split, X[held_out], labels[held_out]), (given, X[:5], labels[:5])):
+        evaluation = trainer.evaluate(Order("evaluate", 3, state=state))
+        assert evaluation.samples == trainer.joined(0, "here").validation_rows == len(x)
+        expected = model.evaluate(x, y, return_dict=True, verbose=0)
+        assert metric_results(model, evaluation.metrics) == pytest.approx(expected, abs=1e-6)
+        trainer.close()
+
+
+def test_evaluation_changes_nothing_of_the_training_that_follows(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, Y), config(validation_split=0.5))
+    before = train(trainer, start)
+    trainer.evaluate(Order("evaluate", state=start.but(weights=start.weights * 2)))
+    np.testing.assert_array_equal(train(trainer, start).delta, before.delta)
+    trainer.close()
+
+
+def test_a_worker_without_rows_says_so_and_answers_with_no_weight(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    trainer = worker(model, spool([], dataset="none", worker=5, base=str(tmp_path)))
+    joined = trainer.joined(3, "here")
+    assert (joined.worker, joined.attempt, joined.host, joined.rows, joined.validation_rows) == (5, 3, "here", 0, 0)
+    assert joined.layout_hash == Variables(model).layout.hash
+    update = train(trainer, start)
+    assert (update.samples, update.steps, update.metrics.size) == (0, 0, 0)
+    assert not update.delta.any()
+    assert trainer.evaluate(Order("evaluate", state=start)).samples == 0
+    trainer.close()
+
+
+def test_a_batch_larger_than_the_shard_is_one_step_of_its_rows(tmp_path: Path) -> None:
+    model = prepared()
+    trainer = worker(model, shard(tmp_path, X[:1], Y[:1]), config(batch_size=64))
+    update = train(trainer, Variables(model).read())
+    assert (update.samples, update.steps) == (1, 1)
+    trainer.close()
+
+
+class Diary(keras.callbacks.Callback):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def note(self, text: str) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def on_train_begin(self, logs=None) -> None:
+        self.note(f"train of {self.params['steps']} steps")
+
+    def on_train_end(self, logs=None) -> None:
+        self.note("end")
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self.note(f"epoch {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.note(f"epoch {epoch} over")
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        self.note(f"batch {batch}")
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        assert logs["loss"] > 0
+        self.note(f"iteration {int(self.model.optimizer.iterations)}")
+
+
+def test_worker_callbacks_are_called_around_the_worker_s_own_batches(tmp_path: Path) -> None:
+    model = prepared()
+    path = tmp_path / "diary"
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    factory = TrainerFactory(
+        ModelSpec.from_model(model), config(), Average(), "", cloudpickle.dumps([Diary(str(path))])
+    )
+    trainer, plain = factory(0, ref, None), worker(model, ref)
+    for span in (Span(4, 0, 1, 2), Span(4, 1, 2, 2)):
+        np.testing.assert_array_equal(train(trainer, start, span).delta, train(plain, start, span).delta)
+    trainer.close()
+    plain.close()
+    assert path.read_text().splitlines() == [
+        "train of 3 steps",
+        "epoch 4",
+        "batch 0",
+        "iteration 1",
+        "batch 1",
+        "iteration 1",
+        "batch 2",
+        "iteration 2",
+        "epoch 4 over",
+        "end",
+    ]
+
+
+def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    refs = [shard(tmp_path, X[part::3], Y[part::3], worker=part) for part in range(3)]
+    factory = TrainerFactory(ModelSpec.from_model(model), config(num_workers=3), Average(), "")
+    alone = []
+    for ref in refs:
+        trainer = factory(ref.worker, ref, None)
+        alone.append(train(trainer, start))
+        trainer.close()
+    with SharingFactory(factory) as sharing:
+        workers = [sharing(ref.worker, ref, None) for ref in refs]
+        assert len({id(trainer._program) for trainer in workers}) == 1
+        for trainer, expected in zip(workers, alone, strict=True):
+            update = train(trainer, start)
+            for name, array in expected.arrays().items():
+                np.testing.assert_array_equal(update.arrays()[name], array, err_msg=name)
+
+
+def test_a_program_is_kept_for_the_next_borrower_and_never_lent_twice() -> None:
+    programs, spec = Programs(), ModelSpec.from_model(prepared())
+    one = programs.borrow(spec, (X[:1], Y[:1]), 0)
+    other = programs.borrow(spec, (X[:1], Y[:1]), 0)
+    assert one is not other
+    programs.give_back(one)
+    assert programs.borrow(spec, (X[:1], Y[:1]), 0) is one
+
+
+def test_a_program_of_another_model_is_another_one() -> None:
+    programs = Programs()
+    one = programs.borrow(ModelSpec.from_model(prepared("adam")), (X[:1], Y[:1]), 0)
+    programs.give_back(one)
+    assert programs.borrow(ModelSpec.from_model(prepared("sgd")), (X[:1], Y[:1]), 0) is not one
+
+
+def test_making_a_program_leaves_the_user_s_random_numbers_alone() -> None:
+    spec = ModelSpec.from_model(prepared())
+    np.random.seed(5)
+    random.seed(5)
+    expected = np.random.rand(), random.random()
+    np.random.seed(5)
+    random.seed(5)
+    Program(spec, (X[:1], Y[:1]), 0)
+    assert (np.random.rand(), random.random()) == expected
+
+
+def test_making_a_program_leaves_the_user_s_keras_settings_alone() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        spec = ModelSpec.from_model(prepared())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    program = Program(spec, (X[:1], Y[:1]), 0)
+    assert keras.config.dtype_policy().name == "float32"
+    assert program.variables.layout.size(Role.LOSS_SCALE) == 1
