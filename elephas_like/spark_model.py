@@ -39,7 +39,7 @@ from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks, check_callbacks
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
-from elephas_like.trainer.state import Variables, build, build_optimizer, metric_results
+from elephas_like.trainer.state import Variables, build, build_optimizer, metric_results, restore_optimizer
 from elephas_like.trainer.worker import TrainerFactory
 
 _OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
@@ -242,6 +242,9 @@ class SparkModel:
         check_model(self._model)
         epochs = checks.positive_int("epochs", epochs)
         initial_epoch = checks.positive_int("initial_epoch", initial_epoch, least=0)
+        if not isinstance(validation_freq, list | tuple):
+            validation_freq = checks.positive_int("validation_freq", validation_freq)
+        shown = 1 if verbose in ("auto", True) else checks.positive_int("verbose", verbose or 0, least=0)
         driver_callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks] if callbacks else []
         check_callbacks(driver_callbacks)
         split = checks.share("validation_split", validation_split)
@@ -251,7 +254,7 @@ class SparkModel:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
         if isinstance(data, RDD) and (y is not None or sample_weight is not None):
             raise ValueError("an RDD's rows carry y and sample_weight: (x, y) or (x, y, sample_weight).")
-        if class_weight and len(self._model.outputs or [None]) > 1:
+        if class_weight and len(getattr(self._model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
         source = Source.of(data, y, sample_weight)
         context = source.context or _active_context(self.engine)
@@ -282,7 +285,7 @@ class SparkModel:
             epochs=epochs,
             steps=0,
             rows=0,
-            verbose=1 if verbose in ("auto", True) else int(verbose),
+            verbose=shown,
         )
         state, begin = hooks.train_begin(initial_epoch)
         config = replace(config, initial_epoch=begin)
@@ -300,7 +303,7 @@ class SparkModel:
             hooks=hooks,
             progress=Progress(state),
             options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
-            validation_freq=validation_freq if isinstance(validation_freq, int) else tuple(validation_freq),
+            validation_freq=tuple(validation_freq) if isinstance(validation_freq, Sequence) else validation_freq,
         )
         held = None
         if validation_data is not None:
@@ -597,7 +600,10 @@ def load_spark_model(
     file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None, **options: Any
 ) -> SparkModel:
     """A SparkModel around a saved Keras model; `options` are the constructor's."""
-    model = keras.saving.load_model(_model_path(file_name), custom_objects=dict(custom_objects or {}))
+    path = _model_path(file_name)
+    model = keras.saving.load_model(path, custom_objects=dict(custom_objects or {}))
+    if path.endswith(".h5") and getattr(model, "optimizer", None) is not None:
+        restore_optimizer(model, path)
     return SparkModel(model, custom_objects=custom_objects, **options)
 
 

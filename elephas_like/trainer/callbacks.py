@@ -21,6 +21,7 @@ from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, Trai
 from elephas_like.trainer.state import Variables, metric_results
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
 _ANSWERED = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
 
 
@@ -53,24 +54,31 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
         if isinstance(callback, keras.callbacks.TensorBoard):
             if callback.update_freq != "epoch":
                 raise ValueError(f"TensorBoard(update_freq={callback.update_freq!r}): use update_freq='epoch'. {way}")
-            if getattr(callback, "profile_batch", 0) not in (0, None, (0, 0), [0, 0]):
-                raise ValueError(f"TensorBoard(profile_batch={callback.profile_batch!r}): use profile_batch=0. {way}")
+            if _profiles(callback):
+                raise ValueError(f"TensorBoard(profile_batch=...) looks at batches: use profile_batch=0. {way}")
         elif isinstance(callback, keras.callbacks.LambdaCallback):
             asked = [hook for hook in _BATCH_HOOKS if hook in vars(callback) and not _is_default(vars(callback)[hook])]
             if asked:
                 raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {way}")
-        elif not isinstance(callback, _ANSWERED) and not type(callback).__module__.startswith("keras."):
-            own = [
-                hook
-                for hook in _BATCH_HOOKS
-                if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
-            ]
-            if own:
-                warnings.warn(f"{name}.{own[0]} will not be called on the driver. {way}", UserWarning, stacklevel=4)
+        for hook in (*_BATCH_HOOKS, *_TEST_HOOKS):
+            if not isinstance(callback, _ANSWERED) and _is_users(type(callback), hook):
+                warnings.warn(f"{name}.{hook} will not be called on the driver. {way}", UserWarning, stacklevel=4)
+                break
 
 
 def _is_default(hook: object) -> bool:
     return getattr(hook, "__name__", "") == "<lambda>" and "keras" in getattr(hook, "__module__", "")
+
+
+def _is_users(kind: type, hook: str) -> bool:
+    """Whether a hook is of the user's own code; those of Keras' own callbacks do nothing that is asked for here."""
+    owner = next((owner for owner in kind.__mro__ if hook in vars(owner)), keras.callbacks.Callback)
+    return not owner.__module__.startswith("keras.")
+
+
+def _profiles(callback: keras.callbacks.TensorBoard) -> bool:
+    """Whether a TensorBoard is to profile batches: it keeps the range in private attributes only."""
+    return bool(getattr(callback, "_start_batch", 0))
 
 
 @dataclass
@@ -106,6 +114,7 @@ class DriverHooks:
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._own)
         self._bar: _Bar | None = None
         self._epoch_started = 0.0
+        self.history.epoch_seconds = []
 
     @property
     def terminates_on_nan(self) -> bool:
@@ -175,6 +184,7 @@ class DriverHooks:
                 for name, value in metric_results(self.model, record.validation, self.sample).items()
             }
         seconds = time.perf_counter() - self._epoch_started
+        self.history.epoch_seconds.append(seconds)
         if self._bar is not None:
             self._bar.set_postfix({k: f"{v:.4f}" for k, v in logs.items() if isinstance(v, float)})
             self.close()

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 import sys
 import sysconfig
 import tempfile
@@ -140,7 +141,7 @@ def _key(archive: bytes, objects: bytes, runtime: Mapping[str, object]) -> str:
     with zipfile.ZipFile(io.BytesIO(archive)) as entries:
         for name in sorted(entries.namelist()):
             if name == "config.json":
-                digest.update(json.dumps(_settled(json.loads(entries.read(name)), {}), sort_keys=True).encode())
+                digest.update(_without_numbers(_settled(json.loads(entries.read(name)), {})).encode())
             elif name not in ("metadata.json", "model.weights.h5"):
                 digest.update(name.encode() + b"\0" + entries.read(name))
     digest.update(objects)
@@ -176,6 +177,48 @@ def _adapted_state(model: keras.Model) -> bytes:
             for name, value in store.items():
                 digest.update(name.encode() + keras.ops.convert_to_numpy(value).tobytes())
     return digest.digest()
+
+
+def _without_numbers(config: object) -> str:
+    """A model's configuration as text in which automatic names are numbered from the start.
+
+    Keras numbers them through a process ("dense_7"), so that the same code gives another configuration each time, and
+    compiled models could not serve a second fit. Names that are their user's own stay; so do those of inputs, by
+    which rows may be keyed, unless there is but one.
+    """
+    kinds: list[str] = []
+    _collect(config, kinds)
+    automatic = {_snake(kind) for kind in kinds}
+    if kinds.count("InputLayer") > 1:
+        automatic.discard("input_layer")
+    numbers: dict[str, dict[str, int]] = {}
+
+    def renumbered(found: re.Match[str]) -> str:
+        name, number = found.group(1), found.group(2) or ""
+        if name not in automatic:
+            return found.group(0)
+        seen = numbers.setdefault(name, {})
+        return f'"{name}#{seen.setdefault(number, len(seen))}"'
+
+    text = json.dumps(config, sort_keys=True)
+    return re.sub(r'"([a-z][a-z0-9_]*?)(?:_(\d+))?"', renumbered, text)
+
+
+def _snake(kind: str) -> str:
+    """The name that Keras gives to the first object of a class: Conv2DTranspose becomes conv2d_transpose."""
+    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", kind.split(">")[-1])).lower()
+
+
+def _collect(config: object, kinds: list[str]) -> None:
+    """The class names of a configuration, one per object."""
+    if isinstance(config, dict):
+        if isinstance(config.get("class_name"), str):
+            kinds.append(config["class_name"])
+        for value in config.values():
+            _collect(value, kinds)
+    elif isinstance(config, list):
+        for value in config:
+            _collect(value, kinds)
 
 
 def custom_objects_of(model: keras.Model) -> dict[str, object]:

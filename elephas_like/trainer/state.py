@@ -5,6 +5,7 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -105,6 +106,23 @@ def build_optimizer(model: keras.Model) -> bool:
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     return True
+
+
+def restore_optimizer(model: keras.Model, path: str) -> None:
+    """Gives a model that was loaded from `.h5` its optimizer, slots included.
+
+    Keras 3 builds such an optimizer for the variables of the model itself, of which there are none, so that the loaded
+    model could neither be trained nor would it have its slots.
+    """
+    model.compile_from_config(model.get_compile_config())
+    with h5py.File(path, "r") as file:
+        group = file.get("optimizer_weights")
+        names = [] if group is None else [name for key in sorted(group.attrs) for name in group.attrs[key]]
+        values = [group[name][()] for name in names]
+    variables = model.optimizer.variables
+    if [value.shape for value in values] == [tuple(variable.shape) for variable in variables]:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
 
 
 def build(model: keras.Model, sample: tuple[object, ...]) -> None:

@@ -24,7 +24,7 @@ from elephas_like.core.columns import signature
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
 from elephas_like.trainer.batches import ShardData, sample_of
-from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.spec import ModelSpec, pickle_by_value
 from elephas_like.trainer.state import Variables, build, read_metrics
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
 
@@ -40,11 +40,13 @@ class Program:
     def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
         keep = np.random.get_state(), random.getstate()  # the user's own, when this is the driver's process
         keras.utils.set_random_seed(int(np.random.SeedSequence([seed, 0xE1E]).generate_state(1)[0]))
-        np.random.set_state(keep[0])
-        random.setstate(keep[1])
+        try:
+            self.model = spec.build()
+            build(self.model, sample)
+        finally:
+            np.random.set_state(keep[0])
+            random.setstate(keep[1])
         self.key = spec.key
-        self.model = spec.build()
-        build(self.model, sample)
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)
         self.testing = StepLoop(self.model, self.model.test_step)
@@ -290,6 +292,15 @@ class TrainerFactory:
     layout_hash: str
     callbacks: bytes = b""
     cores: int | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields, a strategy of the user's own by value: workers may not have the module that it is in."""
+        return {**vars(self), "strategy": pickle_by_value(self.strategy)}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """The fields again."""
+        strategy = cloudpickle.loads(state["strategy"])  # our driver's own bytes
+        vars(self).update({**state, "strategy": strategy})
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
         """A worker with its shard open and a compiled model of its own. A worker without rows gets no model."""

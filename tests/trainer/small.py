@@ -22,9 +22,7 @@ def rows(count: int, width: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndar
 def mlp(optimizer: object = "sgd", *, width: int = 4, seed: int = 3, **compiled: object) -> keras.Model:
     """A compiled regression with one hidden layer, the same weights for the same seed."""
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential(
-        [keras.Input((width,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
-    )
+    model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)])
     model.compile(**({"optimizer": optimizer, "loss": "mse"} | compiled))
     return model
 
@@ -32,9 +30,7 @@ def mlp(optimizer: object = "sgd", *, width: int = 4, seed: int = 3, **compiled:
 def shard(base: Path, *columns: object, worker: int = 0, name: str = "data") -> ShardRef:
     """The columns, x and y and sample weights, written down as a worker's shard."""
     count = len(keras.tree.flatten(columns)[0])
-    return spool(
-        [Block(columns, count)], dataset=name, worker=worker, base=str(base), expect_target=len(columns) > 1
-    )
+    return spool([Block(columns, count)], dataset=name, worker=worker, base=str(base), expect_target=len(columns) > 1)
 
 
 def config(**fields: object) -> FitConfig:

@@ -7,11 +7,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from trainer.small import config, shard
 
 from elephas_like.core.errors import ShardMissing
 from elephas_like.engine.spool import spool
 from elephas_like.trainer.batches import ShardData, sample_of
+from trainer.small import config, shard
 
 X = np.arange(30, dtype="float32").reshape(10, 3)
 Y = np.arange(10)

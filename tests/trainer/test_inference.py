@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer.small import mlp, rows, shard
 
 from elephas_like.core.structure import unflatten
 from elephas_like.trainer import inference
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.spec import ModelSpec
+from trainer.small import mlp, rows, shard
 
 X, Y = rows(10)
 
@@ -25,7 +25,9 @@ def predictor(model: keras.Model, batch_size: int = 4) -> Predictor:
 def predicted(model: keras.Model, base: Path, features: object) -> object:
     chunks = list(predictor(model)(shard(base, features)))
     assert [len(arrays[0]) for arrays, _ in chunks] == [4, 4, 2]
-    return unflatten(chunks[0][1], [np.concatenate(arrays) for arrays in zip(*(part[0] for part in chunks), strict=True)])
+    return unflatten(
+        chunks[0][1], [np.concatenate(arrays) for arrays in zip(*(part[0] for part in chunks), strict=True)]
+    )
 
 
 def test_predictions_are_those_of_keras_in_the_order_of_the_rows(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from trainer import own_ops
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.spec import ModelSpec, custom_objects_of, repair_compile
 from elephas_like.trainer.state import Variables, build
+from trainer import own_ops
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")

@@ -29,13 +29,13 @@ def shapes(model: keras.Model, role: Role) -> list[tuple[int, ...]]:
 
 KERNEL = [(4, 1), (1,)]
 OPTIMIZERS: dict[str, tuple[Callable[[], keras.optimizers.Optimizer], list[tuple[int, ...]], int]] = {
-    # name: (optimizer, shapes of its slots, number of its counters)
+    # name: (optimizer, shapes of its slots, number of its counters; Adafactor has integers where it factors nothing)
     "sgd": (lambda: keras.optimizers.SGD(), [], 1),
     "momentum": (lambda: keras.optimizers.SGD(momentum=0.9), KERNEL, 1),
     "adam": (lambda: keras.optimizers.Adam(), [(4, 1), (4, 1), (1,), (1,)], 1),
     "amsgrad": (lambda: keras.optimizers.Adam(amsgrad=True), [(4, 1), (4, 1), (1,), (1,), (4, 1), (1,)], 1),
     "nadam": (lambda: keras.optimizers.Nadam(), [(), (4, 1), (4, 1), (1,), (1,)], 1),
-    "adafactor": (lambda: keras.optimizers.Adafactor(), [(4,), (1,), (4, 1), (), (), (1,)], 1),
+    "adafactor": (lambda: keras.optimizers.Adafactor(), [(4,), (1,), (4, 1), (1,)], 3),
     "ema": (lambda: keras.optimizers.SGD(use_ema=True), KERNEL, 1),
     "accumulation": (lambda: keras.optimizers.SGD(gradient_accumulation_steps=3), KERNEL, 1),
 }
@@ -46,8 +46,8 @@ def test_every_float_of_an_optimizer_is_a_slot_and_its_iteration_a_counter(name:
     make, slots, counters = OPTIMIZERS[name]
     model = dense(make())
     assert shapes(model, Role.WEIGHT) == KERNEL
-    assert Counter(np.prod(shape) for shape in shapes(model, Role.SLOT)) == Counter(np.prod(shape) for shape in slots)
-    assert shapes(model, Role.COUNTER) == [()] * counters
+    assert Counter(shapes(model, Role.SLOT)) == Counter(slots)
+    assert len(shapes(model, Role.COUNTER)) == counters
     assert shapes(model, Role.LEARNING_RATE) == [()]
     assert shapes(model, Role.LOSS_SCALE) == []
 

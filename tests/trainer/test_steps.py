@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer.small import mlp, rows
 
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role
 from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
 from elephas_like.trainer.steps import StepLoop, tensors
+from trainer.small import mlp, rows
 
 X, Y = rows(22)
 BATCH = 4  # 22 rows: five whole batches and one of two

@@ -10,7 +10,6 @@ import cloudpickle
 import keras
 import numpy as np
 import pytest
-from trainer.small import config, mlp, rows, shard
 
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update
@@ -18,6 +17,7 @@ from elephas_like.engine.spool import spool
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
 from elephas_like.trainer.worker import LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
+from trainer.small import config, mlp, rows, shard
 
 X, Y = rows(22)
 

@@ -1,0 +1,47 @@
+# Two commands do all the set-up: `make demo` and `make test`. They need Python, make, Java 17+ and the package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Executors run the Python of this environment; TensorFlow speaks up for errors only, and looks for no GPU.
+export PYSPARK_PYTHON := $(BIN)/python
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export CUDA_VISIBLE_DEVICES ?= -1
+
+.PHONY: help demo test test-slow lint examples bench clean machine
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+machine:
+	@$(PYTHON) tools/check_machine.py
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) tools/check_machine.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $(STAMP)
+
+demo: machine $(STAMP) ## train on real MNIST images over local Spark, beside plain Keras
+	@mkdir -p out
+	@$(BIN)/python examples/demo.py 2>out/demo.log || { cat out/demo.log; exit 1; }
+
+lint: $(STAMP) ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: machine $(STAMP) lint ## lint, then all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
+	$(BIN)/python -m pytest -m slow
+
+bench: machine $(STAMP) ## samples per second against plain Keras
+	$(BIN)/python benchmarks/throughput.py
+
+clean: ## what was built here
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,216 @@
+"""A model of two weights and one of every other role; workers of it that are plain NumPy; a driver that takes notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from elephas_like.core import rounds
+from elephas_like.core.center import Center, Ledger
+from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.types import (
+    EpochRecord,
+    Evaluation,
+    Joined,
+    Order,
+    Role,
+    RoundRecord,
+    Span,
+    TrainState,
+    Update,
+)
+
+LAYOUT = Layout(
+    (
+        Entry("kernel", Role.WEIGHT, (2,), "float32"),
+        Entry("mean", Role.STATISTIC, (1,), "float32"),
+        Entry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
+        Entry("momentum", Role.SLOT, (2,), "float32"),
+        Entry("iteration", Role.COUNTER, (), "int64"),
+        Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
+        Entry("scale", Role.LOSS_SCALE, (), "float32"),
+        Entry("seed", Role.SEED, (2,), "int64"),
+    )
+)
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def state(*weights: float, learning_rate: float = 0.5) -> TrainState:
+    return TrainState(
+        weights=floats(*(weights or (0.0, 0.0))),
+        statistics=floats(0.0, 1.0),
+        slots=floats(0.0, 0.0),
+        counters=integers(0),
+        learning_rate=floats(learning_rate),
+        loss_scale=floats(8.0),
+        seeds=integers(7, 8),
+    )
+
+
+def update(worker: int = 0, *delta: float, samples: int = 1, **other: object) -> Update:
+    plain = Update(
+        worker=worker,
+        number=0,
+        version=0,
+        samples=samples,
+        steps=1,
+        delta=floats(*(delta or (0.0, 0.0))),
+        statistics=floats(0.0, 1.0),
+        slots=floats(0.0, 0.0),
+        counters=integers(0),
+        loss_scale=floats(8.0),
+        seeds=integers(7, 8),
+        metrics=np.array([1.0, float(samples)]),
+    )
+    return replace(plain, **other)
+
+
+def nothing(worker: int, number: int = 0) -> Update:
+    """What a worker without rows brings."""
+    return Update(worker, number, 0, 0, 0, floats(), floats(), floats(), integers(), floats(), integers(), np.zeros(0))
+
+
+Row = tuple[float, float, float]
+
+
+class Regression:
+    """A worker on rows (x0, x1, y): w <- w - learning_rate (x . w - y) x, one row a step, in the order of the rows.
+
+    Metric sums are (squared errors, rows); evaluation sums the squared errors of `validation`.
+    """
+
+    def __init__(self, worker: int, rows: Sequence[Row], validation: Sequence[Row] = ()) -> None:
+        self.worker = worker
+        self.rows = rows
+        self.validation = validation
+        self.orders: list[Order] = []
+        self.trained: list[tuple[int, int]] = []
+        """(epoch, row) of every step."""
+
+    def joined(self, attempt: int, host: str) -> Joined:
+        return Joined(self.worker, attempt, host, len(self.rows), len(self.validation), LAYOUT.hash)
+
+    def steps_of(self, span: Span) -> int:
+        first, last = rounds.steps_of(span, len(self.rows))
+        return (last - first) * span.epochs
+
+    def train(self, order: Order) -> Update:
+        self.orders.append(order)
+        start, span = order.state, order.span
+        steps = self.steps_of(span)
+        if steps == 0:
+            return replace(nothing(self.worker, order.number), version=order.version)
+        weights, squares = start.weights.copy(), 0.0
+        for epoch in range(span.epoch, span.epoch + span.epochs):
+            for row in range(*rounds.steps_of(span, len(self.rows))):
+                x, y = floats(*self.rows[row][:2]), self.rows[row][2]
+                error = x @ weights - y
+                weights -= start.learning_rate * error * x
+                squares += float(error) ** 2
+                self.trained.append((epoch, row))
+        return update(
+            self.worker,
+            *(weights - start.weights),
+            samples=steps,
+            number=order.number,
+            version=order.version,
+            steps=steps,
+            statistics=start.statistics,
+            slots=start.slots,
+            counters=start.counters + steps,
+            loss_scale=start.loss_scale,
+            seeds=start.seeds,
+            metrics=np.array([squares, steps]),
+        )
+
+    def evaluate(self, order: Order) -> Evaluation:
+        errors = [x0 * order.state.weights[0] + x1 * order.state.weights[1] - y for x0, x1, y in self.validation]
+        sums = np.array([sum(float(error) ** 2 for error in errors), len(errors)])
+        return Evaluation(self.worker, order.number, len(errors), sums if errors else np.zeros(0))
+
+    def close(self) -> None: ...
+
+
+class Notes:
+    """Hooks of a driver that writes everything down and does what it was told to.
+
+    stop_after: number of calls of `round_end` or `epoch_end` (two lists), after which training is to stop.
+    at_end, at_begin: what callbacks make of the state at an epoch's end or beginning.
+    """
+
+    def __init__(
+        self,
+        *,
+        stop_after_rounds: int | None = None,
+        stop_after_epochs: int | None = None,
+        at_end: Callable[[int, TrainState], TrainState] = lambda epoch, state: state,
+        at_begin: Callable[[int, TrainState], TrainState] = lambda epoch, state: state,
+    ) -> None:
+        self.begun: list[int] = []
+        self.rounds: list[RoundRecord] = []
+        self.sums: list[list[float]] = []
+        self.epochs: list[EpochRecord] = []
+        self._stop_after = (stop_after_rounds, stop_after_epochs)
+        self._at_end, self._at_begin = at_end, at_begin
+
+    def stopped(self) -> bool:
+        return len(self.rounds) == self._stop_after[0] or len(self.epochs) == self._stop_after[1]
+
+    def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
+        self.begun.append(epoch)
+        return self._at_begin(epoch, state)
+
+    def round_end(self, record: RoundRecord, metrics: np.ndarray) -> None:
+        self.rounds.append(record)
+        self.sums.append(metrics.tolist())
+
+    def epoch_end(self, record: EpochRecord) -> TrainState:
+        self.epochs.append(record)
+        return self._at_end(record.epoch, record.state)
+
+
+class Arrivals:
+    """Asynchronous workers that arrive in an order written down beforehand (core.loop.Crowd).
+
+    ahead: whether they have all come before the driver asks for the first epoch.
+    """
+
+    def __init__(self, workers: Sequence[Regression], order: Sequence[int], *, ahead: bool = False) -> None:
+        self._workers, self._order, self._ahead = workers, list(order), ahead
+        self.replaced: list[dict[str, list[float]]] = []
+
+    def joined(self) -> list[Joined]:
+        return [worker.joined(0, "here") for worker in self._workers]
+
+    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
+        self._center, self._ledger = center, ledger
+        self._orders = [ledger.next_order(index, center) for index in range(len(self._workers))]
+        while self._ahead and self._order:
+            self._arrive()
+
+    def next_epoch(self) -> EpochRecord | None:
+        while not self._ledger.finished:
+            if not self._order:
+                return None
+            self._arrive()
+        return self._ledger.finished.popleft()
+
+    def replace(self, parts: Mapping[str, np.ndarray]) -> None:
+        self.replaced.append({name: part.tolist() for name, part in parts.items()})
+        self._center.replace(parts)
+
+    def _arrive(self) -> None:
+        index = self._order.pop(0)
+        brought = self._workers[index].train(self._orders[index])
+        staleness = self._center.version - brought.version
+        self._ledger.book(brought, staleness, self._center.commit(brought), self._center)
+        self._orders[index] = self._ledger.next_order(index, self._center)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from elephas_like.core.rounds import boundary, nth_span, rounds_per_epoch, spans, steps, steps_of
+from elephas_like.core.types import Frequency, Span
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "expected"), [(0, 32, 0), (1, 32, 1), (32, 32, 1), (33, 32, 2), (7, 1, 7)]
+)
+def test_the_last_partial_batch_counts(rows: int, batch_size: int, expected: int) -> None:
+    assert steps(rows, batch_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("worker_steps", "frequency", "expected"),
+    [
+        ([10, 7], Frequency.EPOCH, 1),
+        ([10, 7], Frequency.FIT, 1),
+        ([10, 7], Frequency.BATCH, 10),  # the largest shard decides
+        ([10, 7], 1, 10),
+        ([7, 10], 3, 4),  # 10 / 3, rounded up
+        ([10, 7], 5, 2),
+        ([10, 7], 10, 1),
+        ([10, 7], 1000, 1),
+        ([0, 0], Frequency.BATCH, 1),
+        ([], 3, 1),
+    ],
+)
+def test_rounds_per_epoch(worker_steps: list[int], frequency: Frequency | int, expected: int) -> None:
+    assert rounds_per_epoch(worker_steps, frequency) == expected
+
+
+@pytest.mark.parametrize(
+    ("largest", "expected"), [(1, 1), (5, 1), (9, 1), (10, 2), (14, 2), (15, 3), (24, 4), (25, 5), (26, 5), (10**6, 5)]
+)
+def test_auto_is_five_rounds_of_at_least_five_steps(largest: int, expected: int) -> None:
+    assert rounds_per_epoch([largest, 3], Frequency.AUTO) == expected
+
+
+def test_no_automatic_round_is_shorter_than_five_steps() -> None:
+    for largest in range(5, 300):
+        parts = spans(0, rounds_per_epoch([largest], Frequency.AUTO))
+        lengths = [last - first for first, last in (steps_of(span, largest) for span in parts)]
+        assert min(lengths) >= 5, (largest, lengths)
+        assert len(lengths) == 5 or largest < 25, (largest, lengths)
+
+
+def test_boundaries_of_unequal_shards() -> None:
+    # floor(s j / 3): 10 steps begin at 0, 3, 6 and end at 10; 4 steps at 0, 1, 2 and 4; 1 step comes last
+    assert [boundary(10, part, 3) for part in range(4)] == [0, 3, 6, 10]
+    assert [boundary(4, part, 3) for part in range(4)] == [0, 1, 2, 4]
+    assert [boundary(1, part, 3) for part in range(4)] == [0, 0, 0, 1]
+    assert [boundary(0, part, 3) for part in range(4)] == [0, 0, 0, 0]
+
+
+def test_rounds_end_on_multiples_of_accumulation() -> None:
+    # floor(22 j / 3) = 0, 7, 14, 22; down to multiples of 4: 0, 4, 12; the end stays
+    assert [boundary(22, part, 3, 4) for part in range(4)] == [0, 4, 12, 22]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 7])
+def test_every_step_of_every_shard_is_in_exactly_one_round(accumulation: int) -> None:
+    for epoch_steps in range(41):
+        for rounds in range(1, 14):
+            trained = []
+            for span in spans(0, rounds):
+                first, last = steps_of(span, epoch_steps, accumulation)
+                assert first % accumulation == 0
+                trained += range(first, last)
+            assert trained == list(range(epoch_steps)), (epoch_steps, rounds)
+
+
+@pytest.mark.parametrize("frequency", [Frequency.AUTO, Frequency.BATCH, 1, 3, 5, 8])
+def test_the_largest_shards_rounds_hold_a_whole_accumulation(frequency: Frequency | int) -> None:
+    for accumulation in range(1, 9):
+        for largest in range(accumulation, 60):
+            for span in spans(0, rounds_per_epoch([largest], frequency, accumulation)):
+                first, last = steps_of(span, largest, accumulation)
+                assert last - first >= accumulation, (largest, accumulation, span)
+
+
+def test_spans_are_consecutive() -> None:
+    assert list(spans(4, 3)) == [Span(4, 0, 1, 3), Span(4, 1, 2, 3), Span(4, 2, 3, 3)]
+
+
+def test_a_worker_that_goes_on_alone_walks_through_the_epochs() -> None:
+    assert [nth_span(exchange, 2) for exchange in range(5)] == [
+        Span(0, 0, 1, 2),
+        Span(0, 1, 2, 2),
+        Span(1, 0, 1, 2),
+        Span(1, 1, 2, 2),
+        Span(2, 0, 1, 2),
+    ]

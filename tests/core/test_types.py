@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from enum import StrEnum
+
+import numpy as np
+import pytest
+from plain_numpy import floats, state, update
+
+from elephas_like.core.types import (
+    EngineName,
+    Frequency,
+    Mode,
+    OnNaN,
+    OptimizerState,
+    Order,
+    Role,
+    RoundRecord,
+    Span,
+    WorkerRecord,
+)
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        (Mode.SYNCHRONOUS, "synchronous"),
+        (Mode.ASYNCHRONOUS, "asynchronous"),
+        (Mode.HOGWILD, "hogwild"),
+        (Frequency.AUTO, "auto"),
+        (Frequency.FIT, "fit"),
+        (EngineName.IN_PROCESS, "in_process"),
+        (OptimizerState.PER_WORKER, "per_worker"),
+        (OnNaN.DROP, "drop"),
+        (Role.SLOT, "slots"),
+    ],
+)
+def test_choices_are_their_names(member: StrEnum, text: str) -> None:
+    assert member == text
+    assert f"{member}" == text
+    assert type(member)(text) is member
+
+
+def test_parts_come_in_the_order_of_the_roles() -> None:
+    whole = state(1, 2)
+    names = ["weights", "statistics", "slots", "counters", "learning_rate", "loss_scale", "seeds"]
+    assert list(whole.parts()) == names
+    assert [role.value for role in Role] == names
+    assert whole.part(Role.WEIGHT) is whole.weights
+    assert whole.part(Role.SEED) is whole.seeds
+
+
+def test_nbytes_counts_every_vector() -> None:
+    # float32: 2 weights, 2 statistics, 2 slots, learning rate, loss scale: 8 x 4; int64: counter, 2 seeds: 3 x 8
+    assert state().nbytes == 32 + 24
+
+
+def test_but_exchanges_what_it_is_given_and_shares_the_rest() -> None:
+    before = state(1, 2)
+    after = before.but(weights=floats(3, 4), learning_rate=floats(0.25))
+    assert after.weights.tolist() == [3, 4]
+    assert after.learning_rate.tolist() == [0.25]
+    assert after.statistics is before.statistics
+    assert after.seeds is before.seeds
+    assert before.weights.tolist() == [1, 2]
+    assert before.learning_rate.tolist() == [0.5]
+
+
+def test_but_knows_no_other_names() -> None:
+    with pytest.raises(TypeError, match="wheights"):
+        state().but(wheights=floats(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [(state(), "weights"), (update(), "delta"), (Order("wait"), "kind"), (Span(0), "epoch")],
+)
+def test_messages_are_not_changed(message: object, name: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(message, name, np.zeros(2))
+
+
+def test_an_update_names_its_arrays() -> None:
+    arrays = update(0, 5, 6).arrays()
+    assert list(arrays) == ["delta", "statistics", "slots", "counters", "loss_scale", "seeds", "metrics"]
+    assert arrays["delta"].tolist() == [5, 6]
+
+
+def test_a_round_counts_the_samples_of_its_workers() -> None:
+    workers = (WorkerRecord(0, 3, 1, 0.1), WorkerRecord(1, 0, 0, 0.0), WorkerRecord(2, 4, 2, 0.2))
+    assert RoundRecord(0, 0, workers).samples == 7
+
+
+def test_a_span_is_a_whole_epoch_unless_told() -> None:
+    assert Span(4) == Span(epoch=4, begin=0, end=1, of=1, epochs=1)

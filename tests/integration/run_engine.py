@@ -1,0 +1,92 @@
+"""A script: trains an MLP with dropout and a CNN with BatchNorm on one engine and prints digests of all that they learned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+
+from small import digits  # noqa: E402  threads are set first
+
+from elephas_like import SparkModel  # noqa: E402
+
+layers = keras.layers
+
+
+def mlp() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 1)), layers.Flatten(), layers.Dense(24, "relu"), layers.Dropout(0.3), layers.Dense(10)]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+
+def cnn() -> keras.Model:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(6, 3),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+
+def digest(arrays: list) -> str:
+    found = hashlib.blake2b(digest_size=12)
+    for array in arrays:
+        found.update(str(np.asarray(array).dtype).encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def main(engine: str) -> None:
+    x, y = digits()
+    x, y = x[:500].reshape(-1, 8, 8, 1), y[:500]
+    rows = list(zip(x, y.tolist(), strict=True))
+    context = None
+    if engine != "in_process":
+        from pyspark import SparkConf, SparkContext
+
+        conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+        context = SparkContext("local[2]", "engines", conf=conf)
+        context.setLogLevel("ERROR")
+    for name, model in (("mlp", mlp()), ("cnn", cnn())):
+        fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16)
+        if context is None:
+            # Arrays are dealt like cards: these are the rows of two partitions, put where dealing gives them back.
+            halves = np.stack([np.arange(250), np.arange(250, 500)], axis=1).ravel()
+            history = fitted.fit(x[halves], y[halves], epochs=2, verbose=0, validation_split=0.1)
+        else:
+            history = fitted.fit(context.parallelize(rows, 2), epochs=2, verbose=0, validation_split=0.1)
+        answer = {
+            "model": name,
+            "weights": digest(model.get_weights()),
+            "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
+            "history": {key: values for key, values in history.history.items()},
+            "samples": [record.samples for record in history.rounds],
+        }
+        print(json.dumps(answer), flush=True)
+    if context is not None:
+        context.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,88 @@
+"""Runs a script in a fresh Python process: engines are compared, and clusters started, outside of pytest's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+class Script:
+    """A running script whose lines of JSON on stdout are its answers. A context manager that ends the process.
+
+    The process has a group of its own, with everything that it starts: it is ended as a whole, by its number.
+    """
+
+    def __init__(self, name: str, *arguments: str, scratch: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log = scratch / f"{Path(name).stem}-{'-'.join(arguments)}.log"
+        self._stderr = self.log.open("w")
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(HERE / name), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                if line.startswith("{"):
+                    self._lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._lines.append("")
+            self._changed.notify_all()
+
+    def answer(self, within: float = 240.0) -> dict:
+        """The next line of JSON."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._lines), within):
+                raise AssertionError(f"no answer in {within} s.\n{self._tail()}")
+            line = self._lines[0]
+            if not line:
+                raise AssertionError(f"the script ended with {self.process.wait()}.\n{self._tail()}")
+            del self._lines[0]
+        return json.loads(line)
+
+    def say(self, text: str) -> None:
+        """Writes a line to the script's stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def ended(self, within: float = 60.0) -> int:
+        """The exit status, once the script is done."""
+        return self.process.wait(within)
+
+    def _tail(self) -> str:
+        self._stderr.flush()
+        return self.log.read_text()[-6000:]
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._reader.join(5)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._stderr.close()

@@ -1,0 +1,21 @@
+"""Promise 2: the three engines give the same synchronous fit, to the last bit of weights and of optimizer variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scripts import Script
+
+
+def test_three_engines_give_the_same_bits(tmp_path: Path) -> None:
+    found: dict[str, dict[str, dict]] = {}
+    for engine in ("in_process", "server", "jobs"):
+        with Script("run_engine.py", engine, scratch=tmp_path) as script:
+            found[engine] = {name: script.answer() for name in ("mlp", "cnn")}
+            assert script.ended() == 0
+    for model in ("mlp", "cnn"):
+        expected = found["in_process"][model]
+        assert expected["model"] == model
+        assert found["server"][model] == expected
+        assert found["jobs"][model] == expected
+        assert sum(expected["samples"]) == 2 * 450

@@ -1,0 +1,170 @@
+"""Whole fits on Spark: modes, servers, engines and their choice, training data that is kept, what the UI says."""
+
+from __future__ import annotations
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+from small import classifier, digits, line, points, rows, trained
+
+import elephas_like
+from elephas_like import CapacityError, SparkModel
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "server", "parameter_server_mode": "http"},
+        {"engine": "server", "parameter_server_mode": "socket"},
+        {"engine": "jobs"},
+        {"engine": "server", "mode": "asynchronous", "parameter_server_mode": "http"},
+        {"engine": "server", "mode": "asynchronous", "parameter_server_mode": "socket"},
+        {"engine": "server", "mode": "hogwild", "parameter_server_mode": "http"},
+        {"engine": "server", "mode": "hogwild", "parameter_server_mode": "socket"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_training_reads_digits(sc, options: dict) -> None:
+    x, y = digits()
+    model = classifier()
+    before = model.get_weights()
+    rdd = sc.parallelize(rows(x[:1500], y[:1500]), 2)
+    history = SparkModel(model, 2, seed=3, batch_size=16, **options).fit(rdd, epochs=6, verbose=0)
+    accuracy = model.evaluate(x[1500:], y[1500:], verbose=0)[1]
+    assert accuracy > 0.8
+    assert history.history["accuracy"][-1] > 0.85
+    assert len(history.history["loss"]) == 6
+    assert trained(history) >= 6 * 1500
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_arrays_and_validation_data_and_split(sc) -> None:
+    x, y = digits()
+    model = classifier()
+    fitted = SparkModel(model, 2, seed=3, engine="server")
+    history = fitted.fit(x[:400], y[:400], epochs=1, verbose=0, validation_data=(x[1500:], y[1500:]))
+    assert history.history["val_accuracy"][0] == pytest.approx(model.evaluate(x[1500:], y[1500:], verbose=0)[1], abs=1e-6)
+    history = fitted.fit(x[:400], y[:400], epochs=1, verbose=0, validation_split=0.25)
+    assert trained(history) == 300
+    assert "val_loss" in history.history
+
+
+@pytest.mark.parametrize("engine", ["server", "jobs"])
+def test_validation_rdd_of_any_partitions_gives_keras_numbers(sc, engine: str) -> None:
+    x, y = digits()
+    model = classifier()
+    history = SparkModel(model, 2, seed=3, engine=engine).fit(
+        sc.parallelize(rows(x[:200], y[:200]), 2),
+        epochs=2,
+        verbose=0,
+        validation_data=sc.parallelize(rows(x[1500:], y[1500:]), 5),
+    )
+    loss, accuracy = model.evaluate(x[1500:], y[1500:], verbose=0)
+    assert history.history["val_loss"][-1] == pytest.approx(loss, rel=1e-5)
+    assert history.history["val_accuracy"][-1] == pytest.approx(accuracy, abs=1e-6)
+
+
+def test_auto_takes_the_server_where_workers_fit(sc, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "elephas_like")
+    SparkModel(line(), 2).fit(sc.parallelize(points(20), 2), verbose=0)
+    assert "engine='server': 2 workers fit in Spark's 2 slots" in caplog.text
+
+
+def test_auto_takes_jobs_where_workers_do_not_fit_and_says_why(sc, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "elephas_like")
+    history = SparkModel(line(), 3).fit(sc.parallelize(points(20), 3), verbose=0)
+    assert "engine='jobs': 3 workers do not fit in Spark's 2 slots at once" in caplog.text
+    assert len(history.rounds[0].workers) == 3
+
+
+def test_asynchronous_workers_that_do_not_fit_are_told(sc) -> None:
+    with pytest.raises(CapacityError, match="3 workers must run at the same time, and Spark has 2 slots"):
+        SparkModel(line(), 3, mode="asynchronous").fit(sc.parallelize(points(20), 3), verbose=0)
+
+
+def test_as_many_workers_as_partitions_and_slots(sc) -> None:
+    history = SparkModel(line()).fit(sc.parallelize(points(20), 5), verbose=0)
+    assert len(history.rounds[0].workers) == 2
+    history = SparkModel(line(), engine="jobs").fit(sc.parallelize(points(20), 5), verbose=0)
+    assert len(history.rounds[0].workers) == 5
+
+
+def test_driver_callbacks_see_and_change_the_fit(sc) -> None:
+    model = line(optimizer=keras.optimizers.SGD(0.5))
+    seen: list[float] = []
+
+    class Halves(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            seen.append(float(self.model.optimizer.learning_rate))
+            self.model.optimizer.learning_rate = seen[-1] / 2
+            self.model.stop_training = epoch == 2
+
+    history = SparkModel(model, 2, engine="server").fit(
+        sc.parallelize(points(20), 2), epochs=9, verbose=0, callbacks=[Halves()]
+    )
+    assert seen == [0.5, 0.25, 0.125]
+    assert len(history.history["loss"]) == 3
+
+
+@pytest.mark.parametrize("engine", ["server", "jobs"])
+def test_a_sharded_dataset_is_written_once_and_trained_on_twice(sc, scratch, engine: str) -> None:
+    written = sc.accumulator(0)
+
+    def counted(row: object) -> object:
+        written.add(1)
+        return row
+
+    with elephas_like.shard(sc.parallelize(points(30), 3).map(counted), 2) as dataset:
+        for _ in range(2):
+            history = SparkModel(line(), 2, engine=engine).fit(dataset, epochs=2, verbose=0)
+            assert trained(history) == 60
+        assert written.value == 30
+        assert list(scratch.rglob("elephas_like-*/worker-*"))
+    assert not list(scratch.rglob("elephas_like-*"))
+    with pytest.raises(ValueError, match="released"):
+        SparkModel(line(), 2).fit(dataset, verbose=0)
+
+
+def test_shuffled_shards_mix_sorted_labels(sc) -> None:
+    sorted_rows = [([float(label), 0.0], float(label)) for label in (0, 1) for _ in range(100)]
+    shares = []
+    for shuffle in (False, True):
+        with elephas_like.shard(sc.parallelize(sorted_rows, 2), 2, shuffle=shuffle, seed=5) as dataset:
+            shares.append(dataset.source.glom().map(lambda part: (len(part), sum(y for _, y in part))).collect())
+    assert shares[0] == [(100, 0.0), (100, 100.0)]
+    assert sum(count for count, _ in shares[1]) == 200
+    assert all(0.3 * count < ones < 0.7 * count for count, ones in shares[1])
+
+
+def test_sharded_arrays_and_a_wrong_number_of_workers(sc) -> None:
+    x, y = digits()
+    with elephas_like.shard(x[:100], 2, y[:100]) as dataset:
+        assert trained(SparkModel(classifier(), engine="server").fit(dataset, verbose=0)) == 100
+        with pytest.raises(ValueError, match="sharded for 2 workers, and num_workers is 3"):
+            SparkModel(classifier(), 3, engine="jobs").fit(dataset, verbose=0)
+
+
+@pytest.mark.parametrize("engine", ["server", "jobs"])
+def test_jobs_have_a_readable_group_and_description(sc, engine: str) -> None:
+    sc.setJobGroup("mine", "my own")
+    status = sc._jsc.sc().statusStore()
+    known = {int(job.jobId()) for job in _listed(status.jobsList(None))}
+    SparkModel(line(), 2, engine=engine).fit(sc.parallelize(points(20), 2), epochs=2, verbose=0)
+    jobs = [job for job in _listed(status.jobsList(None)) if int(job.jobId()) not in known]
+    groups = {job.jobGroup().get() for job in jobs if job.jobGroup().isDefined()}
+    described = [job.description().get() for job in jobs if job.description().isDefined()]
+    assert groups
+    assert all(group.startswith("elephas_like-") for group in groups)
+    assert any("line, 2 workers" in text for text in described)
+    if engine == "jobs":
+        assert any(text.endswith("epoch 2, round 1 of 1") for text in described)
+    assert sc.getLocalProperty("spark.jobGroup.id") == "mine"
+    sc.setLocalProperty("spark.jobGroup.id", None)
+    sc.setLocalProperty("spark.job.description", None)
+
+
+def _listed(jobs: object) -> list:
+    return [jobs.apply(index) for index in range(jobs.size())]

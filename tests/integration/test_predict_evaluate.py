@@ -1,0 +1,173 @@
+"""Predictions keep the order of the rows; evaluations are Keras' on the pooled rows."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+import numpy as np
+import pytest
+from small import classifier, digits, line, points, rows
+
+from elephas_like import SparkModel, WorkerError
+
+layers = keras.layers
+
+
+def parts_of(sc, rows: list, sizes: list[int]):
+    """An RDD of these rows in partitions of these sizes."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    shipped = sc.broadcast(rows)
+
+    def part(index: int, _: object):
+        return iter(shipped.value[ends[index] : ends[index + 1]])
+
+    return sc.parallelize(range(len(sizes)), len(sizes)).mapPartitionsWithIndex(part)
+
+
+def test_predictions_come_in_the_order_of_the_rows(sc) -> None:
+    x, _ = digits()
+    model = classifier()
+    # Partitions without rows, of one row, of more than sixteen batches, in the middle and at both ends.
+    rdd = parts_of(sc, list(x[:400]), [0, 1, 150, 0, 0, 248, 1, 0])
+    found = SparkModel(model, batch_size=8).predict(rdd)
+    np.testing.assert_allclose(found, model.predict(x[:400], verbose=0), atol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_predictions_as_an_rdd_run_when_they_are_asked_for(sc) -> None:
+    x, _ = digits()
+    model = classifier()
+    rdd = SparkModel(model).predict(parts_of(sc, list(x[:70]), [30, 0, 40]), collect=False)
+    assert rdd.getNumPartitions() == 3
+    assert rdd.glom().map(len).collect() == [30, 0, 40]
+    np.testing.assert_allclose(np.stack(rdd.collect()), model.predict(x[:70], verbose=0), atol=1e-6)
+
+
+def test_several_outputs(sc) -> None:
+    x, _ = digits()
+    given = keras.Input((64,))
+    model = keras.Model(given, [layers.Dense(3)(given), layers.Dense(2, name="two")(given)])
+    model.compile("sgd", "mse")
+    rdd = parts_of(sc, list(x[:40]), [15, 25])
+    for found, expected in zip(SparkModel(model).predict(rdd), model.predict(x[:40], verbose=0), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    first = SparkModel(model).predict(rdd, collect=False).first()
+    assert [part.shape for part in first] == [(3,), (2,)]
+
+
+def test_named_outputs_and_named_inputs(sc) -> None:
+    x, _ = digits()
+    one, other = keras.Input((60,), name="one"), keras.Input((4,), name="other")
+    model = keras.Model(
+        {"one": one, "other": other}, {"sum": layers.Add(name="sum")([layers.Dense(2)(one), layers.Dense(2)(other)])}
+    )
+    model.compile("sgd", "mse")
+    rdd = parts_of(sc, [{"other": row[60:], "one": row[:60]} for row in x[:20]], [5, 15])
+    expected = model.predict({"one": x[:20, :60], "other": x[:20, 60:]}, verbose=0)
+    found = SparkModel(model).predict(rdd)
+    assert list(found) == ["sum"]
+    np.testing.assert_allclose(found["sum"], expected["sum"], atol=1e-6)
+
+
+def test_text_is_predicted(sc) -> None:
+    words = layers.TextVectorization(output_mode="count", max_tokens=8)
+    words.adapt(["spark is fast", "keras is simple"])
+    model = keras.Sequential([keras.Input((), dtype="string"), words, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    texts = ["spark is simple", "keras", "fast fast fast", "", "unknown"]
+    found = SparkModel(model).predict(parts_of(sc, texts, [2, 0, 3]))
+    expected = model.predict(keras.ops.convert_to_tensor(texts, "string"), verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_no_rows_give_no_predictions(sc) -> None:
+    assert len(SparkModel(line()).predict(sc.parallelize([], 3))) == 0
+
+
+def test_a_model_is_built_once_per_python_worker(sc) -> None:
+    model = line()
+    name = f"built-{os.getpid()}"
+
+    class Noticed(layers.Layer):
+        """Counts how often it is made in this process."""
+
+        def __init__(self, **options: object) -> None:
+            super().__init__(**options)
+            os.environ[name] = str(int(os.environ.get(name, "0")) + 1)
+
+        def call(self, x):
+            return x
+
+    model = keras.Sequential([keras.Input((2,)), Noticed(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    fitted = SparkModel(model)
+    rdd = sc.parallelize([x for x, _ in points(40)], 8)
+    for _ in range(3):
+        fitted.predict(rdd)
+
+    def made(_: object):
+        return [(os.getpid(), int(os.environ.get(name, "0")))]
+
+    counted = dict(sc.parallelize(range(8), 8).mapPartitions(made).collect())
+    # Loading a model may make a layer more than once; 3 predictions of 8 partitions would make it 24 times.
+    assert max(counted.values()) in (1, 2)
+    before = fitted.predict(rdd)
+    model.set_weights([w + 1 for w in model.get_weights()])
+    assert np.abs(fitted.predict(rdd) - before).max() > 0.1  # other weights are another model
+
+
+def test_an_rdd_is_evaluated_as_keras_evaluates_its_rows_together(sc) -> None:
+    x, y = digits()
+    x, y = x[:300], np.eye(10, dtype="float32")[y[:300]]
+    weights = np.random.default_rng(0).uniform(0.1, 2, 300).astype("float32")
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(10, "softmax")])
+    model.compile(
+        "adam",
+        "categorical_crossentropy",
+        metrics=["accuracy", keras.metrics.F1Score(average=None)],
+        weighted_metrics=[keras.metrics.AUC(name="auc"), keras.metrics.CategoricalAccuracy(name="weighted_accuracy")],
+    )
+    model.fit(x[:100], y[:100], verbose=0)
+    fitted = SparkModel(model, batch_size=16)
+    triples = [(a, b, float(c)) for a, b, c in zip(x, y, weights, strict=True)]
+    for sizes in ([100, 0, 150, 1, 49], [300]):
+        found = fitted.evaluate(parts_of(sc, triples, sizes), return_dict=True)
+        expected = model.evaluate(x, y, sample_weight=weights, batch_size=16, return_dict=True, verbose=0)
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(np.asarray(found[name]), np.asarray(value), atol=1e-5, err_msg=name)
+        assert np.asarray(found["f1_score"]).shape == (10,)
+    plain = fitted.evaluate(parts_of(sc, list(zip(x, y, strict=True)), [120, 180]))
+    expected = model.evaluate(x, y, batch_size=16, verbose=0)
+    for ours, theirs in zip(plain, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=1e-5)
+
+
+def test_a_loss_alone_is_a_number_and_no_rows_are_refused(sc) -> None:
+    model = line()
+    x, y = np.array([x for x, _ in points(30)], "float32"), np.array([[y] for _, y in points(30)], "float32")
+    found = SparkModel(model).evaluate(sc.parallelize(points(30), 4))
+    assert found == pytest.approx(model.evaluate(x, y, verbose=0), rel=1e-5)
+    with pytest.raises(ValueError, match="no rows to evaluate"):
+        SparkModel(model).evaluate(sc.parallelize([], 2))
+
+
+def test_evaluating_leaves_the_model_as_it_was(sc) -> None:
+    x, y = digits()
+    model = classifier()
+    model.fit(x[:100], y[:100], verbose=0)
+    before = [variable.numpy().copy() for variable in (*model.variables, *model.optimizer.variables)]
+    SparkModel(model).evaluate(sc.parallelize(rows(x[:60], y[:60]), 2))
+    after = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_that_cannot_be_predicted_or_evaluated_say_where(sc) -> None:
+    with pytest.raises(WorkerError, match=r"row 2: .*expected shape \(2,\), got \(3,\)") as caught:
+        SparkModel(line()).predict(sc.parallelize([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0, 3.0]], 1))
+    assert "at org.apache" not in str(caught.value)
+    with pytest.raises(WorkerError, match=r"partition 0, row 0: expected a pair"):
+        SparkModel(line()).evaluate(sc.parallelize([1.0, 2.0], 1))

@@ -1,0 +1,829 @@
+"""SparkModel without Spark: what a user types, against what Keras does and against laws worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+from elephas_like import (
+    AsynchronousSparkModel,
+    Average,
+    DataError,
+    ElephasError,
+    NonFiniteError,
+    SparkModel,
+    load_spark_model,
+)
+from elephas_like.core.types import Role
+from elephas_like.trainer.state import Variables
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(50, 4)).astype("float32")
+Y = (X.sum(axis=1, keepdims=True) + RANDOM.normal(0, 0.1, (50, 1))).astype("float32")
+LABELS = (Y[:, 0] > 0).astype("int64")
+
+
+def mlp(optimizer: object = "adam", *, hidden: tuple[keras.layers.Layer, ...] = (), **compiled: object) -> keras.Model:
+    """A regression of 4 numbers with one hidden layer; the same weights each time."""
+    keras.utils.set_random_seed(3)
+    dense = keras.layers.Dense(6, activation="tanh")
+    model = keras.Sequential([keras.Input((4,)), dense, *hidden, keras.layers.Dense(1)])
+    model.compile(**({"optimizer": optimizer, "loss": "mse"} | compiled))
+    return model
+
+
+def classifier(optimizer: object = "adam") -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "tanh"), keras.layers.Dense(2, "softmax")])
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def spark(model: keras.Model, num_workers: int | None = 1, **options: object) -> SparkModel:
+    return SparkModel(model, num_workers, **({"engine": "in_process", "batch_size": 8, "seed": 5} | options))
+
+
+def fitted(model: keras.Model, num_workers: int = 1, *, options: dict | None = None, **fit: object) -> SparkModel:
+    spark_model = spark(model, num_workers, **(options or {}))
+    spark_model.fit(**({"data": X, "y": Y, "verbose": 0} | fit))
+    return spark_model
+
+
+def state(model: keras.Model) -> dict[str, np.ndarray]:
+    return Variables(model).read().parts()
+
+
+def assert_states_close(ours: keras.Model, theirs: keras.Model, atol: float) -> None:
+    here, there = state(ours), state(theirs)
+    for role in Role:
+        if atol == 0:
+            np.testing.assert_array_equal(here[role.value], there[role.value], err_msg=role.value)
+        else:
+            np.testing.assert_allclose(here[role.value], there[role.value], atol=atol, rtol=0, err_msg=role.value)
+
+
+# One worker with `average`: what Keras' fit does.
+
+
+def several() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    one, two = keras.Input((4,), name="one"), keras.Input((1,), name="two")
+    hidden = keras.layers.Dense(3, "tanh")(keras.layers.Concatenate()([one, two]))
+    outputs = {"a": keras.layers.Dense(1, name="a")(hidden), "b": keras.layers.Dense(1, name="b")(hidden)}
+    model = keras.Model({"one": one, "two": two}, outputs)
+    model.compile("adam", {"a": "mse", "b": "mae"}, loss_weights={"a": 1.0, "b": 0.5}, metrics={"b": ["mse"]})
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], keras.Model], dict[str, object]]] = {
+    "adam": (lambda: mlp(metrics=["mae"]), {"data": X, "y": Y}),
+    "momentum": (lambda: mlp(keras.optimizers.SGD(0.05, momentum=0.9)), {"data": X, "y": Y}),
+    "dropout": (lambda: mlp(hidden=(keras.layers.Dropout(0.4), keras.layers.GaussianNoise(0.1))), {"data": X, "y": Y}),
+    "batch normalization": (lambda: mlp(hidden=(keras.layers.BatchNormalization(),)), {"data": X, "y": Y}),
+    "accumulation": (lambda: mlp(keras.optimizers.Adam(gradient_accumulation_steps=2)), {"data": X, "y": Y}),
+    "moving average": (lambda: mlp(keras.optimizers.SGD(0.05, use_ema=True)), {"data": X, "y": Y}),
+    "sample weights": (
+        lambda: mlp(metrics=["mae"], weighted_metrics=["mse"]),
+        {"data": X, "y": Y, "sample_weight": np.linspace(0, 2, 50)},
+    ),
+    "class weights": (classifier, {"data": X, "y": LABELS, "class_weight": {0: 3.0}}),
+    "dicts": (several, {"data": {"one": X, "two": Y}, "y": {"a": Y, "b": -Y}}),
+    "pandas": (mlp, {"data": pd.DataFrame(X), "y": pd.Series(Y[:, 0])}),
+    "run eagerly": (lambda: mlp("sgd", run_eagerly=True), {"data": X, "y": Y}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_worker_is_keras_fit(name: str) -> None:
+    make, data = MODELS[name]
+    ours, theirs = make(), make()
+    history = spark(ours).fit(**data, epochs=3, shuffle=False, verbose=0)
+    given = {"x" if argument == "data" else argument: value for argument, value in data.items()}
+    expected = theirs.fit(**given, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    assert_states_close(ours, theirs, atol=1e-6)
+    assert history.history.keys() == expected.history.keys()
+    for metric, values in expected.history.items():
+        assert history.history[metric] == pytest.approx(values, abs=1e-5), metric
+    assert history.epoch == expected.epoch
+
+
+def test_fit_again_goes_on_from_the_trained_state_and_so_does_the_model_s_own_fit() -> None:
+    ours, theirs = mlp(hidden=(keras.layers.Dropout(0.3),)), mlp(hidden=(keras.layers.Dropout(0.3),))
+    spark_model = spark(ours)
+    for _ in range(2):
+        spark_model.fit(X, Y, epochs=2, shuffle=False, verbose=0)
+    theirs.fit(X, Y, batch_size=8, epochs=4, shuffle=False, verbose=0)
+    assert_states_close(ours, theirs, atol=1e-6)
+    assert int(ours.optimizer.iterations) == 4 * 7
+    for model in (ours, theirs):
+        model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    assert_states_close(ours, theirs, atol=1e-6)
+    assert [len(history["loss"]) for history in spark_model.training_histories] == [2, 2]
+
+
+def test_layers_adapted_to_other_rows_between_two_fits_are_not_taken_for_the_old_ones() -> None:
+    normalizes = [keras.layers.Normalization(), keras.layers.Normalization()]
+    for normalize in normalizes:
+        normalize.adapt(X)
+    ours, theirs = (keras.Sequential([keras.Input((4,)), n, keras.layers.Dense(1)]) for n in normalizes)
+    theirs.set_weights(ours.get_weights())
+    for model in (ours, theirs):
+        model.compile("sgd", "mse")
+    spark_model = spark(ours)
+    for rows in (X, 3 * X + 1):
+        for normalize in normalizes:
+            normalize.adapt(rows)
+        spark_model.fit(X, Y, shuffle=False, verbose=0)
+        theirs.make_train_function(force=True)  # Keras itself would take them for the old ones
+        theirs.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    assert_states_close(ours, theirs, atol=1e-6)
+
+
+def test_text_is_trained_on() -> None:
+    words = np.array(["red green", "blue", "green blue", "red"] * 5)
+    target = np.array([0.0, 1.0, 2.0, 3.0] * 5, "float32")
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        vectorize = keras.layers.TextVectorization(output_mode="multi_hot")
+        vectorize.adapt(words)
+        model = keras.Sequential([keras.Input((), dtype="string"), vectorize, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    ours, theirs = make(), make()
+    spark(ours).fit(words, target, epochs=2, shuffle=False, verbose=0)
+    theirs.fit(tf.constant(words), target, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert_states_close(ours, theirs, atol=1e-6)
+
+
+# Several workers: laws.
+
+
+@pytest.mark.parametrize("strategy", ["average", Average()])
+def test_averaging_two_workers_every_batch_is_one_gradient_of_both_batches(strategy: object) -> None:
+    """Rows are dealt like cards, so batch i of both workers is batch i of twice the size; SGD is linear in gradients."""
+    ours, theirs = mlp(keras.optimizers.SGD(0.05)), mlp(keras.optimizers.SGD(0.05))
+    options = {"strategy": strategy, "frequency": "batch", "batch_size": 4}
+    fitted(ours, 2, options=options, data=X[:48], y=Y[:48], epochs=3, shuffle=False)
+    theirs.fit(X[:48], Y[:48], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    np.testing.assert_allclose(state(ours)["weights"], state(theirs)["weights"], atol=1e-6)
+
+
+def bits() -> tuple[keras.Model, np.ndarray, np.ndarray]:
+    """A model that is 0 and stays so, and targets 2^row: a sum of losses says which rows went into it."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+    model.compile(keras.optimizers.SGD(0.0), "mae")
+    return model, X[:20], (2.0 ** np.arange(20)).astype("float32")[:, None]
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "frequency", "batch_size"),
+    [(1, "auto", 3), (3, "auto", 1), (3, "epoch", 4), (7, "batch", 2), (2, 3, 3), (25, "auto", 8), (4, "fit", 32)],
+)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_row_is_trained_on_once_an_epoch(num_workers, frequency, batch_size, shuffle) -> None:
+    model, x, y = bits()
+    options = {"frequency": frequency, "batch_size": batch_size, "strategy": "average"}
+    history = spark(model, num_workers, **options).fit(x, y, epochs=2, verbose=0, shuffle=shuffle)
+    assert [round(loss * 20) for loss in history.history["loss"]] == [2**20 - 1] * len(history.history["loss"])
+    assert sum(record.samples for record in history.rounds) == 40
+
+
+def test_validation_rows_are_an_exact_seeded_share_that_is_never_trained_on() -> None:
+    def masks(seed: int) -> tuple[set[int], set[int]]:
+        model, x, y = bits()
+        history = spark(model, 2, seed=seed).fit(x, y, epochs=3, validation_split=0.25, verbose=0).history
+        trained = {round(loss * 16) for loss in history["loss"]}
+        held_out = {round(loss * 4) for loss in history["val_loss"]}
+        assert len(trained) == len(held_out) == 1
+        return trained, held_out
+
+    trained, held_out = masks(seed=1)
+    assert (trained.copy().pop().bit_count(), held_out.copy().pop().bit_count()) == (16, 4)
+    assert trained.copy().pop() ^ held_out.copy().pop() == 2**20 - 1
+    assert masks(seed=1) == (trained, held_out)
+    assert masks(seed=2) != (trained, held_out)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
+    def weights(seed: int | None) -> bytes:
+        model = mlp(hidden=(keras.layers.Dropout(0.3),))
+        fitted(model, 3, options={"seed": seed}, epochs=2)
+        return b"".join(part.tobytes() for part in state(model).values())
+
+    assert weights(1) == weights(1)
+    assert weights(1) != weights(2)
+    assert weights(None) == weights(None)  # the seed is drawn after keras.utils.set_random_seed
+
+
+def test_optimizer_state_is_averaged_kept_or_reset() -> None:
+    found = {}
+    for treatment in ("average", "per_worker", "reset"):
+        model = mlp(keras.optimizers.SGD(0.01, momentum=0.9))
+        fitted(model, 2, options={"optimizer_state": treatment, "strategy": "average"}, epochs=2)
+        found[treatment] = state(model)
+    assert found["average"]["slots"].any()
+    assert not found["reset"]["slots"].any()
+    assert len({part["weights"].tobytes() for part in found.values()}) == 3
+
+
+def test_a_batch_over_all_workers_is_split_among_them() -> None:
+    """20 rows, 4 workers of 5, a global batch of 8: batches of 2, so 3 steps each."""
+    model, x, y = bits()
+    history = spark(model, 4, frequency="epoch").fit(x, y, global_batch_size=8, verbose=0)
+    assert [record.steps for record in history.rounds[0].workers] == [3, 3, 3, 3]
+
+
+class Counting(keras.Model):
+    """Says so in the log whenever Python runs its train step: once a trace."""
+
+    def train_step(self, data):
+        logging.getLogger("traces").warning("traced")
+        return super().train_step(data)
+
+
+def test_eight_workers_and_two_fits_cost_one_trace(caplog: pytest.LogCaptureFixture) -> None:
+    inputs = keras.Input((4,))
+    model = Counting(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse")
+    spark_model = spark(model, 8, batch_size=2)
+    for _ in range(2):
+        spark_model.fit(X, Y, epochs=3, verbose=0)
+    assert [record.message for record in caplog.records if record.name == "traces"] == ["traced"]
+
+
+# Real data.
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    x, y = load_digits(return_X_y=True)
+    return (x / 16).astype("float32"), y
+
+
+def digits_model(optimizer: object = "adam") -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mode": "asynchronous"},
+        {"mode": "asynchronous", "strategy": "downpour", "frequency": "batch"},
+        {"mode": "hogwild", "frequency": "batch"},
+    ],
+)
+def test_every_mode_learns_digits(digits, options: dict[str, object]) -> None:
+    x, y = digits
+    model = digits_model(keras.optimizers.SGD(0.1) if "strategy" in options or "frequency" in options else "adam")
+    spark_model = spark(model, 4, batch_size=16, **options)
+    history = spark_model.fit(x[:1500], y[:1500], epochs=6, validation_data=(x[1500:], y[1500:]), verbose=0)
+    assert len(history.history["loss"]) == len(history.history["val_accuracy"]) == 6
+    assert history.history["val_accuracy"][-1] > 0.8  # 0.86 to 0.89, of ten classes
+    assert sum(record.samples for record in history.rounds) >= 6 * 1500
+
+
+def test_an_asynchronous_run_repeats_itself_for_the_same_seed() -> None:
+    def weights() -> bytes:
+        model = mlp()
+        fitted(model, 3, options={"mode": "asynchronous"}, epochs=2)
+        return state(model)["weights"].tobytes()
+
+    assert weights() == weights()
+
+
+# History.
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_loss_and_metrics_are_those_of_the_weighted_rows_together(num_workers: int) -> None:
+    """Nothing moves at a learning rate of 0, so the epoch's metrics are Keras' evaluation of all rows."""
+    model = mlp(keras.optimizers.SGD(0.0), metrics=["mae"], weighted_metrics=["mse"])
+    weights = np.linspace(0, 3, 50).astype("float32")
+    history = spark(model, num_workers).fit(X, Y, sample_weight=weights, epochs=2, verbose=0)
+    expected = model.evaluate(X, Y, sample_weight=weights, return_dict=True, verbose=0)
+    for epoch in range(2):
+        assert {metric: values[epoch] for metric, values in history.history.items()} == pytest.approx(
+            expected, abs=1e-5
+        )
+
+
+def test_auc_is_that_of_the_rows_together() -> None:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", metrics=["auc", keras.metrics.Precision(name="p")])
+    history = spark(model, 3).fit(X, LABELS[:, None], validation_data=(X[:21], LABELS[:21, None]), verbose=0).history
+    expected = model.evaluate(X, LABELS[:, None], return_dict=True, verbose=0)
+    held = model.evaluate(X[:21], LABELS[:21, None], return_dict=True, verbose=0)
+    expected |= {f"val_{metric}": value for metric, value in held.items()}
+    assert {metric: values[-1] for metric, values in history.items()} == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_validation_data_is_scored_whole_by_the_state_at_the_epoch_s_end(weighted: bool) -> None:
+    model = mlp(metrics=["mae"])
+    weights = (np.linspace(0, 2, 11).astype("float32"),) if weighted else ()
+    spark_model = spark(model, 3)
+    history = spark_model.fit(X, Y, epochs=2, validation_data=(X[:11], Y[:11], *weights), verbose=0)
+    expected = spark_model.master_network.evaluate(
+        X[:11], Y[:11], sample_weight=weights[0] if weights else None, return_dict=True, verbose=0
+    )
+    found = {metric: history.history[f"val_{metric}"][-1] for metric in expected}
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("validation", [{"validation_data": (X[:9], LABELS[:9])}, {"validation_split": 0.2}])
+def test_class_weights_do_not_weigh_validation_rows(validation: dict[str, object]) -> None:
+    """As in Keras. A constant model's loss over any rows is log 2, unless rows are weighed."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax", kernel_initializer="zeros")(inputs))
+    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+    history = spark(model, 2).fit(X, LABELS, class_weight={0: 5.0, 1: 2.0}, verbose=0, **validation).history
+    weights = np.where(LABELS == 0, 5.0, 2.0)
+    assert history["val_loss"] == pytest.approx([math.log(2)], abs=1e-5)
+    if "validation_data" in validation:
+        assert history["loss"] == pytest.approx([math.log(2) * weights.mean()], abs=1e-5)
+
+
+@pytest.mark.parametrize(("frequency", "expected"), [(1, 4), (2, 2), ([1, 4], 2), (3, 1)])
+def test_validation_happens_after_the_epochs_that_were_asked_for(frequency: object, expected: int) -> None:
+    history = spark(mlp(), 2).fit(X, Y, epochs=4, validation_split=0.2, validation_freq=frequency, verbose=0)
+    assert len(history.history["val_loss"]) == expected
+
+
+def test_rounds_tell_who_trained_what() -> None:
+    """50 rows over 3 workers: 17, 17, 16, so 5, 5, 4 batches of 4; two steps a round of the largest make 3 rounds."""
+    model = mlp(keras.optimizers.SGD(0.0))
+    history = spark(model, 3, batch_size=4, frequency=2).fit(X, Y, epochs=2, shuffle=False, verbose=0)
+    assert [(record.round, record.epoch) for record in history.rounds] == [(i, i // 3) for i in range(6)]
+    steps = [[worker.steps for worker in record.workers] for record in history.rounds]
+    assert steps == [[1, 1, 1], [2, 2, 1], [2, 2, 2]] * 2
+    samples = [[worker.samples for worker in record.workers] for record in history.rounds]
+    assert samples == [[4, 4, 4], [8, 8, 4], [5, 5, 8]] * 2
+    assert [[worker.worker for worker in record.workers] for record in history.rounds] == [[0, 1, 2]] * 6
+    pooled = sum(record.loss * record.samples for record in history.rounds[:3]) / 50
+    assert pooled == pytest.approx(history.history["loss"][0], abs=1e-6)
+
+
+def test_initial_epoch_counts_on() -> None:
+    history = spark(mlp(), 2).fit(X, Y, epochs=4, initial_epoch=2, verbose=0)
+    assert history.epoch == [2, 3]
+    assert spark(mlp(), 2).fit(X, Y, epochs=2, initial_epoch=2, verbose=0).history == {}
+
+
+# Callbacks on the driver.
+
+
+class Recorder(keras.callbacks.Callback):
+    """The state after each epoch, and the logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[dict[str, np.ndarray]] = []
+        self.logs: list[dict[str, float]] = []
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.states.append(state(self.model))
+        self.logs.append(dict(logs))
+
+
+def up_and_down(epoch: int) -> float:
+    """A learning rate that descends for three epochs and climbs afterwards."""
+    return 0.05 if epoch < 3 else -0.05
+
+
+def test_early_stopping_restores_the_best_epoch_s_weights() -> None:
+    recorder = Recorder()
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(up_and_down),
+        recorder,
+        keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True),
+    ]
+    model = mlp(keras.optimizers.SGD())
+    spark_model = spark(model, 2, frequency="epoch")
+    history = spark_model.fit(X, Y, epochs=20, validation_split=0.2, callbacks=callbacks, verbose=0).history
+    best = int(np.argmin(history["val_loss"]))
+    assert len(history["val_loss"]) == best + 3 < 20
+    np.testing.assert_array_equal(state(model)["weights"], recorder.states[best]["weights"])
+    assert not np.array_equal(state(model)["weights"], recorder.states[-1]["weights"])
+
+
+def test_a_checkpoint_is_the_whole_model_with_its_optimizer(tmp_path: Path) -> None:
+    recorder = Recorder()
+    checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}-{loss:.2f}.keras"))
+    fitted(mlp(), 2, epochs=3, callbacks=[recorder, checkpoint])
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"{i + 1}-{log['loss']:.2f}.keras" for i, log in enumerate(recorder.logs)]
+    for file, expected in zip(files, recorder.states, strict=True):
+        loaded = state(keras.saving.load_model(file))
+        assert loaded["slots"].any()
+        for role, part in expected.items():
+            np.testing.assert_array_equal(loaded[role], part, err_msg=role)
+
+
+class Interruption(keras.callbacks.Callback):
+    def __init__(self, epoch: int, error: BaseException) -> None:
+        super().__init__()
+        self.epoch, self.error = epoch, error
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        if epoch == self.epoch:
+            raise self.error
+
+
+def test_an_interrupted_fit_goes_on_from_its_backup_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    def backup() -> keras.callbacks.Callback:
+        return keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), double_checkpoint=False)
+
+    options = {"strategy": "average"}
+    undisturbed, again = mlp(), mlp()
+    fitted(undisturbed, 2, options=options, epochs=4)
+    with pytest.raises(RuntimeError, match="power cut"):
+        fitted(mlp(), 2, options=options, epochs=4, callbacks=[backup(), Interruption(1, RuntimeError("power cut"))])
+    history = spark(again, 2, **options).fit(X, Y, epochs=4, callbacks=[backup()], verbose=0)
+    assert history.epoch == [2, 3]
+    assert_states_close(again, undisturbed, atol=0)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 * (epoch + 1)),
+        lambda: keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=1e3),
+    ],
+)
+def test_workers_train_with_the_learning_rate_that_callbacks_set(callback) -> None:
+    ours, theirs = mlp("sgd"), mlp("sgd")
+    history = spark(ours).fit(X, Y, epochs=4, shuffle=False, callbacks=[callback()], verbose=0).history
+    expected = theirs.fit(X, Y, batch_size=8, epochs=4, shuffle=False, callbacks=[callback()], verbose=0).history
+    assert history["learning_rate"] == pytest.approx(expected["learning_rate"])
+    assert len(set(history["learning_rate"])) > 2
+    assert_states_close(ours, theirs, atol=1e-6)
+
+
+def test_csv_logger_writes_the_history(tmp_path: Path) -> None:
+    logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    history = spark(mlp(metrics=["mae"]), 2).fit(X, Y, epochs=3, callbacks=[logger], verbose=0).history
+    with open(tmp_path / "log.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["epoch"] for row in found] == ["0", "1", "2"]
+    for metric, values in history.items():
+        assert [float(row[metric]) for row in found] == pytest.approx(values)
+
+
+def test_tensorboard_is_told_the_metrics_of_each_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard's callback needs the tensorboard package")
+    board = keras.callbacks.TensorBoard(str(tmp_path), histogram_freq=1)
+    history = spark(mlp(), 2).fit(X, Y, epochs=3, validation_split=0.2, callbacks=[board], verbose=0).history
+
+    def scalars(run: str) -> Iterator[float]:
+        for file in (tmp_path / run).glob("events*"):
+            for record in tf.data.TFRecordDataset(str(file)):
+                for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
+                    if value.tag == "epoch_loss":
+                        yield float(tf.make_ndarray(value.tensor))
+
+    assert list(scalars("train")) == pytest.approx(history["loss"])
+    assert list(scalars("validation")) == pytest.approx(history["val_loss"])
+
+
+def test_terminate_on_nan_ends_the_training_with_the_last_good_weights() -> None:
+    broken = np.where(np.arange(50)[:, None] == 49, np.nan, X)
+    model = mlp("sgd")
+    with pytest.warns(UserWarning, match="TerminateOnNaN"):
+        history = spark(model, 2, frequency=1).fit(
+            broken, Y, epochs=5, shuffle=False, callbacks=[keras.callbacks.TerminateOnNaN()], verbose=0
+        )
+    assert history.epoch == [0]
+    assert np.isfinite(state(model)["weights"]).all()
+
+
+def test_lambda_callbacks_are_called_around_epochs_and_training() -> None:
+    called: list[str] = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: called.append("begin"),
+        on_epoch_begin=lambda epoch, logs: called.append(f"epoch {epoch}"),
+        on_epoch_end=lambda epoch, logs: called.append(f"over {sorted(logs)}"),
+        on_train_end=lambda logs: called.append(f"end {sorted(logs)}"),
+    )
+    fitted(mlp(), 2, epochs=2, validation_split=0.2, callbacks=callback)
+    logs = "['loss', 'val_loss']"
+    assert called == ["begin", "epoch 0", f"over {logs}", "epoch 1", f"over {logs}", f"end {logs}"]
+
+
+def test_a_callback_with_batch_hooks_is_refused_before_anything_starts() -> None:
+    callback = keras.callbacks.ModelCheckpoint("never.keras", save_freq=10)
+    with pytest.raises(ValueError, match=r"ModelCheckpoint\(save_freq=10\).*worker_callbacks"):
+        fitted(mlp(), 2, callbacks=[callback])
+
+
+class Batches(keras.callbacks.Callback):
+    """Writes down that it was called, on the worker."""
+
+    def __init__(self, path: Path, raise_at: int | None = None) -> None:
+        super().__init__()
+        self.path, self.raise_at = str(path), raise_at
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{batch}\n")
+        with open(self.path, encoding="utf-8") as file:
+            if len(file.readlines()) == self.raise_at:
+                raise KeyboardInterrupt
+
+
+def test_worker_callbacks_are_called_for_the_batches_of_each_worker(tmp_path: Path) -> None:
+    plain, watched = mlp(), mlp()
+    fitted(plain, 2, epochs=2)
+    fitted(watched, 2, epochs=2, worker_callbacks=[Batches(tmp_path / "batches")])
+    found = sorted((tmp_path / "batches").read_text().split())
+    assert found == sorted(["0", "1", "2", "3"] * 2 * 2)  # 25 rows a worker make 4 batches of 8
+    assert_states_close(watched, plain, atol=0)
+
+
+# What goes wrong.
+
+
+def test_ctrl_c_in_a_callback_leaves_the_last_finished_round() -> None:
+    model, recorder = mlp(), Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        fitted(model, 2, epochs=5, callbacks=[recorder, Interruption(1, KeyboardInterrupt())])
+    assert len(recorder.states) == 2
+    for role, part in recorder.states[-1].items():
+        np.testing.assert_array_equal(state(model)[role], part, err_msg=role)
+    assert recorder.states[0]["counters"] < recorder.states[1]["counters"]
+
+
+def test_ctrl_c_within_a_round_leaves_the_round_before(tmp_path: Path) -> None:
+    model, recorder = mlp(), Recorder()
+    batches = Batches(tmp_path / "batches", raise_at=11)  # 8 batches an epoch
+    options = {"frequency": "epoch"}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(model, 2, options=options, epochs=5, callbacks=[recorder], worker_callbacks=[batches])
+    assert len(recorder.states) == 1
+    for role, part in recorder.states[0].items():
+        np.testing.assert_array_equal(state(model)[role], part, err_msg=role)
+
+
+class Refusing(keras.Model):
+    def train_step(self, data):
+        raise ValueError("seventeen is not a number I like")
+
+
+def test_an_exception_in_the_user_s_code_on_a_worker_reaches_the_user_and_the_next_fit_is_ordinary() -> None:
+    inputs = keras.Input((4,))
+    model = Refusing(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="seventeen"):
+        fitted(model, 2)
+    assert len(fitted(mlp(), 2).training_histories) == 1
+
+
+def test_an_exception_in_a_loss_reaches_the_user() -> None:
+    def loss(y_true, y_pred):
+        raise ValueError(f"no loss for {y_pred.shape[-1]} outputs")
+
+    with pytest.raises(ValueError, match="no loss for 1 outputs"):
+        fitted(mlp(loss=loss), 2)
+
+
+BROKEN = np.where(np.arange(50)[:, None] == 1, np.nan, X)  # a row of worker 1's
+
+
+def test_nan_is_raised_with_worker_and_round() -> None:
+    with pytest.raises(NonFiniteError, match=r"worker 1 .*round 0.*on_nan='drop'"):
+        fitted(mlp("sgd"), 2, data=BROKEN, shuffle=False)
+
+
+def test_updates_with_nan_are_dropped_and_counted_where_asked_for() -> None:
+    """Worker 1's first batch alone is lost: what is left is trained by worker 0 and worker 1's later batches."""
+    model = mlp("sgd")
+    spark_model = spark(model, 2, on_nan="drop", frequency=1, strategy="average")
+    history = spark_model.fit(BROKEN, Y, shuffle=False, verbose=0)
+    assert np.isfinite(state(model)["weights"]).all()
+    dropped = [[worker.dropped for worker in record.workers] for record in history.rounds]
+    assert dropped == [[0, 1], [0, 0], [0, 0], [0, 0]]
+    assert math.isfinite(history.history["loss"][0])
+
+
+# Arguments.
+
+
+def uncompiled() -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+
+CONSTRUCTOR = [
+    (lambda: SparkModel(uncompiled()), ValueError, "not compiled.*model.compile"),
+    (lambda: SparkModel("model.keras"), TypeError, "keras.Model; got builtins.str"),
+    (lambda: SparkModel(mlp(), mode="async"), ValueError, "'synchronous', 'asynchronous', 'hogwild'; got 'async'"),
+    (
+        lambda: SparkModel(mlp(), frequency="epochs"),
+        ValueError,
+        "'auto', 'epoch', 'batch', 'fit'.*Did you mean 'epoch'",
+    ),
+    (lambda: SparkModel(mlp(), frequency=0), ValueError, "frequency must be a whole number of at least 1; got 0"),
+    (lambda: SparkModel(mlp(), strategy="nestrov"), ValueError, "'average', .*'nesterov'.*got 'nestrov'"),
+    (lambda: SparkModel(mlp(), strategy=tf.distribute.get_strategy()), TypeError, "tf.distribute.*how the weights"),
+    (lambda: SparkModel(mlp(), strategy=1), TypeError, "Strategy object; got int"),
+    (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'in_process'; got 'spark'"),
+    (lambda: SparkModel(mlp(), optimizer_state="mean"), ValueError, "'average', 'per_worker', 'reset'; got 'mean'"),
+    (lambda: SparkModel(mlp(), on_nan="ignore"), ValueError, "'raise', 'drop'; got 'ignore'"),
+    (lambda: SparkModel(mlp(), parameter_server_mode="ftp"), ValueError, "'http', 'socket'; got 'ftp'"),
+    (lambda: SparkModel(mlp(), 0), ValueError, "num_workers must be a whole number of at least 1; got 0"),
+    (lambda: SparkModel(mlp(), batch_size=0), ValueError, "batch_size must be a whole number of at least 1; got 0"),
+    (lambda: SparkModel(mlp(), seed=-1), ValueError, "seed"),
+    (lambda: SparkModel(mlp(), round_timeout=0), ValueError, "round_timeout must be a time in seconds above 0; got 0"),
+    (lambda: SparkModel(mlp(), 2, None, 32, "synchronous"), TypeError, "4 positional arguments"),
+    (
+        lambda: SparkModel(mlp(), mode="hogwild", strategy="nesterov"),
+        ValueError,
+        r"(?s)'nesterov' is for mode 'synchronous'.*Valid combinations:.*mode hogwild \| strategy downpour",
+    ),
+    (lambda: SparkModel(mlp(), strategy="one_shot", frequency="epoch"), ValueError, "(?s)needs frequency 'fit'.*Valid"),
+    (lambda: SparkModel(mlp(), mode="asynchronous", engine="jobs"), ValueError, "(?s)'jobs' is not for.*Valid"),
+    (lambda: SparkModel(mlp(), mode="asynchronous", frequency="fit"), ValueError, "(?s)'fit'.*Valid"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "message"), CONSTRUCTOR)
+def test_arguments_of_the_constructor_are_checked(make, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def some_rows() -> Iterator[tuple[np.ndarray, float]]:
+    yield X[0], 1.0
+
+
+FIT = [
+    ({"epochs": 0}, ValueError, "epochs must be a whole number of at least 1; got 0"),
+    ({"batch_size": 0}, ValueError, "batch_size must be a whole number of at least 1; got 0"),
+    ({"batch_size": 8, "global_batch_size": 16}, ValueError, "not both"),
+    ({"validation_split": 1.0}, ValueError, "validation_split must be a share from 0 to below 1; got 1.0"),
+    ({"validation_split": 0.1, "validation_data": (X, Y)}, ValueError, "not both"),
+    ({"validation_split": 0.01}, ValueError, "leaves no validation rows"),
+    ({"validation_data": X}, TypeError, r"validation_data must be \(x, y\)"),
+    ({"validation_freq": 0, "validation_split": 0.2}, ValueError, "validation_freq"),
+    ({"initial_epoch": -1}, ValueError, "initial_epoch"),
+    ({"epoch": 3}, TypeError, "unexpected argument 'epoch'.*Did you mean 'epochs'"),
+    ({"steps_per_epoch": 3}, ValueError, "steps_per_epoch= is not supported: an epoch is every row"),
+    ({"validation_steps": 3}, ValueError, "validation_steps= is not supported"),
+    ({"validation_batch_size": 3}, ValueError, "validation_batch_size= is not supported"),
+    ({"workers": 3}, ValueError, "workers= is not supported.*num_workers"),
+    ({"callbacks": ["csv"]}, TypeError, "Callback objects; got str"),
+    ({"verbose": "loud"}, ValueError, "verbose"),
+    ({"data": None}, TypeError, "give the data once"),
+    ({"x": X}, TypeError, "give the data once"),
+    ({"data": some_rows(), "y": None}, TypeError, "generators live on one machine"),
+    ({"data": tf.data.Dataset.range(3), "y": None}, TypeError, "tf.data datasets live on one machine"),
+    ({"y": Y[:49]}, ValueError, r"same number of rows.*\(50, 4\), \(49, 1\)"),
+    ({"sample_weight": np.ones(3)}, ValueError, "same number of rows"),
+    ({"sample_weight": np.ones(50), "class_weight": {0: 2.0}}, ValueError, "class_weight and sample weights"),
+    ({"data": X[:0], "y": Y[:0]}, ValueError, "no rows to train on"),
+    ({"y": None}, (ValueError, DataError), "y|label|target"),
+    ({"data": X[:, :3]}, ValueError, "expected axis -1 of input shape to have value 4"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "message"), FIT)
+def test_arguments_of_fit_are_checked(arguments: dict[str, object], kind: type[Exception], message: str) -> None:
+    model = mlp()
+    before = model.get_weights()
+    with pytest.raises(kind, match=message):
+        fitted(model, 2, **arguments)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_class_weights_of_several_outputs_are_refused() -> None:
+    with pytest.raises(ValueError, match="single output"):
+        spark(several(), 2).fit({"one": X, "two": Y}, {"a": Y, "b": Y}, class_weight={0: 1.0}, verbose=0)
+
+
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(2, "softmax")
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_subclassed_model_that_is_not_built_yet_is_trained() -> None:
+    model = Subclassed()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = spark(model, 2).fit(X, LABELS, epochs=2, class_weight={0: 2.0}, validation_split=0.2, verbose=0)
+    assert set(history.history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert spark(model).evaluate(X, LABELS, return_dict=True)["accuracy"] > 0
+
+
+def test_an_unknown_keyword_is_kept_with_a_warning_that_names_the_nearest() -> None:
+    with pytest.warns(UserWarning, match="does not know 'frequenzy'.*Did you mean 'frequency'"):
+        spark_model = SparkModel(mlp(), 2, frequenzy="batch")
+    assert spark_model.get_config()["frequenzy"] == "batch"
+    assert spark_model.get_config()["frequency"] == "auto"
+
+
+def test_elephas_old_order_of_arguments() -> None:
+    spark_model = SparkModel(mlp(), "asynchronous", "batch", "socket", 3, None, 16, 4000)
+    assert spark_model.get_config() == {
+        "num_workers": 3,
+        "batch_size": 16,
+        "mode": "asynchronous",
+        "frequency": "batch",
+        "parameter_server_mode": "socket",
+        "port": 4000,
+    }
+    assert SparkModel(mlp(), "hogwild").get_config()["mode"] == "hogwild"
+
+
+def test_the_asynchronous_model_is_asynchronous_by_default() -> None:
+    spark_model = AsynchronousSparkModel(mlp(), 2, engine="in_process", seed=5)
+    assert spark_model.get_config()["mode"] == "asynchronous"
+    assert AsynchronousSparkModel(mlp(), mode="hogwild").get_config()["mode"] == "hogwild"
+    history = spark_model.fit(X, Y, epochs=2, verbose=0)
+    assert len(history.history["loss"]) == 2
+
+
+def test_metrics_given_in_the_place_of_loss_weights_warn_and_train() -> None:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", ["acc"])
+    with pytest.warns(UserWarning, match="metrics="):
+        spark_model = spark(model, 2)
+    assert set(spark_model.fit(X, LABELS, verbose=0).history) == {"loss", "acc"}
+
+
+def test_the_names_x_and_rdd_mean_data() -> None:
+    for name in ("x", "rdd"):
+        assert len(fitted(mlp(), 2, data=None, **{name: X}).training_histories) == 1
+
+
+# Predict, evaluate, save.
+
+
+def test_arrays_are_predicted_and_evaluated_as_keras_does() -> None:
+    model = mlp(metrics=["mae"])
+    spark_model = spark(model, 2)
+    np.testing.assert_allclose(spark_model.predict(X), model.predict(X, verbose=0), atol=1e-6)
+    assert spark_model.evaluate(X, Y) == pytest.approx(model.evaluate(X, Y, verbose=0), abs=1e-6)
+    assert spark_model.evaluate(x_test=X, y_test=Y, return_dict=True).keys() == {"loss", "mae"}
+    assert isinstance(spark(mlp(), 2).evaluate(X, Y), float)
+    with pytest.raises(ValueError, match="collect=False needs an RDD"):
+        spark_model.predict(X, collect=False)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_saved_model_is_loaded_with_its_optimizer_and_trains_on(tmp_path: Path, suffix: str) -> None:
+    spark_model = fitted(mlp(keras.optimizers.Adam(0.01), loss=keras.losses.MeanSquaredError()), 2, epochs=2)
+    path = tmp_path / f"model{suffix}"
+    spark_model.save(path)
+    loaded = load_spark_model(path, num_workers=2, engine="in_process", batch_size=8, seed=5)
+    assert_states_close(loaded.master_network, spark_model.master_network, atol=0)
+    for each in (loaded, spark_model):
+        each.fit(X, Y, verbose=0)
+    assert_states_close(loaded.master_network, spark_model.master_network, atol=0)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        spark_model.save(path, overwrite=False)
+    with pytest.raises(ValueError, match=r"must end with '\.keras' or '\.h5'"):
+        spark_model.save(tmp_path / "model")
+
+
+def test_a_model_that_cannot_be_sent_says_why() -> None:
+    class Silent(keras.layers.Layer):
+        def __init__(self, factor: object) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x):
+            return x
+
+    with pytest.raises(ElephasError, match="get_config"):
+        fitted(mlp(hidden=(Silent(object()),)), 2)
+
+
+def test_no_fit_leaves_a_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    fitted(mlp(), 2, validation_data=(X[:9], Y[:9]))
+    with pytest.raises(RuntimeError):
+        fitted(mlp(), 2, callbacks=[Interruption(0, RuntimeError("no"))])
+    assert list(itertools.islice(tmp_path.rglob("*"), 3)) == []

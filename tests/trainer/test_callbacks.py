@@ -1,0 +1,230 @@
+"""What callbacks may ask for on the driver, and what DriverHooks does around them, without any worker."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.types import EpochRecord, RoundRecord, WorkerRecord
+from elephas_like.trainer.callbacks import DriverHooks, check_callbacks
+from elephas_like.trainer.state import Variables, build
+from trainer.small import mlp, rows
+
+X, Y = rows(8)
+
+
+class Own(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        """Never called."""
+
+
+class OwnCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Keras' own batch hooks, which do nothing at save_freq='epoch'."""
+
+
+class OwnBoard(keras.callbacks.TensorBoard):
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        """Never called."""
+
+
+class OwnTests(keras.callbacks.Callback):
+    def on_test_end(self, logs=None) -> None:
+        """Never called: evaluation is on the workers."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "named"),
+    [
+        (lambda: keras.callbacks.ModelCheckpoint("x.keras", save_freq=5), r"ModelCheckpoint\(save_freq=5\)"),
+        (lambda: keras.callbacks.BackupAndRestore("x", save_freq=5), r"BackupAndRestore\(save_freq=5\)"),
+        (lambda: keras.callbacks.TensorBoard(update_freq="batch"), r"TensorBoard\(update_freq=1\)"),
+        (lambda: keras.callbacks.TensorBoard(profile_batch=2), "profile_batch"),
+        (lambda: keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None), "on_train_batch_end"),
+        (lambda: keras.callbacks.LambdaCallback(on_train_batch_begin=print), "on_train_batch_begin"),
+    ],
+)
+def test_settings_that_count_batches_are_refused_by_name(callback, named: str) -> None:
+    with pytest.raises(ValueError, match=f"{named}.*worker_callbacks"):
+        check_callbacks([callback()])
+
+
+@pytest.mark.parametrize(
+    ("callback", "named"),
+    [
+        (Own, "Own.on_train_batch_end"),
+        (OwnBoard, "OwnBoard.on_train_batch_begin"),
+        (OwnTests, "OwnTests.on_test_end"),
+    ],
+)
+def test_hooks_of_the_user_s_that_are_not_called_are_named_in_a_warning(callback, named: str) -> None:
+    with pytest.warns(UserWarning, match=named):
+        check_callbacks([callback()])
+
+
+def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_callbacks(
+            [
+                keras.callbacks.EarlyStopping(),
+                keras.callbacks.ModelCheckpoint("x.keras"),
+                OwnCheckpoint("x.keras"),
+                keras.callbacks.BackupAndRestore("x"),
+                keras.callbacks.ReduceLROnPlateau(),
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate),
+                keras.callbacks.CSVLogger("x.csv"),
+                keras.callbacks.TensorBoard(),
+                keras.callbacks.TerminateOnNaN(),
+                keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+                keras.callbacks.ProgbarLogger(),
+                keras.callbacks.Callback(),
+            ]
+        )
+
+
+@pytest.mark.parametrize("thing", [print, keras.callbacks.EarlyStopping, "csv"])
+def test_what_is_no_callback_is_refused(thing: object) -> None:
+    with pytest.raises(TypeError, match=r"keras\.callbacks\.Callback"):
+        check_callbacks([thing])
+
+
+def hooks(*callbacks: keras.callbacks.Callback, optimizer: object = "adam", verbose: int = 0) -> DriverHooks:
+    model = mlp(optimizer, metrics=["mae"])
+    build(model, (X[:1], Y[:1]))
+    return DriverHooks(model, list(callbacks), epochs=3, steps=2, rows=8, verbose=verbose)
+
+
+def epoch(state, number: int = 0, validation=None) -> EpochRecord:
+    return EpochRecord(number, state, np.array([6.0, 4.0, 2.0, 4.0]), 4, validation)
+
+
+def test_an_epoch_s_sums_become_logs_and_history() -> None:
+    """loss 6 / 4, mae 2 / 4; validation 1 / 2 and 4 / 2."""
+    driver = hooks()
+    state, begin = driver.train_begin(0)
+    driver.epoch_begin(0, state)
+    driver.epoch_end(epoch(state, validation=np.array([1.0, 2.0, 4.0, 2.0])))
+    driver.train_end(state)
+    assert begin == 0
+    assert driver.history.epoch == [0]
+    assert driver.history.history == {"loss": [1.5], "mae": [0.5], "val_loss": [0.5], "val_mae": [2.0]}
+
+
+def test_the_loss_of_a_round_is_the_mean_of_the_tracker_in_front() -> None:
+    driver = hooks()
+    assert driver.loss_of(np.array([6.0, 4.0, 2.0, 4.0])) == 1.5
+    assert driver.loss_of(np.zeros(0)) is None
+    assert driver.loss_of(np.zeros(4)) is None
+
+
+class Watcher(keras.callbacks.Callback):
+    """Notes what the model holds at each hook, and doubles the first weight at the end of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, float]] = []
+
+    def note(self, hook: str) -> None:
+        self.seen.append((hook, float(self.model.get_weights()[0][0, 0])))
+
+    def on_train_begin(self, logs=None) -> None:
+        self.note("train begin")
+        weights = self.model.get_weights()
+        weights[0][0, 0] = 1.0
+        self.model.set_weights(weights)
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self.note("epoch begin")
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.note("epoch end")
+        weights = self.model.get_weights()
+        weights[0][0, 0] *= 2
+        self.model.set_weights(weights)
+
+    def on_train_end(self, logs=None) -> None:
+        self.note("train end")
+
+
+def test_hooks_see_the_state_of_their_moment_and_what_they_change_goes_on() -> None:
+    watcher = Watcher()
+    driver = hooks(watcher)
+    first = float(driver.model.get_weights()[0][0, 0])
+    state, _ = driver.train_begin(0)
+    assert state.weights[0] == 1.0
+    state = driver.epoch_begin(0, state)
+    trained = state.but(weights=state.weights + 3)
+    after = driver.epoch_end(epoch(trained))
+    assert after.weights[0] == 8.0
+    np.testing.assert_array_equal(after.weights[1:], trained.weights[1:])
+    assert after.slots is trained.slots  # what nobody touched is handed on as it is
+    driver.train_end(after)
+    assert watcher.seen == [("train begin", first), ("epoch begin", 1.0), ("epoch end", 4.0), ("train end", 8.0)]
+
+
+def test_a_changed_learning_rate_is_part_of_the_state() -> None:
+    driver = hooks(keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch))
+    state, _ = driver.train_begin(0)
+    assert driver.epoch_begin(2, state).learning_rate.tolist() == [0.25]
+
+
+def test_the_average_of_weights_takes_their_place_once_before_train_end() -> None:
+    class Last(keras.callbacks.Callback):
+        def on_train_end(self, logs=None) -> None:
+            self.weights = Variables(self.model).read().weights
+
+    last = Last()
+    driver = hooks(last, optimizer=keras.optimizers.SGD(use_ema=True))
+    state, _ = driver.train_begin(0)
+    state = state.but(slots=np.arange(state.slots.size, dtype="float32"))
+    driver.train_end(state)
+    np.testing.assert_array_equal(last.weights, np.arange(state.weights.size))
+    np.testing.assert_array_equal(Variables(driver.model).read().weights, last.weights)
+
+
+def finished(loss: float | None, dropped: int = 0) -> RoundRecord:
+    return RoundRecord(0, 0, (WorkerRecord(0, 8, 2, 0.0, dropped=dropped),), loss)
+
+
+@pytest.mark.parametrize(
+    ("loss", "dropped", "stops"), [(1.0, 0, False), (np.nan, 0, True), (np.inf, 0, True), (1.0, 1, True)]
+)
+def test_terminate_on_nan_looks_at_rounds(loss: float, dropped: int, stops: bool) -> None:
+    driver = hooks(keras.callbacks.TerminateOnNaN())
+    driver.train_begin(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        driver.round_end(finished(loss, dropped), np.zeros(0))
+    assert driver.stopped() is stops
+    assert ["TerminateOnNaN" in str(warning.message) for warning in caught] == [True] * stops
+
+
+def test_without_terminate_on_nan_a_round_s_loss_stops_nothing() -> None:
+    driver = hooks()
+    driver.train_begin(0)
+    driver.round_end(finished(np.nan), np.zeros(0))
+    assert not driver.stopped()
+
+
+def test_what_stopped_the_last_fit_does_not_stop_this_one() -> None:
+    driver = hooks()
+    driver.model.stop_training = True
+    driver.train_begin(0)
+    assert not driver.stopped()
+
+
+def test_progress_is_a_bar_or_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose, expected in ((0, ""), (1, "Epoch 1/3"), (2, "Epoch 1/3 - ")):
+        driver = hooks(verbose=verbose)
+        state, _ = driver.train_begin(0)
+        driver.epoch_begin(0, state)
+        driver.round_end(finished(1.0), np.zeros(0))
+        driver.epoch_end(epoch(state))
+        driver.train_end(state)
+        shown = "".join(capsys.readouterr())
+        assert (expected in shown) if expected else not shown
+        assert ("loss: 1.5000" in shown) == (verbose == 2)
+        assert ("loss=1.5000" in shown) == (verbose == 1)
