@@ -321,12 +321,14 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         )
     worker_steps = [rounds.steps(worker.rows, fit.config.batch_size) for worker in joined]
     accumulation = max(worker.accumulation for worker in joined)
+    rounds_per_epoch = rounds.rounds_per_epoch(worker_steps, fit.settings.frequency, accumulation)
     return Plan(
         layout=layout,
         mode=fit.settings.mode,
         strategy=fit.settings.strategy,
         frequency=fit.settings.frequency,
-        rounds_per_epoch=rounds.rounds_per_epoch(worker_steps, fit.settings.frequency, accumulation),
+        rounds_per_epoch=rounds_per_epoch,
+        worker_rounds=rounds.rounds_of_workers(worker_steps, rounds_per_epoch),
         num_workers=len(joined),
         rows=rows,
         initial_epoch=fit.config.initial_epoch,

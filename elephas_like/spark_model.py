@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import keras
@@ -19,8 +18,7 @@ from elephas_like.core.columns import blank
 from elephas_like.core.loop import Progress
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
-from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order, ShardRef
+from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
 from elephas_like.engine.capacity import task_cpus
 from elephas_like.engine.inference import collected, evaluations, prediction_chunks, rows_of
 from elephas_like.engine.shards import (
@@ -32,14 +30,13 @@ from elephas_like.engine.shards import (
     partitioned,
     shuffled,
 )
-from elephas_like.engine.spool import Block, spool
 from elephas_like.engine.versions import versions
-from elephas_like.fitting import Data, Fit, Settings, Timeouts, choose_engine, finish, run
-from elephas_like.trainer.batches import sample_of
+from elephas_like.fitting import Fit, Settings, Timeouts, choose_engine, finish, run
+from elephas_like.sources import Source, arrays, refuse_foreign
 from elephas_like.trainer.callbacks import DriverHooks, check_callbacks
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
-from elephas_like.trainer.state import Variables, build, build_optimizer, metric_results, restore_optimizer
+from elephas_like.trainer.state import Variables, metric_results, restore_optimizer
 from elephas_like.trainer.worker import TrainerFactory
 
 _OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
@@ -117,8 +114,6 @@ class SparkModel:
     ) -> None:
         old_order: Any = num_workers
         if isinstance(old_order, str):
-            if inspect.isclass(custom_objects) or isinstance(custom_objects, dict):
-                raise TypeError("frequency, the third argument after mode, must be a name or a number of steps.")
             values = [old_order, custom_objects, batch_size, *args]
             given = dict(zip(_OLD_ORDER, values, strict=False))
             if custom_objects is None:
@@ -135,8 +130,7 @@ class SparkModel:
                 f"{4 + len(args)}. Name the others."
             )
         check_model(model)
-        if repair_compile(model):
-            pass  # the warning says what was done
+        repair_compile(model)
         self._model = model
         self.num_workers = None if num_workers is None else checks.positive_int("num_workers", num_workers)
         self.custom_objects = dict(custom_objects or {})
@@ -341,8 +335,8 @@ class SparkModel:
         if not isinstance(data, RDD):
             if not collect:
                 raise ValueError("collect=False needs an RDD; arrays are predicted on the driver.")
-            _refuse_foreign(data)
-            return self._model.predict(_arrays(data), batch_size=rows, verbose=0)
+            refuse_foreign(data)
+            return self._model.predict(arrays(data), batch_size=rows, verbose=0)
         predictor = data.context.broadcast(Predictor.of(ModelSpec.from_model(self._model, self.custom_objects), rows))
         chunks = prediction_chunks(data, lambda: predictor.value, rows, keras.config.floatx())
         return collected(chunks) if collect else rows_of(chunks)
@@ -373,13 +367,13 @@ class SparkModel:
         check_model(self._model)
         rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
         if not isinstance(x, RDD):
-            _refuse_foreign(x)
+            refuse_foreign(x)
             shown = 0 if verbose == "auto" else int(verbose)
             return self._model.evaluate(
-                _arrays(x),
-                _arrays(y),
+                arrays(x),
+                arrays(y),
                 batch_size=rows,
-                sample_weight=_arrays(sample_weight),
+                sample_weight=arrays(sample_weight),
                 return_dict=return_dict,
                 verbose=shown,
             )
@@ -485,97 +479,6 @@ class AsynchronousSparkModel(SparkModel):
         )
 
 
-@dataclass(frozen=True)
-class Source:
-    """What was given as data: an RDD, arrays by column, or a ShardedDataset."""
-
-    rdd: RDD | None = None
-    columns: tuple[object, ...] | None = None
-    dataset: ShardedDataset | None = None
-    has_target: bool = True
-
-    @classmethod
-    def of(cls, data: Any, y: Any, sample_weight: Any) -> Source:
-        """The source of `fit(data, y, sample_weight=)`."""
-        if isinstance(data, RDD):
-            return cls(rdd=data)
-        if isinstance(data, ShardedDataset):
-            return cls(dataset=data)
-        _refuse_foreign(data)
-        columns = [_arrays(data)]
-        if y is not None or sample_weight is not None:
-            columns.append(_arrays(y))
-        if sample_weight is not None:
-            columns.append(_arrays(sample_weight))
-        return cls(columns=tuple(columns))
-
-    @classmethod
-    def validation(cls, data: Any) -> Source:
-        """The source of `validation_data`."""
-        if isinstance(data, tuple) and len(data) in (2, 3):
-            return cls.of(data[0], data[1], data[2] if len(data) == 3 else None)
-        if isinstance(data, RDD):
-            return cls.of(data, None, None)
-        raise TypeError(
-            f"validation_data must be (x, y) or (x, y, sample_weight) arrays, or an RDD of such rows; got "
-            f"{type(data).__name__}."
-        )
-
-    @property
-    def context(self) -> SparkContext | None:
-        """The SparkContext that the data belongs to."""
-        if self.rdd is not None:
-            return self.rdd.context
-        return None if self.dataset is None else self.dataset.source.context
-
-    def with_target(self, model: keras.Model) -> Source:
-        """The source, told whether its rows are pairs: arrays say so, an RDD's rows follow the model's loss."""
-        if self.columns is not None:
-            return replace(self, has_target=len(self.columns) > 1)
-        return replace(self, has_target=model.loss is not None)
-
-    def data(self, num_workers: int) -> Data:
-        """The rows for so many workers."""
-        if self.dataset is not None:
-            return Data(num_workers, rdd=self.dataset.source)
-        if self.rdd is not None:
-            return Data(num_workers, rdd=partitioned(self.rdd, num_workers))
-        assert self.columns is not None
-        return Data(num_workers, blocks=dealt(self.columns, num_workers))
-
-    def build(self, model: keras.Model) -> None:
-        """Builds model and optimizer, from the first row where the model needs one.
-
-        An RDD is not asked otherwise: `take` ends a Python worker in mid-stream, and with it an imported TensorFlow.
-        """
-        if self.columns is not None or not build_optimizer(model):
-            build(model, self.sample(keras.config.floatx()))
-
-    def sample(self, floatx: str) -> tuple[object, ...]:
-        """The first row as a batch of one, in the dtypes that workers will see.
-
-        Raises:
-            ValueError: there are no rows.
-            DataError: the first row is not one to train on.
-        """
-        if self.columns is not None:
-            leaves, structure = flatten(self.columns)
-            tree = unflatten(structure, [np.asarray(leaf)[:1] for leaf in leaves])
-            assert isinstance(tree, tuple)
-            rows: list[object] = [Block(tree, len(np.asarray(leaves[0])[:1]))]
-        else:
-            source = self.rdd if self.rdd is not None else self.dataset.source  # type: ignore[union-attr]
-            rows = source.take(1)
-        ref: ShardRef | None = None
-        if rows:
-            with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-                ref = spool(rows, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=self.has_target)
-                sample = sample_of(ref)
-            if sample is not None:
-                return sample
-        raise ValueError("there are no rows to train on: the data is empty.")
-
-
 def shard(data: Any, num_workers: int, y: Any = None, *, shuffle: bool = False, seed: int = 0) -> ShardedDataset:
     """Rows to be written down once, on the executors, and trained on many times.
 
@@ -637,35 +540,6 @@ def _one_of(**given: Any) -> Any:
         names = ", ".join(given)
         raise TypeError(f"give the data once, as one of {names}; got {', '.join(present) or 'none'}.")
     return next(iter(present.values()))
-
-
-def _refuse_foreign(data: object) -> None:
-    """Says in one sentence what to use instead of kinds of data that are none of ours."""
-    module = type(data).__module__
-    if module.startswith("pyspark.sql.connect"):
-        raise TypeError(
-            "Spark Connect has no RDDs, on which training runs; use a classic session "
-            "(SparkSession.builder.master(...)) until Spark Connect is supported."
-        )
-    if module.startswith("pyspark.sql"):
-        raise TypeError("DataFrames: pass df.rdd.map(lambda row: (features, label)).")
-    if module.startswith("tensorflow") and not hasattr(data, "numpy"):
-        raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
-    if inspect.isgenerator(data) or isinstance(data, keras.utils.PyDataset):
-        raise TypeError("generators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows.")
-
-
-def _arrays(tree: Any) -> Any:
-    """Pandas and tensors as arrays; tuples, lists of arrays, and dicts stay what they are."""
-    if tree is None or isinstance(tree, np.ndarray):
-        return tree
-    if isinstance(tree, dict):
-        return {name: _arrays(value) for name, value in tree.items()}
-    if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
-        return tuple(_arrays(item) for item in tree)
-    if hasattr(tree, "to_numpy"):
-        return tree.to_numpy()
-    return np.asarray(tree)
 
 
 def _active_context(engine: EngineName) -> SparkContext | None:

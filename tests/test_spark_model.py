@@ -478,6 +478,21 @@ def test_workers_train_with_the_learning_rate_that_callbacks_set(callback) -> No
     assert_states_close(ours, theirs, atol=1e-6)
 
 
+def test_averaged_weights_are_swapped_in_at_an_epoch_s_end_as_in_keras() -> None:
+    recorders, models = [], []
+    for train in (
+        lambda model, callbacks: spark(model).fit(X, Y, epochs=3, shuffle=False, callbacks=callbacks, verbose=0),
+        lambda model, callbacks: model.fit(X, Y, batch_size=8, epochs=3, shuffle=False, callbacks=callbacks, verbose=0),
+    ):
+        model = mlp(keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.8))
+        recorders.append(Recorder())
+        models.append(model)
+        train(model, [keras.callbacks.SwapEMAWeights(swap_on_epoch=True), recorders[-1]])
+    for ours, theirs in zip(recorders[0].states, recorders[1].states, strict=True):
+        np.testing.assert_allclose(ours["weights"], theirs["weights"], atol=1e-6)
+    assert_states_close(*models, atol=1e-6)
+
+
 def test_csv_logger_writes_the_history(tmp_path: Path) -> None:
     logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
     history = spark(mlp(metrics=["mae"]), 2).fit(X, Y, epochs=3, callbacks=[logger], verbose=0).history

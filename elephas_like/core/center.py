@@ -174,13 +174,13 @@ class Ledger:
     """Counts an asynchronous run: who has done how much, where epochs end, when it is over. Not thread-safe itself.
 
     rows: rows of all shards together; epochs end at multiples of it.
+    rounds: exchanges in an epoch of each worker's own shard; 0 for one that has no rows.
     """
 
     rows: int
-    rounds_per_epoch: int
+    rounds: tuple[int, ...]
     first_epoch: int
     last_epoch: int
-    num_workers: int
     samples: int = 0
     exchanges: dict[int, int] = field(default_factory=dict)
     finished: deque[EpochRecord] = field(default_factory=deque)
@@ -197,6 +197,10 @@ class Ledger:
     def over(self) -> bool:
         """Whether the budget of samples is used up."""
         return self.samples >= self.rows * (self.last_epoch - self.first_epoch)
+
+    def has_work(self, worker: int) -> bool:
+        """Whether there is something for a worker to train."""
+        return self.rounds[worker] > 0 and not self.over
 
     def book(self, update: Update, staleness: int, applied: bool, center: Center) -> None:
         """Counts an update; where it ends an epoch, a snapshot goes to `finished`."""
@@ -217,7 +221,7 @@ class Ledger:
     def next_order(self, worker: int, center: Center) -> Order:
         """What a worker that has just exchanged is to train next, from the state that is served now."""
         done = self.exchanges.get(worker, 0)
-        span = nth_span(done, self.rounds_per_epoch)
+        span = nth_span(done, self.rounds[worker])
         version, state = center.served()
         shifted = type(span)(span.epoch + self.first_epoch, span.begin, span.end, span.of)
         return Order("train", number=done, version=version, span=shifted, state=state)

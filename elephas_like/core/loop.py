@@ -56,6 +56,7 @@ class Hooks(Protocol):
 class Plan:
     """What a fit is to do, once all workers have said how many rows they have.
 
+    rounds_per_epoch: synchronous exchanges. worker_rounds: each worker's own, where it goes on alone.
     rows: rows of all shards. validates: whether any worker has validation rows.
     """
 
@@ -64,6 +65,7 @@ class Plan:
     strategy: Strategy
     frequency: Frequency | int
     rounds_per_epoch: int
+    worker_rounds: tuple[int, ...]
     num_workers: int
     rows: int
     initial_epoch: int
@@ -191,7 +193,7 @@ def fit_asynchronously(
         return state
     kind = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter
     center = kind(state, plan.layout, plan.strategy, plan.num_workers, plan.on_nan)
-    ledger = Ledger(plan.rows, plan.rounds_per_epoch, plan.initial_epoch, plan.epochs, plan.num_workers)
+    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs)
     crowd.begin(center, ledger, plan.validates_after)
     while (record := crowd.next_epoch()) is not None:
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.

@@ -40,6 +40,15 @@ def rounds_per_epoch(worker_steps: Sequence[int], frequency: Frequency | int, ac
     return max(1, min(rounds, largest // accumulation))
 
 
+def rounds_of_workers(worker_steps: Sequence[int], rounds: int) -> tuple[int, ...]:
+    """Exchanges in an epoch of each worker's own, where each goes on alone: all exchange after as many steps.
+
+    A worker without rows has none.
+    """
+    length = max(1, -(-max(worker_steps, default=0) // rounds))
+    return tuple(-(-count // length) for count in worker_steps)
+
+
 def boundary(epoch_steps: int, part: int, of: int, accumulation: int = 1) -> int:
     """The step at which part `part` of `of` begins: floor(s part / of), on a multiple of `accumulation`.
 

@@ -80,8 +80,9 @@ class InProcessCrowd(InProcessRounds):
 
     def _send(self, index: int) -> None:
         """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""
+        if not self._ledger.has_work(index):
+            return
         order = self._ledger.next_order(index, self._center)
         assert order.span is not None
-        # A worker with few rows is done sooner; one with none comes as often as one step would take it.
         steps = max(1, self._workers[index].steps_of(order.span))
         heapq.heappush(self._arrivals, (self._clock[index] + steps / self._speeds[index], index, order))

@@ -620,7 +620,7 @@ class CenterStore(Store):
                 epoch = self._to_evaluate[worker].popleft()
                 order = Order("evaluate", number, version=self._center.version, state=epoch.record.state)
                 self._tasks[worker] = _Task(order, epoch)
-            elif self._ledger.over:
+            elif not self._ledger.has_work(worker):
                 return None
             else:
                 order = replace(self._ledger.next_order(worker, self._center), number=number)

@@ -39,7 +39,8 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
 
     Raises:
         TypeError: something that is no Keras callback.
-        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch` or a LambdaCallback's batch hooks.
+        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch`, a LambdaCallback's batch hooks, or SwapEMAWeights
+            around evaluations.
     """
     way = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
     for callback in callbacks:
@@ -60,6 +61,10 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             asked = [hook for hook in _BATCH_HOOKS if hook in vars(callback) and not _is_default(vars(callback)[hook])]
             if asked:
                 raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {way}")
+        if isinstance(callback, keras.callbacks.SwapEMAWeights) and not callback.swap_on_epoch:
+            raise ValueError(
+                "SwapEMAWeights() swaps weights around an evaluation, which is on the workers: use swap_on_epoch=True."
+            )
         for hook in (*_BATCH_HOOKS, *_TEST_HOOKS):
             if not isinstance(callback, _ANSWERED) and _is_users(type(callback), hook):
                 warnings.warn(f"{name}.{hook} will not be called on the driver. {way}", UserWarning, stacklevel=4)

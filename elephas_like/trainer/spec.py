@@ -78,6 +78,7 @@ class ModelSpec:
                 f"the model {model.name!r} cannot be sent to workers: {kind.__name__} has its own compile(), which Keras "
                 "does not call when it loads a model. Give it get_compile_config() and compile_from_config(config) too."
             )
+        _complete_compile_arguments(model)
         lambdas = _lambdas_of(model)
         found = custom_objects_of(model) | lambdas | dict(custom_objects or {})
         with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +120,17 @@ class ModelSpec:
             with warnings.catch_warnings(), _dtype_policy(self.runtime["dtype_policy"]):
                 warnings.simplefilter("ignore")  # an optimizer of an unbuilt model has no variables to load yet
                 return keras.saving.load_model(path, custom_objects=objects, compile=True, safe_mode=False)
+
+
+def _complete_compile_arguments(model: keras.Model) -> None:
+    """Puts the optimizer back among what a model was compiled with.
+
+    Keras 3 takes it out when it saves `.h5`; what is saved or rebuilt later would have the default, RMSprop. There is no
+    public way to it.
+    """
+    arguments = getattr(getattr(model, "_compile_config", None), "config", None)
+    if isinstance(arguments, dict) and model.optimizer is not None:
+        arguments.setdefault("optimizer", model.optimizer)
 
 
 @contextmanager

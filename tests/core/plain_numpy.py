@@ -199,7 +199,7 @@ class Arrivals:
 
     def next_epoch(self) -> EpochRecord | None:
         while not self._ledger.finished:
-            if not self._order:
+            if self._ledger.over or not self._order:
                 return None
             self._arrive()
         return self._ledger.finished.popleft()

@@ -115,7 +115,7 @@ def test_a_worker_without_a_number() -> None:
 
 def test_a_failure_survives_pickling() -> None:
     failure = raised(lambda: int("seven"))
-    there = pickle.loads(pickle.dumps(failure))
+    there = pickle.loads(pickle.dumps(failure))  # noqa: S301 our own bytes
     assert there == failure
     assert (there.type_name, there.worker) == ("ValueError", 3)
     assert there.message == "invalid literal for int() with base 10: 'seven'"

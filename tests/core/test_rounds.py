@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from elephas_like.core.rounds import boundary, nth_span, rounds_per_epoch, spans, steps, steps_of
+from elephas_like.core.rounds import boundary, nth_span, rounds_of_workers, rounds_per_epoch, spans, steps, steps_of
 from elephas_like.core.types import Frequency, Span
 
 
@@ -79,6 +79,23 @@ def test_the_largest_shards_rounds_hold_a_whole_accumulation(frequency: Frequenc
             for span in spans(0, rounds_per_epoch([largest], frequency, accumulation)):
                 first, last = steps_of(span, largest, accumulation)
                 assert last - first >= accumulation, (largest, accumulation, span)
+
+
+@pytest.mark.parametrize(
+    ("worker_steps", "rounds", "expected"),
+    [
+        ([10, 10], 5, (5, 5)),
+        ([10, 4, 1, 0], 5, (5, 2, 1, 0)),  # every two steps
+        ([10, 7], 3, (3, 2)),  # 10 in 3 is every four steps: 7 make two exchanges
+        ([10, 4], 1, (1, 1)),
+        ([0, 0], 1, (0, 0)),
+        ([], 1, ()),
+    ],
+)
+def test_workers_that_go_on_alone_exchange_after_as_many_steps(
+    worker_steps: list[int], rounds: int, expected: tuple[int, ...]
+) -> None:
+    assert rounds_of_workers(worker_steps, rounds) == expected
 
 
 def test_spans_are_consecutive() -> None:

@@ -105,7 +105,7 @@ def test_asynchronous_workers_go_on_alone(kind: str) -> None:
         settings = settings_of(kind, server)
         workers = [Background(lambda w=worker: work(settings.connect(w, 100), w, 100, 1.0, 2.0)) for worker in (0, 1)]
         store.joined()
-        ledger = Ledger(rows=8, rounds_per_epoch=2, first_epoch=0, last_epoch=3, num_workers=2)
+        ledger = Ledger(rows=8, rounds=(2, 2), first_epoch=0, last_epoch=3)
         store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), ledger, lambda epoch: epoch == 2)
         epochs = list(iter(store.next_epoch, None))
         store.stop()

@@ -59,7 +59,7 @@ def asynchronous(
     )
     for worker in range(num_workers):
         assert store.join(joined(worker)).kind == "wait"
-    ledger = Ledger(rows=rows, rounds_per_epoch=2, first_epoch=0, last_epoch=epochs, num_workers=num_workers)
+    ledger = Ledger(rows=rows, rounds=(2,) * num_workers, first_epoch=0, last_epoch=epochs)
     store.begin(center or LockedCenter(state(), LAYOUT, DownPour(), num_workers), ledger, lambda epoch: validates)
     return store, clock
 

@@ -64,6 +64,12 @@ def test_hooks_of_the_user_s_that_are_not_called_are_named_in_a_warning(callback
         check_callbacks([callback()])
 
 
+def test_weights_are_not_swapped_around_an_evaluation_that_is_on_the_workers() -> None:
+    with pytest.raises(ValueError, match=r"SwapEMAWeights.*swap_on_epoch=True"):
+        check_callbacks([keras.callbacks.SwapEMAWeights()])
+    check_callbacks([keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])
+
+
 def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -531,6 +531,17 @@ def test_a_model_with_its_own_compile_is_refused_with_what_to_do() -> None:
         ModelSpec.from_model(model)
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_model_that_was_saved_as_h5_keeps_its_optimizer(tmp_path: Path) -> None:
+    """Keras takes the optimizer out of what the model was compiled with, and puts RMSprop in its place."""
+    model = small(keras.layers.Dense(1), optimizer="adam")
+    before = ModelSpec.from_model(model).key
+    model.save(tmp_path / "model.h5")
+    spec = ModelSpec.from_model(model)
+    assert type(spec.build().optimizer) is keras.optimizers.Adam
+    assert spec.key == before
+
+
 def test_another_backend_is_refused() -> None:
     spec = ModelSpec.from_model(small(keras.layers.Dense(1)))
     other = ModelSpec(spec.archive, spec.objects, {**spec.runtime, "backend": "jax"}, spec.key)

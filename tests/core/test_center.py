@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from plain_numpy import LAYOUT, floats, integers, nothing, state, update
+
+from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
+from elephas_like.core.errors import NonFiniteError
+from elephas_like.core.strategies import DownPour, MomentumLookAhead
+from elephas_like.core.types import OnNaN, Span, TrainState, Update
+
+CENTERS = [LockedCenter, HogwildCenter]
+
+
+def center_of(kind: type, start: TrainState | None = None, *, num_workers: int = 4, **options: object) -> LockedCenter:
+    return kind(start or state(1, 2), LAYOUT, DownPour(), num_workers, **options)
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_weights_step_and_the_version_counts(kind: type) -> None:
+    center = center_of(kind)
+    assert center.served()[0] == 0
+    assert center.commit(update(0, 1, -1, samples=7))
+    assert center.commit(update(2, 0.5, 0, samples=1))
+    version, served = center.served()
+    assert version == center.version == 2
+    assert served.weights.tolist() == [2.5, 1]  # 1 + 1 + 0.5, 2 - 1
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_slots_move_a_share_of_the_way(kind: type) -> None:
+    # K = 4, s <- s + (s_i - s)/4: 0 + 4/4, 8 - 8/4; then 1 + (5 - 1)/4, 6 + (2 - 6)/4
+    center = center_of(kind, state().but(slots=floats(0, 8)))
+    center.commit(update(0, slots=floats(4, 0)))
+    assert center.snapshot().slots.tolist() == [1, 6]
+    center.commit(update(1, slots=floats(5, 2)))
+    assert center.snapshot().slots.tolist() == [2, 5]
+    center.commit(update(1, slots=floats()))  # left out
+    assert center.snapshot().slots.tolist() == [2, 5]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_statistics_move_too_with_the_spread_between_them(kind: type) -> None:
+    # K = 2, mean 0, variance 1; theirs 2 and 3: mean 1, variance 1 + (3 - 1)/2 + 1/2 x 1/2 x 2^2 = 3; then no change
+    center = center_of(kind, state().but(statistics=floats(0, 1)), num_workers=2)
+    center.commit(update(0, statistics=floats(2, 3)))
+    assert center.snapshot().statistics.tolist() == [1, 3]
+    center.commit(update(1, statistics=floats(1, 3)))
+    assert center.snapshot().statistics.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_counters_scale_and_seeds(kind: type) -> None:
+    center = center_of(kind)
+    center.commit(update(0, counters=integers(5), loss_scale=floats(4), seeds=integers(1, 1)))
+    center.commit(update(1, counters=integers(3), loss_scale=floats(16), seeds=integers(2, 2)))
+    after = center.snapshot()
+    assert after.counters.tolist() == [5]
+    assert after.loss_scale.tolist() == [4]
+    assert after.seeds.tolist() == [7, 8]  # of several workers each folds its own
+    assert after.learning_rate.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_one_worker_alone_keeps_its_own_state(kind: type) -> None:
+    center = center_of(kind, num_workers=1)
+    center.commit(update(0, 1, 1, slots=floats(3, 4), statistics=floats(5, 6), seeds=integers(9, 9)))
+    after = center.snapshot()
+    assert after.weights.tolist() == [2, 3]
+    assert after.slots.tolist() == [3, 4]
+    assert after.statistics.tolist() == [5, 6]
+    assert after.seeds.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+@pytest.mark.parametrize("empty", [nothing(0), update(0, 9, 9, samples=0, slots=floats(9, 9))])
+def test_who_trained_nothing_changes_nothing(kind: type, empty: Update) -> None:
+    center = center_of(kind)
+    assert center.commit(empty)
+    assert center.version == 0
+    assert {k: v.tolist() for k, v in center.snapshot().parts().items()} == {
+        k: v.tolist() for k, v in state(1, 2).parts().items()
+    }
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_bad_numbers(kind: type) -> None:
+    bad = update(3, float("nan"), 0, number=6)
+    with pytest.raises(NonFiniteError, match="worker 3 brought NaN or infinity in round 6"):
+        center_of(kind).commit(bad)
+    center = center_of(kind, on_nan=OnNaN.DROP)
+    assert not center.commit(bad)
+    assert center.version == 0
+    assert center.snapshot().weights.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_a_snapshot_stays(kind: type) -> None:
+    start = state(1, 2)
+    center = center_of(kind, start)
+    _, served = center.served()
+    taken = center.snapshot()
+    center.commit(update(0, 1, 1, slots=floats(4, 4), statistics=floats(3, 3), counters=integers(1)))
+    center.replace({"learning_rate": floats(0.125)})
+    for one in (start, served, taken):
+        assert {k: v.tolist() for k, v in one.parts().items()} == {
+            k: v.tolist() for k, v in state(1, 2).parts().items()
+        }
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_callbacks_replace_parts(kind: type) -> None:
+    center = center_of(kind)
+    center.commit(update(0, 1, 1))
+    center.replace({"learning_rate": floats(0.125), "weights": floats(5, 6)})
+    after = center.served()[1]
+    assert after.learning_rate.tolist() == [0.125]
+    assert after.weights.tolist() == [5, 6]
+    assert after.seeds.tolist() == [7, 8]
+
+
+def test_without_other_threads_hogwild_is_downpour() -> None:
+    rng = np.random.default_rng(5)
+    locked, free = center_of(LockedCenter), center_of(HogwildCenter)
+    for exchange in range(200):
+        brought = update(
+            exchange % 4,
+            *rng.normal(size=2),
+            samples=int(rng.integers(0, 4)),
+            statistics=floats(rng.normal(), rng.uniform()),
+            slots=floats(*rng.normal(size=2)),
+            counters=integers(exchange),
+            loss_scale=floats(rng.uniform(1, 9)),
+        )
+        assert locked.commit(brought) == free.commit(brought)
+        one, other = locked.served(), free.served()
+        assert one[0] == other[0]
+        assert {k: v.tobytes() for k, v in one[1].parts().items()} == {
+            k: v.tobytes() for k, v in other[1].parts().items()
+        }
+
+
+def test_hogwild_needs_sums() -> None:
+    with pytest.raises(ValueError, match="hogwild needs an additive strategy such as 'downpour'; got 'mla'"):
+        HogwildCenter(state(), LAYOUT, MomentumLookAhead(), 2)
+
+
+def test_look_ahead_is_served_but_not_kept() -> None:
+    # K = 1: s = 1. lr = 1, mu = 1/2; delta (4, 0): m = (2, 0), x = (0, 0) + (4, 0) + m/2 = (5, 0), served x + m/2
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0, momentum=0.5), 1)
+    center.commit(update(0, 4, 0))
+    assert center.snapshot().weights.tolist() == [5, 0]
+    assert center.served()[1].weights.tolist() == [6, 0]
+
+
+def book(ledger: Ledger, center: LockedCenter, brought: Update, *, staleness: int = 0) -> None:
+    ledger.book(brought, staleness, center.commit(brought), center)
+
+
+def ledger_of(**other: object) -> Ledger:
+    values = {"rows": 4, "rounds": (2, 2), "first_epoch": 0, "last_epoch": 2}
+    return Ledger(**(values | other))
+
+
+def test_an_epoch_ends_when_the_samples_cross_a_multiple_of_the_rows() -> None:
+    ledger, center = ledger_of(), center_of(LockedCenter, state(0, 0))
+    book(ledger, center, update(0, 1, 0, samples=3))
+    assert not ledger.finished
+    assert ledger.epoch == 0
+    book(ledger, center, update(1, 0, 1, samples=3))  # 6 of 4
+    (first,) = ledger.finished
+    assert (first.epoch, first.samples) == (0, 6)
+    assert first.state.weights.tolist() == [1, 1]
+    assert first.metrics.tolist() == [2.0, 6.0]  # (1, 3) + (1, 3)
+    assert (ledger.epoch, ledger.over) == (1, False)
+    book(ledger, center, update(0, 1, 0, samples=2))  # 8 of 8
+    assert ledger.over
+    second = ledger.finished[1]
+    assert (second.epoch, second.samples) == (1, 2)
+    assert second.state.weights.tolist() == [2, 1]
+    assert second.metrics.tolist() == [1.0, 2.0]
+    assert first.state.weights.tolist() == [1, 1]
+
+
+def test_rounds_are_of_the_epoch_they_began_in() -> None:
+    ledger, center = ledger_of(), center_of(LockedCenter)
+    for worker, samples in [(0, 3), (1, 3), (1, 1), (0, 1)]:
+        book(ledger, center, update(worker, samples=samples))
+    assert [(r.round, r.epoch, r.workers[0].worker) for r in ledger.history] == [
+        (0, 0, 0),
+        (1, 0, 1),
+        (2, 1, 1),
+        (3, 1, 0),
+    ]
+    assert [tuple(r.round for r in epoch.rounds) for epoch in ledger.finished] == [(0, 1), (2, 3)]
+
+
+def test_one_update_may_end_two_epochs() -> None:
+    ledger, center = ledger_of(), center_of(LockedCenter, state(0, 0))
+    book(ledger, center, update(0, 1, 0, samples=9))
+    first, second = ledger.finished
+    assert [(e.epoch, e.samples, len(e.rounds), e.metrics.size) for e in (first, second)] == [
+        (0, 9, 1, 2),
+        (1, 0, 0, 0),
+    ]
+    assert second.state.weights.tolist() == [1, 0]
+    assert ledger.over
+
+
+def test_a_straggler_ends_no_epoch_after_the_last() -> None:
+    ledger, center = ledger_of(), center_of(LockedCenter)
+    for samples in (4, 4, 4):
+        book(ledger, center, update(0, samples=samples))
+    assert [epoch.epoch for epoch in ledger.finished] == [0, 1]
+    assert ledger.over
+
+
+def test_epochs_count_from_the_first() -> None:
+    ledger, center = ledger_of(first_epoch=3, last_epoch=5), center_of(LockedCenter)
+    assert ledger.epoch == 3
+    assert ledger.next_order(0, center).span == Span(3, 0, 1, 2)
+    for _ in range(2):
+        assert not ledger.over
+        book(ledger, center, update(0, samples=4))
+    assert ledger.over
+    assert [epoch.epoch for epoch in ledger.finished] == [3, 4]
+
+
+def test_a_fast_worker_goes_on_to_the_next_epochs_rows() -> None:
+    ledger, center = ledger_of(rows=100), center_of(LockedCenter)
+    begun = []
+    for _ in range(4):
+        order = ledger.next_order(1, center)
+        begun.append((order.number, order.version, order.span))
+        book(ledger, center, update(1, samples=1))
+    assert begun == [
+        (0, 0, Span(0, 0, 1, 2)),
+        (1, 1, Span(0, 1, 2, 2)),
+        (2, 2, Span(1, 0, 1, 2)),
+        (3, 3, Span(1, 1, 2, 2)),
+    ]
+    slow = ledger.next_order(0, center)
+    assert (slow.kind, slow.number, slow.version, slow.span) == ("train", 0, 4, Span(0, 0, 1, 2))
+
+
+def test_each_worker_has_rounds_of_its_own() -> None:
+    ledger, center = ledger_of(rows=100, rounds=(1, 3)), center_of(LockedCenter)
+    for _ in range(2):
+        book(ledger, center, update(0))
+        book(ledger, center, update(1))
+    assert ledger.next_order(0, center).span == Span(2, 0, 1, 1)
+    assert ledger.next_order(1, center).span == Span(0, 2, 3, 3)
+
+
+def test_who_has_no_rows_or_no_time_has_no_work() -> None:
+    ledger, center = ledger_of(rounds=(2, 0)), center_of(LockedCenter)
+    assert [ledger.has_work(worker) for worker in (0, 1)] == [True, False]
+    book(ledger, center, update(0, samples=8))
+    assert [ledger.has_work(worker) for worker in (0, 1)] == [False, False]
+
+
+def test_an_order_carries_what_is_served() -> None:
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0, momentum=0.5), 1)
+    center.commit(update(0, 4, 0))
+    assert ledger_of().next_order(0, center).state.weights.tolist() == [6, 0]  # as above
+
+
+def test_staleness_and_drops_are_on_record() -> None:
+    ledger, center = ledger_of(), center_of(LockedCenter, on_nan=OnNaN.DROP)
+    book(ledger, center, update(0, 1, 1, samples=2), staleness=3)
+    book(ledger, center, update(1, float("nan"), 1, samples=2))
+    records = [record.workers[0] for record in ledger.history]
+    assert [(record.staleness, record.dropped) for record in records] == [(3, 0), (0, 1)]
+    (epoch,) = ledger.finished  # dropped rows count, or training would never end
+    assert (epoch.samples, epoch.metrics.tolist()) == (4, [1.0, 2.0])

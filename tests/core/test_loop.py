@@ -1,0 +1,502 @@
+"""Two workers that learn y = x . w from rows of their own, learning rate 1/2, one row a step.
+
+Worker 0 knows rows (1, 0) -> 1, worker 1 rows (0, 1) -> 2: a step halves the distance of w0 to 1, or of w1 to 2.
+Errors squared are the metric, so that the loss is their mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state
+
+from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.loop import Plan, Progress, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.strategies import Average, Context, DownPour, Nesterov, OneShot, OuterState
+from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Rounds, Span, TrainState, Update
+from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+
+ONE: Row = (1, 0, 1)
+TWO: Row = (0, 1, 2)
+
+
+def pair(rows: int = 2, validation: Sequence[Row] = ()) -> list[Regression]:
+    return [Regression(0, [ONE] * rows, validation), Regression(1, [TWO] * rows, validation)]
+
+
+def plan_of(workers: Sequence[Regression], **other: object) -> Plan:
+    values: dict[str, object] = {
+        "layout": LAYOUT,
+        "mode": Mode.SYNCHRONOUS,
+        "strategy": Average(),
+        "frequency": 1,
+        "rounds_per_epoch": max(len(worker.rows) for worker in workers),
+        "worker_rounds": tuple(1 if worker.rows else 0 for worker in workers),
+        "num_workers": len(workers),
+        "rows": sum(len(worker.rows) for worker in workers),
+        "initial_epoch": 0,
+        "epochs": 1,
+        "validates": any(worker.validation for worker in workers),
+    }
+    return Plan(**(values | other))
+
+
+def loss_of(metrics: np.ndarray) -> float | None:
+    return float(metrics[0] / metrics[1]) if metrics.size else None
+
+
+def fit(
+    workers: list[Regression], notes: Notes | None = None, start: TrainState | None = None, **plan: object
+) -> tuple[TrainState, Notes, Progress]:
+    notes, progress = notes or Notes(), Progress(start or state(0, 0))
+    end = fit_synchronously(InProcessRounds(workers), plan_of(workers, **plan), notes, progress, loss_of)
+    return end, notes, progress
+
+
+# --- synchronous
+
+
+def test_two_rounds_by_hand() -> None:
+    # round 1 from (0, 0): deltas (1/2, 0) and (0, 1), mean (1/4, 1/2); errors 1 and 2, squares 1 + 4 = 5
+    # round 2 from (1/4, 1/2): deltas (3/8, 0) and (0, 3/4), mean (3/16, 3/8); squares 9/16 + 9/4 = 2.8125
+    end, notes, progress = fit(pair())
+    assert end.weights.tolist() == [0.4375, 0.875]
+    assert progress.state is end
+    assert end.counters.tolist() == [2]  # each worker's iteration went to 2; the greatest counts
+    assert [record.loss for record in notes.rounds] == [2.5, 1.40625]
+    assert notes.sums == [[5.0, 2.0], [7.8125, 4.0]]
+    (epoch,) = notes.epochs
+    assert (epoch.epoch, epoch.samples, epoch.metrics.tolist()) == (0, 4, [7.8125, 4.0])
+    assert epoch.rounds == tuple(notes.rounds) == tuple(progress.rounds)
+
+
+def test_a_round_says_who_did_what() -> None:
+    _, notes, _ = fit([Regression(0, [ONE] * 3), Regression(1, [TWO])], rounds_per_epoch=2)
+    # floor(3 j / 2) = 0, 1, 3 and floor(j / 2) = 0, 0, 1
+    assert [[(w.worker, w.samples, w.steps) for w in record.workers] for record in notes.rounds] == [
+        [(0, 1, 1), (1, 0, 0)],
+        [(0, 2, 2), (1, 1, 1)],
+    ]
+    assert [(record.round, record.epoch) for record in notes.rounds] == [(0, 0), (1, 0)]
+
+
+def test_one_worker_that_averages_is_plain_gradient_descent() -> None:
+    rows = [(1, 2, 3), (-1, 0.5, 0), (2, 2, 1), (0.5, -1, 2), (1, 1, 1)]
+    weights = np.zeros(2)
+    for _ in range(4):
+        for x0, x1, y in rows:
+            weights -= 0.0625 * (weights @ [x0, x1] - y) * np.array([x0, x1])
+    for rounds in (1, 2, 5):
+        end, _, _ = fit(
+            [Regression(0, rows)], None, state(0, 0, learning_rate=0.0625), rounds_per_epoch=rounds, epochs=4
+        )
+        np.testing.assert_allclose(end.weights, weights, rtol=0, atol=1e-6)
+
+
+def test_workers_start_where_the_last_round_ended() -> None:
+    workers = pair()
+    fit(workers, epochs=2)
+    for worker in workers:
+        assert [(order.number, order.version) for order in worker.orders] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+        assert [order.span for order in worker.orders] == [
+            Span(0, 0, 1, 2),
+            Span(0, 1, 2, 2),
+            Span(1, 0, 1, 2),
+            Span(1, 1, 2, 2),
+        ]
+        # w0 goes a quarter of the way to 1 each round: 1 - 1, 3/4, 9/16, 27/64
+        assert [order.state.weights[0] for order in worker.orders] == [0, 0.25, 0.4375, 0.578125]
+
+
+def test_momentum_lasts_through_the_whole_fit() -> None:
+    # lr = 1, mu = 1/2, one round an epoch, rows (1, 0) -> 1 on both workers: d = (1 - w)/2
+    # d = 1/2:   b = 1/2,                x = 1/2 + 1/4        = 3/4
+    # d = 1/8:   b = 1/4 + 1/8 = 3/8,    x = 3/4 + 1/8 + 3/16 = 17/16
+    end, _, _ = fit(
+        [Regression(0, [ONE]), Regression(1, [ONE])], strategy=Nesterov(momentum=0.5), rounds_per_epoch=1, epochs=2
+    )
+    assert end.weights.tolist() == [1.0625, 0]
+
+
+@dataclass(frozen=True)
+class Ahead(Average):
+    """Average that serves a point one ahead."""
+
+    name: ClassVar[str] = "ahead"
+
+    def serve(self, weights: np.ndarray, outer: OuterState, context: Context) -> np.ndarray:
+        return weights + 1
+
+
+def test_what_is_served_is_not_what_is_kept() -> None:
+    # served (1, 1): worker 0 is at its goal, worker 1 goes (0, 1/2); mean (0, 1/4), from the kept (0, 0)
+    workers = pair(1)
+    end, _, _ = fit(workers, strategy=Ahead())
+    assert workers[0].orders[0].state.weights.tolist() == [1, 1]
+    assert end.weights.tolist() == [0, 0.25]
+
+
+@pytest.mark.parametrize("sizes", [(5, 3), (1, 7, 0), (4,), (0, 0, 2)])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7])
+def test_every_row_is_trained_once_an_epoch(sizes: tuple[int, ...], rounds: int) -> None:
+    workers = [Regression(index, [ONE] * rows) for index, rows in enumerate(sizes)]
+    _, notes, _ = fit(workers, rounds_per_epoch=rounds, initial_epoch=2, epochs=5)
+    for worker, rows in zip(workers, sizes, strict=True):
+        assert Counter(worker.trained) == Counter((epoch, row) for epoch in (2, 3, 4) for row in range(rows))
+    assert [(epoch.epoch, epoch.samples) for epoch in notes.epochs] == [
+        (2, sum(sizes)),
+        (3, sum(sizes)),
+        (4, sum(sizes)),
+    ]
+    assert notes.begun == [2, 3, 4]
+
+
+class Careless(Regression):
+    """A worker that counts its rows wrongly."""
+
+    off = 0
+
+    def train(self, order: Order) -> Update:
+        brought = super().train(order)
+        return replace(brought, samples=brought.samples + self.off)
+
+
+@pytest.mark.parametrize(("off", "trained"), [(-1, 3), (1, 5)])
+def test_lost_and_doubled_rows_are_an_error(off: int, trained: int) -> None:
+    careless = Careless(0, [ONE] * 2)
+    careless.off = off
+    notes = Notes()
+    with pytest.raises(ElephasError, match=f"epoch 1 trained {trained} rows where the shards hold 4"):
+        fit([careless, Regression(1, [TWO] * 2)], notes, rounds_per_epoch=1)
+    assert notes.epochs == []
+
+
+def test_one_round_for_the_whole_fit() -> None:
+    # three epochs on one's own: w0 = 7/8, w1 = 7/4; old - mean(old - new) = (7/16, 7/8)
+    workers = pair(1)
+    end, notes, _ = fit(workers, strategy=OneShot(), frequency=Frequency.FIT, epochs=3)
+    assert end.weights.tolist() == [0.4375, 0.875]
+    assert [order.span for order in workers[0].orders] == [Span(0, epochs=3)]
+    assert workers[0].trained == [(0, 0), (1, 0), (2, 0)]
+    assert notes.begun == [2]
+    assert [(epoch.epoch, epoch.samples) for epoch in notes.epochs] == [(2, 6)]
+
+
+def test_one_round_that_loses_rows_is_an_error_too() -> None:
+    careless = Careless(0, [ONE])
+    careless.off = -1
+    with pytest.raises(ElephasError, match="epoch 3 trained 5 rows where the shards hold 6"):
+        fit([careless, Regression(1, [TWO])], strategy=OneShot(), frequency=Frequency.FIT, epochs=3)
+
+
+@pytest.mark.parametrize("frequency", [Frequency.FIT, Frequency.EPOCH])
+def test_no_epochs_change_nothing(frequency: Frequency) -> None:
+    start = state(3, 4)
+    end, notes, _ = fit(pair(), None, start, frequency=frequency, initial_epoch=2, epochs=2)
+    assert end is start
+    assert notes.begun == []
+
+
+def test_epochs_of() -> None:
+    plan = plan_of(pair(), rounds_per_epoch=2, initial_epoch=3, epochs=5)
+    assert list(epochs_of(plan)) == [
+        (3, [Span(3, 0, 1, 2), Span(3, 1, 2, 2)]),
+        (4, [Span(4, 0, 1, 2), Span(4, 1, 2, 2)]),
+    ]
+    assert list(epochs_of(replace(plan, frequency=Frequency.FIT))) == [(4, [Span(3, epochs=2)])]
+
+
+def test_early_stop() -> None:
+    end, notes, _ = fit(pair(), Notes(stop_after_epochs=2), epochs=10)
+    assert notes.begun == [0, 1]
+    # four rounds, each a quarter of the way: 1 - (3/4)^4 = 175/256, twice that
+    assert end.weights.tolist() == [0.68359375, 1.3671875]
+
+
+def test_a_stop_amid_an_epoch_still_ends_it() -> None:
+    end, notes, _ = fit(pair(validation=[(1, 1, 3)]), Notes(stop_after_rounds=3), epochs=10)
+    assert [(epoch.epoch, epoch.samples, len(epoch.rounds)) for epoch in notes.epochs] == [(0, 4, 2), (1, 2, 1)]
+    assert end.weights.tolist() == [0.578125, 1.15625]  # 1 - (3/4)^3 = 37/64, and twice that
+    assert notes.epochs[1].validation is not None
+
+
+def test_a_stop_before_the_first_epoch() -> None:
+    changed = state(5, 6)
+    end, notes, progress = fit(pair(), Notes(stop_after_rounds=0, at_begin=lambda epoch, state: changed))
+    assert notes.rounds == []
+    assert end is progress.state is changed
+
+
+def test_a_learning_rate_set_at_an_epochs_end_is_in_the_next_order() -> None:
+    workers = pair()
+    notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=floats(0.25)) if epoch == 0 else now)
+    end, _, _ = fit(workers, notes, epochs=2)
+    for worker in workers:
+        assert [order.state.learning_rate.tolist() for order in worker.orders] == [[0.5], [0.5], [0.25], [0.25]]
+    # w0: a quarter of the way twice, then an eighth twice: 1 - (9/16)(49/64) = 583/1024
+    assert end.weights.tolist() == [583 / 1024, 583 / 512]
+    assert end.learning_rate.tolist() == [0.25]
+
+
+def test_a_learning_rate_set_at_an_epochs_beginning_is_in_its_orders() -> None:
+    workers = pair(1)
+    fit(workers, Notes(at_begin=lambda epoch, now: now.but(learning_rate=floats(2.0**-epoch))), epochs=3)
+    assert [order.state.learning_rate.tolist() for order in workers[1].orders] == [[1], [0.5], [0.25]]
+
+
+def test_weights_set_by_a_callback_are_gone_on_from() -> None:
+    workers = pair(1)
+    notes = Notes(at_end=lambda epoch, now: now.but(weights=floats(8, 9)))
+    end, _, progress = fit(workers, notes, epochs=2)
+    assert workers[0].orders[1].state.weights.tolist() == [8, 9]
+    assert end.weights.tolist() == [8, 9]
+    assert progress.state is end
+
+
+def test_validation_is_of_the_averaged_state() -> None:
+    # after the epoch (1/4, 1/2): errors of (1, 1) -> 3: 9/4 each; workers' squares 81/16 + 81/16 = 10.125 over 2 rows
+    workers = pair(1, validation=[(1, 1, 3)])
+    _, notes, _ = fit(workers)
+    assert notes.epochs[0].validation.tolist() == [10.125, 2.0]
+    assert notes.epochs[0].state.weights.tolist() == [0.25, 0.5]
+
+
+def test_orders_are_numbered_through_evaluations() -> None:
+    workers = pair(1, validation=[(1, 1, 3)])
+    fit(workers, epochs=3)
+    assert [order.number for order in workers[0].orders] == [0, 2, 4]
+    assert [order.version for order in workers[0].orders] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("frequency", "validated"), [(1, [0, 1, 2, 3]), (2, [1, 3]), ((1, 4), [0, 3]), (9, [])])
+def test_validation_freq(frequency: int | tuple[int, ...], validated: list[int]) -> None:
+    _, notes, _ = fit(pair(1, validation=[(1, 1, 3)]), epochs=4, validation_freq=frequency)
+    assert [epoch.epoch for epoch in notes.epochs if epoch.validation is not None] == validated
+
+
+def test_without_validation_rows_nothing_is_evaluated() -> None:
+    _, notes, _ = fit(pair(1))
+    assert notes.epochs[0].validation is None
+
+
+class Failing(Regression):
+    """A worker that raises at its second order."""
+
+    def train(self, order: Order) -> Update:
+        if len(self.orders) == 1:
+            raise RuntimeError("out of luck")
+        return super().train(order)
+
+
+def test_a_failure_leaves_the_last_finished_round() -> None:
+    workers, progress = [Regression(0, [ONE] * 2), Failing(1, [TWO] * 2)], Progress(state(0, 0))
+    notes = Notes()
+    with pytest.raises(RuntimeError, match="out of luck"):
+        fit_synchronously(InProcessRounds(workers), plan_of(workers), notes, progress, loss_of)
+    assert len(workers[0].orders) == 2  # its second update came, and was not applied
+    assert progress.state.weights.tolist() == [0.25, 0.5]
+    assert [record.round for record in progress.rounds] == [0]
+    assert notes.epochs == []
+
+
+class Diverging(Regression):
+    """A worker that brings NaN at its second order."""
+
+    def train(self, order: Order) -> Update:
+        brought = super().train(order)
+        return replace(brought, delta=brought.delta * np.float32("nan")) if len(self.orders) == 2 else brought
+
+
+def test_bad_numbers_end_the_fit() -> None:
+    progress, workers = Progress(state(0, 0)), [Diverging(0, [ONE] * 2), Regression(1, [TWO] * 2)]
+    with pytest.raises(NonFiniteError, match="worker 0 brought NaN or infinity in round 1"):
+        fit_synchronously(InProcessRounds(workers), plan_of(workers), Notes(), progress, loss_of)
+    assert progress.state.weights.tolist() == [0.25, 0.5]
+
+
+def test_bad_numbers_are_dropped_on_request() -> None:
+    end, notes, _ = fit([Diverging(0, [ONE] * 2), Regression(1, [TWO] * 2)], on_nan=OnNaN.DROP)
+    # round 2 has worker 1 alone: (1/4, 1/2) + (0, 3/4)
+    assert end.weights.tolist() == [0.25, 1.25]
+    assert [[worker.dropped for worker in record.workers] for record in notes.rounds] == [[0, 0], [1, 0]]
+    assert notes.sums[-1] == [7.25, 3.0]  # 1 + 4 + 9/4, without the dropped worker's row
+    assert notes.epochs[0].samples == 4
+
+
+class Counted(InProcessRounds):
+    """Rounds that are asked for one update at a time."""
+
+    def train(self, order: Order) -> Iterator[Update]:
+        yield from super().train(order)
+
+
+def test_the_loop_needs_no_more_than_the_protocol() -> None:
+    workers: list[Regression] = pair()
+    rounds: Rounds = Counted(workers)
+    end = fit_synchronously(rounds, plan_of(workers), Notes(), Progress(state(0, 0)), loss_of)
+    assert end.weights.tolist() == [0.4375, 0.875]
+
+
+# --- asynchronous
+
+
+def crowd_plan(workers: Sequence[Regression], **other: object) -> Plan:
+    return plan_of(workers, **({"mode": Mode.ASYNCHRONOUS, "strategy": DownPour()} | other))
+
+
+def go(
+    crowd: Arrivals | InProcessCrowd,
+    workers: Sequence[Regression],
+    notes: Notes | None = None,
+    start: TrainState | None = None,
+    **plan: object,
+) -> tuple[TrainState, Notes, Progress]:
+    notes, progress = notes or Notes(), Progress(start or state(0, 0))
+    end = fit_asynchronously(crowd, crowd_plan(workers, **plan), notes, progress, loss_of)
+    return end, notes, progress
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, Mode.HOGWILD])
+def test_a_fast_and_a_slow_worker_by_hand(mode: Mode) -> None:
+    # One row each, two epochs: 4 rows in all. Worker 0 comes three times: w0 = 1/2, 3/4, 7/8. The first epoch ends
+    # with its second update. Then worker 1, that started from (0, 0) before the other three: w1 = 1.
+    workers = pair(1)
+    end, notes, progress = go(Arrivals(workers, [0, 0, 0, 1]), workers, mode=mode, epochs=2)
+    assert end.weights.tolist() == [0.875, 1]
+    first, second = notes.epochs
+    assert first.state.weights.tolist() == [0.75, 0]
+    assert second.state.weights.tolist() == [0.875, 1]
+    assert [first.samples, second.samples] == [2, 2]
+    assert first.metrics.tolist() == [1.25, 2]  # 1 + 1/4
+    assert second.metrics.tolist() == [4.0625, 2]  # 1/16 + 4
+    records = [record.workers[0] for record in progress.rounds]
+    assert [(record.worker, record.staleness) for record in records] == [(0, 0), (0, 0), (0, 0), (1, 3)]
+    assert [record.loss for record in notes.rounds] == [None, 0.625, None, 2.03125]  # an epoch's last has its loss
+    assert notes.sums == [[1.25, 2], [1.25, 2], [4.0625, 2], [4.0625, 2]]
+    assert workers[0].trained == [(0, 0), (1, 0), (2, 0)]
+    assert notes.begun == [0, 1]
+    assert progress.state.weights.tolist() == [0.875, 1]
+
+
+def test_what_comes_after_the_last_epoch_does_not_count() -> None:
+    workers = pair(1)
+    end, notes, _ = go(Arrivals(workers, [0, 0, 1, 1, 1], ahead=True), workers)
+    assert end.weights.tolist() == [0.75, 0]
+    assert len(notes.epochs) == 1
+
+
+def test_one_worker_alone_is_plain_gradient_descent() -> None:
+    workers = [Regression(0, [ONE, TWO])]
+    end, notes, _ = go(InProcessCrowd(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
+    assert end.weights.tolist() == [0.875, 1.75]  # three times half the way
+    assert [epoch.state.weights.tolist() for epoch in notes.epochs] == [[0.5, 1], [0.75, 1.5], [0.875, 1.75]]
+    assert workers[0].trained == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_a_learning_rate_set_by_a_callback_is_in_the_next_order() -> None:
+    workers = [Regression(0, [ONE])]
+    notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=now.learning_rate / 2))
+    end, _, _ = go(Arrivals(workers, [0, 0, 0]), workers, notes, epochs=3)
+    # The order after an update goes out before the callbacks run: the change comes one exchange later.
+    assert [order.state.learning_rate.tolist() for order in workers[0].orders] == [[0.5], [0.5], [0.25]]
+    assert end.weights.tolist() == [0.8125, 0]  # 1/2, 3/4, + 1/4 of 1/4
+    assert end.learning_rate.tolist() == [0.0625]
+
+
+def test_a_schedule_at_an_epochs_beginning() -> None:
+    workers = [Regression(0, [ONE])]
+    crowd = Arrivals(workers, [0, 0, 0])
+    notes = Notes(at_begin=lambda epoch, now: now.but(learning_rate=floats(2.0**-epoch)))
+    go(crowd, workers, notes, epochs=3)
+    assert [order.state.learning_rate.tolist() for order in workers[0].orders] == [[1], [1], [0.5]]
+    assert crowd.replaced == [{"learning_rate": [0.5]}, {"learning_rate": [0.25]}]
+
+
+def test_callbacks_see_the_learning_rate_they_set_where_workers_were_faster() -> None:
+    # All three epochs are over before the driver looks: their snapshots hold the old rate, 1/2. It is halved each time.
+    workers = [Regression(0, [ONE])]
+    crowd = Arrivals(workers, [0, 0, 0], ahead=True)
+    notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=now.learning_rate / 2))
+    end, _, _ = go(crowd, workers, notes, epochs=3)
+    assert [epoch.state.learning_rate.tolist() for epoch in notes.epochs] == [[0.5], [0.25], [0.125]]
+    assert crowd.replaced == [{"learning_rate": [0.25]}, {"learning_rate": [0.125]}]
+    assert end.learning_rate.tolist() == [0.0625]
+
+
+def test_what_no_callback_touched_is_not_written_back() -> None:
+    workers = [Regression(0, [ONE])]
+    crowd = Arrivals(workers, [0, 0, 0])
+    go(crowd, workers, epochs=3)
+    assert crowd.replaced == []
+
+
+def test_weights_of_a_callback_go_to_the_center() -> None:
+    workers = [Regression(0, [ONE])]
+    crowd = Arrivals(workers, [0, 0])
+    notes = Notes(at_end=lambda epoch, now: now.but(weights=floats(0, 5)) if epoch == 0 else now)
+    end, _, _ = go(crowd, workers, notes, epochs=2)
+    assert crowd.replaced == [{"weights": [0, 5]}]
+    assert end.weights.tolist() == [0.25, 5]  # the update under way was half of 1/2
+
+
+def test_an_asynchronous_early_stop() -> None:
+    workers = pair(1)
+    end, notes, progress = go(Arrivals(workers, [0, 1] * 10), workers, Notes(stop_after_epochs=2), epochs=10)
+    assert notes.begun == [0, 1]
+    assert end.weights.tolist() == [0.75, 1.5]
+    assert progress.state is end
+
+
+def test_an_asynchronous_stop_before_the_first_epoch() -> None:
+    workers = pair(1)
+    end, _, progress = go(Arrivals(workers, []), workers, Notes(stop_after_rounds=0), state(3, 4))
+    assert end.weights.tolist() == [3, 4]
+    assert progress.state is end
+    assert workers[0].orders == []
+
+
+def test_no_asynchronous_epochs() -> None:
+    workers = pair(1)
+    end, notes, _ = go(Arrivals(workers, []), workers, None, state(3, 4), initial_epoch=2, epochs=2)
+    assert end.weights.tolist() == [3, 4]
+    assert notes.epochs == []
+
+
+def test_an_asynchronous_failure_leaves_the_last_epoch() -> None:
+    workers, progress = [Failing(0, [ONE])], Progress(state(0, 0))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        fit_asynchronously(Arrivals(workers, [0, 0]), crowd_plan(workers, epochs=2), Notes(), progress, loss_of)
+    assert progress.state.weights.tolist() == [0.5, 0]
+    assert len(progress.rounds) == 1
+
+
+def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> None:
+    def run(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
+        workers = [Regression(0, [ONE] * 3), Regression(1, [TWO] * 5), Regression(2, [])]
+        end, notes, progress = go(
+            InProcessCrowd(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
+        )
+        assert [epoch.epoch for epoch in notes.epochs] == [1, 2, 3]
+        total = sum(epoch.samples for epoch in notes.epochs)
+        assert 24 <= total < 24 + 3  # 3 epochs of 8 rows; the last update may go beyond by less than its 3 rows
+        assert workers[2].orders == []
+        assert len(workers[0].trained) + len(workers[1].trained) == total
+        assert all(epoch >= 1 for worker in workers for epoch, _ in worker.trained)
+        arrivals = [(record.workers[0].worker, record.workers[0].staleness) for record in progress.rounds]
+        return end.weights.tolist(), arrivals
+
+    assert run(3) == run(3)
+    assert run(3)[1] != run(4)[1]
+
+
+def test_an_asynchronous_epoch_is_evaluated() -> None:
+    workers = [Regression(0, [ONE], [(1, 1, 3)]), Regression(1, [ONE], [(1, 0, 1)])]
+    _, notes, _ = go(InProcessCrowd(workers, seed=0), workers, epochs=4, validation_freq=2)
+    assert [epoch.validation is None for epoch in notes.epochs] == [True, False, True, False]
+    weight = float(notes.epochs[3].state.weights[0])
+    assert notes.epochs[3].validation.tolist() == [(weight - 3) ** 2 + (weight - 1) ** 2, 2.0]

@@ -1,0 +1,70 @@
+"""A script: a fit that says when its second epoch is over, and after SIGINT what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+
+import keras
+import numpy as np
+import psutil
+from small import line, points, trained
+
+from elephas_like import SparkModel
+
+
+def main(engine: str) -> None:
+    scratch = Path(tempfile.gettempdir())
+    data: object = (np.array([x for x, _ in points(20)], "float32"), np.array([[y] for _, y in points(20)], "float32"))
+    context = None
+    if engine != "in_process":
+        from pyspark import SparkConf, SparkContext
+
+        conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+        conf = conf.set("spark.local.dir", str(scratch))
+        context = SparkContext("local[2]", "interrupted", conf=conf)
+        context.setLogLevel("OFF")
+        data = (context.parallelize(points(20), 2),)
+    model = line()
+    finished: list[list[np.ndarray]] = [model.get_weights()]
+
+    class Tells(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            finished.append(self.model.get_weights())
+            if epoch == 1:
+                print(json.dumps({"epoch": epoch + 1}), flush=True)
+
+    listening = _ports()
+    answer: dict[str, object] = {"interrupted": False}
+    fitted = SparkModel(model, 2, engine=engine)
+    try:
+        fitted.fit(*data, epochs=100_000, verbose=0, callbacks=[Tells()])
+    except KeyboardInterrupt:
+        answer["interrupted"] = True
+    left = model.get_weights()
+    # One round an epoch: the interrupt may have come after a round and before its callback.
+    answer["weights_of_a_finished_round"] = all(np.isfinite(w).all() for w in left) and any(
+        all((a == b).all() for a, b in zip(left, kept, strict=True)) for kept in finished[-2:]
+    )
+    answer["rounds"] = len(fitted.master_network.get_weights())
+    answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith(("elephas", "tqdm"))]
+    answer["ports"] = len(_ports() - listening)
+    answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
+    answer["fits_again"] = trained(fitted.fit(*data, epochs=1, verbose=0))
+    print(json.dumps(answer), flush=True)
+    if context is not None:
+        context.stop()
+
+
+def _ports() -> set[int]:
+    return {c.laddr.port for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

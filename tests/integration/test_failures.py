@@ -1,0 +1,356 @@
+"""What goes wrong is said in the user's terms, and leaves nothing behind: conftest looks after every test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import psutil
+import pytest
+from conftest import eventually, ours, ports, threads
+from scripts import Script
+from small import line, points, trained
+
+import elephas_like
+from elephas_like import DataError, ElephasError, NonFiniteError, SparkModel, WaitError, WorkerError
+from elephas_like.core.errors import ConnectionLostError, Failure
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.server import PortError
+from elephas_like.exchange.wire import Sizes
+
+both = pytest.mark.parametrize("engine", ["server", "jobs"])
+
+
+@pytest.fixture
+def rdd(sc):
+    return sc.parallelize(points(20), 2)
+
+
+def fails(kind: type[BaseException], match: str, rdd: object, engine: str, model: keras.Model | None = None, **options):
+    """The error of a fit, which says what it should, shows no Java, and lets the next fit be an ordinary one."""
+    with pytest.raises(kind, match=match) as caught:
+        SparkModel(model or line(), 2, engine=engine, **options).fit(rdd, epochs=2, verbose=0)
+    text = str(caught.value)
+    assert "org.apache.spark" not in text
+    assert "Py4J" not in text
+    return caught.value
+
+
+# Rows
+
+
+@both
+def test_a_row_of_another_shape_is_named(sc, engine: str) -> None:
+    rows = [*points(5), ([1.0, 2.0, 3.0], 1.0)]
+    error = fails(
+        DataError, r"partition 1, row 2: feature 'x' expected shape \(2,\), got \(3,\)", sc.parallelize(rows, 2), engine
+    )
+    assert isinstance(error, WorkerError)
+    assert error.worker == 1
+
+
+@both
+def test_rows_that_are_no_pairs_are_refused(sc, engine: str) -> None:
+    fails(DataError, r"row 0: expected a pair \(features, label\)", sc.parallelize([1.0, 2.0, 3.0], 2), engine)
+
+
+@both
+def test_partitions_of_different_shapes_are_refused(sc, engine: str) -> None:
+    rows = [([1.0, 2.0], 1.0), ([1.0, 2.0, 3.0], 1.0)]
+    fails(DataError, r"workers 0 and 1 differ|expected shape", sc.parallelize(rows, 2), engine)
+
+
+@both
+def test_no_rows_at_all(sc, engine: str) -> None:
+    fails(ValueError, "no rows to train on", sc.parallelize([], 2), engine)
+
+
+@both
+def test_a_users_map_function_that_raises(sc, engine: str) -> None:
+    def broken(row: tuple) -> tuple:
+        if row[0] == 7:
+            raise LookupError("no label for row 7")
+        return [float(row[0]), 0.0], 0.0
+
+    error = fails(LookupError, "no label for row 7", sc.parallelize([(i,) for i in range(10)], 2).map(broken), engine)
+    assert "in broken" in str(error)
+
+
+# Workers
+
+
+def broken_loss(y, prediction):
+    """A loss that fails on the worker that has rows of label 7."""
+    import tensorflow as tf
+
+    def check(value):
+        if (value == 7).any():
+            raise KeyError("no such label: 7")
+        return np.float32(0)
+
+    with tf.control_dependencies([tf.numpy_function(check, [y], tf.float32)]):
+        return keras.ops.mean((y - prediction) ** 2, axis=-1)
+
+
+class Unfinished(keras.layers.Layer):
+    """A layer that fails in Python, while the graph is traced on a worker."""
+
+    def call(self, x):
+        if os.environ.get("SPARK_LOCAL_DIRS") and x.shape[0] is None:
+            raise KeyError("no such weight: 'gamma'")
+        return x
+
+
+@both
+def test_a_workers_own_exception_keeps_type_message_and_traceback(rdd, engine: str) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), Unfinished()])
+    model.compile("sgd", "mse")
+    error = fails(KeyError, "no such weight: 'gamma'", rdd, engine, model)
+    assert isinstance(error, WorkerError)
+    assert error.type_name == "KeyError"
+    assert 'raise KeyError("no such weight' in str(error)
+    assert "test_failures.py" in error.traceback_text
+
+
+@both
+def test_an_exception_inside_the_graph_names_its_worker(sc, engine: str) -> None:
+    model = line(loss=broken_loss)
+    rows = [([0.0, 0.0], float(label)) for label in (0, 1, 2, 3, 4, 5, 6, 7)]
+    error = fails(WorkerError, "no such label: 7", sc.parallelize(rows, 2), engine, model)
+    assert error.worker == 1
+
+
+@both
+def test_nan_is_an_error_that_names_worker_and_round(sc, engine: str) -> None:
+    rows = [*points(10), ([float("nan"), 0.0], 1.0), *points(9)]
+    error = fails(NonFiniteError, r"worker 1 brought NaN or infinity in round 0", sc.parallelize(rows, 2), engine)
+    assert not isinstance(error, WorkerError)
+
+
+def test_a_fit_after_a_failed_one_is_ordinary(sc, rdd) -> None:
+    for engine in ("server", "jobs"):
+        model = line()
+        fitted = SparkModel(model, 2, engine=engine)
+        with pytest.raises(DataError):
+            fitted.fit(sc.parallelize([1.0], 2), verbose=0)
+        assert trained(fitted.fit(rdd, epochs=2, verbose=0)) == 40
+
+
+def test_a_failure_in_mid_fit_leaves_the_last_finished_rounds_weights(rdd) -> None:
+    model = line()
+    kept: list[list[np.ndarray]] = []
+
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            kept.append(self.model.get_weights())
+            if epoch == 1:
+                raise RuntimeError("the disk of the driver is full")
+
+    with pytest.raises(RuntimeError, match="the disk of the driver is full"):
+        SparkModel(model, 2, engine="server").fit(rdd, epochs=5, verbose=0, callbacks=[Fails()])
+    for ours_, theirs in zip(model.get_weights(), kept[-1], strict=True):
+        np.testing.assert_array_equal(ours_, theirs)
+
+
+# Lines and versions
+
+
+def test_a_taken_port_is_named(rdd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        fails(PortError, rf"127.0.0.1:{port}.*taken by another program: give port=0", rdd, "server", port=port)
+
+
+def test_a_driver_that_cannot_be_reached_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    model = line()
+    from elephas_like.trainer.state import Variables
+
+    sizes = Sizes.of(Variables(model).layout)
+    settings = ClientSettings("http", "127.0.0.1", port, "token", sizes, retries=1)
+    for kind in ("http", "socket"):
+        client = replace(settings, kind=kind).connect(0, 0)
+        with pytest.raises(ConnectionLostError, match=rf"worker 0 cannot reach .* at 127.0.0.1:{port} after 2 tries"):
+            client.fail(Failure("E", "m", "", 0))
+        client.close()
+
+
+@both
+def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elephas_like.spark_model.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    fails(ElephasError, r"elephas-like is 9.9.9 on the driver and .* on executor host", rdd, engine)
+
+
+# Time
+
+
+class Hangs(keras.Model):
+    """A model whose train step never ends on the worker that has a row with a first number above 90."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        def hang(x):
+            if (x > 90).any():
+                threading.Event().wait(600)
+            return np.float32(0)
+
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.control_dependencies([tf.numpy_function(hang, [x], tf.float32)]):
+            return super().train_step(data)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_worker_that_hangs_is_named_and_the_others_stop(sc, mode: str) -> None:
+    model = Hangs()
+    model.compile("sgd", "mse")
+    rows = [*points(10), *(([99.0, 0.0], 1.0) for _ in range(10))]
+    began = time.monotonic()
+    fails(
+        WaitError,
+        r"(?s)missing: .*worker 1 \(attempt \d+ on .*, lease live",
+        sc.parallelize(rows, 2),
+        "server",
+        model,
+        mode=mode,
+        round_timeout=20,
+    )
+    assert time.monotonic() - began < 120  # nothing waits for the end of the hanging step, ten minutes away
+
+
+# Several fits
+
+
+def test_two_fits_at_once_on_two_slots_both_finish(rdd) -> None:
+    histories: dict[int, object] = {}
+
+    def fit(number: int) -> None:
+        try:
+            histories[number] = SparkModel(line(), 2, engine="server", seed=number).fit(rdd, epochs=3, verbose=0)
+        except Exception as error:
+            histories[number] = error
+
+    runs = [threading.Thread(target=fit, args=(number,)) for number in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(120)
+    assert not any(run.is_alive() for run in runs)
+    assert [trained(histories[number]) for number in range(2)] == [60, 60]
+
+
+def fit_often(sc, scratch: Path, times: int) -> None:
+    """Fits, and counts what is there after each."""
+    process = psutil.Process()
+    rdd = sc.parallelize(points(20), 2)
+    counts = []
+    for number in range(times):
+        engine, mode = (("server", "synchronous"), ("jobs", "synchronous"), ("server", "asynchronous"))[number % 3]
+        SparkModel(line(), 2, engine=engine, mode=mode).fit(rdd, verbose=0)
+        assert eventually(lambda: not threads())
+        counts.append((len(ports()), len(ours(scratch)), threading.active_count(), len(process.open_files())))
+    persisted = len(list(sc._jsc.getPersistentRDDs()))
+    # The first three open what stays: py4j's connections and TensorFlow's threads.
+    assert all(later <= first for later, first in zip(counts[-1], counts[2], strict=True)), counts
+    assert persisted == 0
+
+
+def test_five_fits_leave_nothing(sc, scratch: Path) -> None:
+    fit_often(sc, scratch, 5)
+
+
+@pytest.mark.slow
+def test_twenty_fits_leave_nothing(sc, scratch: Path) -> None:
+    fit_often(sc, scratch, 20)
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode"), [("server", "synchronous"), ("server", "asynchronous"), ("jobs", "synchronous")]
+)
+def test_ctrl_c_leaves_the_last_finished_rounds_weights(rdd, engine: str, mode: str) -> None:
+    model = line()
+    kept: list[list[np.ndarray]] = []
+
+    class CtrlC(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            kept.append(self.model.get_weights())
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    fitted = SparkModel(model, 2, engine=engine, mode=mode)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(rdd, epochs=50, verbose=0, callbacks=[CtrlC()])
+    for ours_, theirs in zip(model.get_weights(), kept[-1], strict=True):
+        np.testing.assert_array_equal(ours_, theirs)
+    assert trained(fitted.fit(rdd, epochs=1, verbose=0)) >= 20
+
+
+@pytest.mark.parametrize("engine", ["server", "jobs", "in_process"])
+def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path, engine: str) -> None:
+    with Script("run_interrupted.py", engine, scratch=tmp_path) as script:
+        assert script.answer() == {"epoch": 2}
+        os.kill(script.process.pid, signal.SIGINT)
+        answer = script.answer()
+        assert answer["interrupted"]
+        assert answer["weights_of_a_finished_round"]
+        assert answer["threads"] == []
+        assert answer["ports"] == 0
+        assert answer["files"] == []
+        assert answer["fits_again"] == 20
+        assert script.ended() == 0
+    assert not list(tmp_path.rglob("elephas_like-*"))
+
+
+# Shards that are gone
+
+
+@both
+def test_a_sharded_dataset_whose_files_are_gone_is_written_again(sc, scratch: Path, engine: str) -> None:
+    with elephas_like.shard(sc.parallelize(points(20), 2), 2) as dataset:
+        weights = []
+        for lost in (False, True):
+            if lost:
+                (victim,) = scratch.rglob("elephas_like-*/worker-1")
+                for file in victim.iterdir():
+                    file.unlink()
+            model = line()
+            SparkModel(model, 2, engine=engine, seed=1).fit(dataset, epochs=2, verbose=0)
+            weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_shards_that_are_deleted_between_two_rounds_are_written_again(rdd, scratch: Path) -> None:
+    weights = []
+    for lost in (False, True):
+        model = line()
+
+        class Deletes(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch: int, logs: dict) -> None:
+                for file in [*scratch.rglob("elephas_like-*/worker-1/*")] if epoch == 0 else []:
+                    file.unlink()
+
+        callbacks = [Deletes()] if lost else []
+        history = SparkModel(model, 2, engine="jobs", seed=1).fit(rdd, epochs=3, verbose=0, callbacks=callbacks)
+        assert trained(history) == 60
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
