@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,7 +15,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 
 from elephas_like.core import rounds
 from elephas_like.core.columns import blank, difference
-from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.errors import DataError, ElephasError, ShardMissing
 from elephas_like.core.loop import Crowd, Plan, Progress, fit_asynchronously, fit_synchronously
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.types import (
@@ -80,12 +80,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Data:
-    """A fit's rows: one partition of `rdd`, or one block, per worker. `sharded` are references that outlive the fit."""
+    """A fit's rows: one partition of `rdd`, or one block, per worker.
+
+    sharded: references that outlive the fit. forget: has their shards written again, where files are gone.
+    """
 
     num_workers: int
     rdd: RDD | None = None
     blocks: Sequence[Block] | None = None
     sharded: RDD | None = None
+    forget: Callable[[], None] = lambda: None
 
     def partitions(self) -> Iterator[list[object]]:
         """The rows of each worker, on the driver."""
@@ -125,10 +129,23 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
         return
     assert context is not None
     number = next(_runs)
-    group = f"elephas_like-{fit.options.dataset}"
     title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
+    try:
+        _on_spark(fit, engine, data, validation, context, title)
+    except ShardMissing as error:
+        # Before the first round nothing has happened yet, and Spark can write the rows of a ShardedDataset again.
+        if data.sharded is None or fit.progress.rounds:
+            raise
+        log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
+        data.forget()
+        _on_spark(fit, engine, data, validation, context, title)
+
+
+def _on_spark(
+    fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext, title: str
+) -> None:
+    group = f"elephas_like-{fit.options.dataset}"
     refs = data.sharded if data.sharded is not None else references(data.distributed(context), fit.options)
-    keep = data.sharded is not None
     with ExitStack() as stack:
         options = replace(fit.options, dataset=f"{fit.options.dataset}-val")
         if validation is None:
@@ -141,7 +158,13 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
                 stack.callback(broadcast.destroy)
             both = pairs_with_blocks(refs, shipped, options)
         kind = _jobs if engine is EngineName.JOBS else _server
-        _loop(fit, stack.enter_context(kind(fit, context, both, keep, group, title)))
+        _loop(fit, stack.enter_context(kind(fit, context, both, data, group, title)))
+
+
+def _datasets(fit: Fit, data: Data) -> list[str]:
+    """Ids of the shards that go with the fit."""
+    own = [f"{fit.options.dataset}-val"]
+    return own if data.sharded is not None else [fit.options.dataset, *own]
 
 
 def choose_engine(
@@ -204,7 +227,7 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]
 
 
 @contextmanager
-def _jobs(fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, title: str) -> Iterator[JobRounds]:
+def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str) -> Iterator[JobRounds]:
     # The default level keeps references in memory only: one that is evicted would be written down again.
     refs = refs.persist(StorageLevel.MEMORY_AND_DISK)
     shipped = context.broadcast(fit.factory)
@@ -220,7 +243,16 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, ti
         return f"{title}: epoch {order.span.epoch + 1}, round {order.span.end} of {order.span.of}"
 
     try:
-        with JobRounds(context, refs, JobRun(group, make), group, describe, keep) as workers:
+        with JobRounds(
+            context,
+            refs,
+            JobRun(group, make),
+            group,
+            describe,
+            data.sharded is not None,
+            datasets=_datasets(fit, data),
+            forget=data.forget,
+        ) as workers:
             yield workers
     finally:
         shipped.destroy()
@@ -228,7 +260,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, ti
 
 @contextmanager
 def _server(
-    fit: Fit, context: SparkContext, refs: RDD, keep: bool, group: str, title: str
+    fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str
 ) -> Iterator[RoundStore | CenterStore]:
     settings = fit.settings
     num_workers = refs.getNumPartitions()
@@ -275,8 +307,8 @@ def _server(
                 store,
                 group=group,
                 description=f"{title}, {settings.mode.value}",
-                keep=keep,
-                dataset=fit.options.dataset,
+                keep=data.sharded is not None,
+                datasets=_datasets(fit, data),
             )
         )
         yield store
@@ -284,7 +316,6 @@ def _server(
 
 def _loop(fit: Fit, workers: Rounds | Crowd) -> None:
     plan = _plan(fit, workers.joined())
-    fit.hooks.rows = plan.rows
     if isinstance(workers, Crowd):
         fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
     else:
@@ -308,8 +339,6 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
                 f"the rows of workers {looks[0].worker} and {worker.worker} differ: {differ}. All rows of an RDD must "
                 "have one shape."
             )
-    if looks:
-        fit.hooks.sample = blank(looks[0].signature)
     rows = sum(worker.rows for worker in joined)
     held_out = sum(worker.validation_rows for worker in joined)
     if rows == 0:
@@ -321,6 +350,7 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         )
     worker_steps = [rounds.steps(worker.rows, fit.config.batch_size) for worker in joined]
     accumulation = max(worker.accumulation for worker in joined)
+    fit.hooks.planned(rows, max(worker_steps), blank(looks[0].signature) if looks else None)
     rounds_per_epoch = rounds.rounds_per_epoch(worker_steps, fit.settings.frequency, accumulation)
     return Plan(
         layout=layout,

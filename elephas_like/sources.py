@@ -47,7 +47,7 @@ class Source:
     @classmethod
     def validation(cls, data: Any) -> Source:
         """The source of `validation_data`."""
-        if isinstance(data, tuple) and len(data) in (2, 3):
+        if isinstance(data, tuple | list) and len(data) in (2, 3):
             return cls.of(data[0], data[1], data[2] if len(data) == 3 else None)
         if isinstance(data, RDD):
             return cls.of(data, None, None)

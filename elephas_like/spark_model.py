@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import keras
 import numpy as np
@@ -39,6 +39,7 @@ from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables, metric_results, restore_optimizer
 from elephas_like.trainer.worker import TrainerFactory
 
+_ORDER = ("num_workers", "custom_objects", "batch_size")
 _OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
 _OPTIONS: dict[str, Any] = {
     "mode": "synchronous",
@@ -88,9 +89,11 @@ class SparkModel:
         port: the server's port; 0 lets the system choose.
         engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
             "auto".
-        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker" or "reset".
+        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker", or "reset" (to what they were
+            when the fit began).
         on_nan: "raise", or "drop" an update with NaN and go on.
-        seed: of shuffling, validation rows, dropout and the virtual clock. None draws one from NumPy's global generator,
+        seed: of shuffling, validation rows, dropout and the virtual clock; later fits of this object go on from it. None
+            draws one from NumPy's global generator,
             which `keras.utils.set_random_seed` seeds.
         join_timeout: seconds to wait for the last worker once the first has joined.
         round_timeout: seconds to wait for a worker's answer.
@@ -103,32 +106,55 @@ class SparkModel:
             lists the valid ones.
     """
 
+    @overload
     def __init__(
         self,
         model: keras.Model,
         num_workers: int | None = None,
         custom_objects: Mapping[str, object] | None = None,
         batch_size: int = 32,
-        *args: object,
+        *,
+        mode: str = "synchronous",
+        frequency: str | int = "auto",
+        strategy: Strategy | str | None = None,
+        parameter_server_mode: str = "http",
+        host: str | None = None,
+        port: int = 0,
+        engine: str = "auto",
+        optimizer_state: str = "average",
+        on_nan: str = "raise",
+        seed: int | None = None,
+        join_timeout: float = 60,
+        round_timeout: float = 600,
+        **unknown: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        model: keras.Model,
+        mode: str,
+        frequency: str | int = "auto",
+        parameter_server_mode: str = "http",
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        port: int = 0,
         **options: Any,
-    ) -> None:
-        old_order: Any = num_workers
-        if isinstance(old_order, str):
-            values = [old_order, custom_objects, batch_size, *args]
-            given = dict(zip(_OLD_ORDER, values, strict=False))
-            if custom_objects is None:
-                given.pop("frequency")
-            if len(values) == 3 and batch_size == 32:
-                given.pop("parameter_server_mode")
-            num_workers = options.pop("num_workers", given.pop("num_workers", None))
-            custom_objects = options.pop("custom_objects", given.pop("custom_objects", None))
-            batch_size = options.pop("batch_size", given.pop("batch_size", 32))
-            options = given | options
-        elif args:
+    ) -> None: ...
+
+    def __init__(self, model: keras.Model, *args: Any, **options: Any) -> None:
+        order = _OLD_ORDER if args and isinstance(args[0], str) else _ORDER
+        if len(args) > len(order):
             raise TypeError(
-                f"SparkModel takes 4 positional arguments (model, num_workers, custom_objects, batch_size); got "
-                f"{4 + len(args)}. Name the others."
+                f"SparkModel takes {len(order)} positional arguments after the model {order}; got {len(args)}."
             )
+        for name, value in zip(order, args, strict=False):
+            if name in options:
+                raise TypeError(f"SparkModel got {name} twice, by position and by name.")
+            options[name] = value
+        num_workers, custom_objects = options.pop("num_workers", None), options.pop("custom_objects", None)
+        batch_size = options.pop("batch_size", 32)
         check_model(model)
         repair_compile(model)
         self._model = model
@@ -161,7 +187,8 @@ class SparkModel:
         self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
         self.strategy: Strategy | str | None = chosen["strategy"]
         self.training_histories: list[dict[str, list[float]]] = []
-        self._settings(2 if num_workers is None else int(num_workers))
+        self._fits = 0
+        self._settings(self.num_workers or 2)
 
     @property
     def master_network(self) -> keras.Model:
@@ -260,7 +287,7 @@ class SparkModel:
         per_worker = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
         if global_batch_size is not None:
             per_worker = max(1, checks.positive_int("global_batch_size", global_batch_size) // num_workers)
-        seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed  # Keras' seed
+        seed = self._next_seed()
         source.build(self._model)
         config = FitConfig(
             batch_size=per_worker,
@@ -277,8 +304,6 @@ class SparkModel:
             self._model,
             driver_callbacks,
             epochs=epochs,
-            steps=0,
-            rows=0,
             verbose=shown,
         )
         state, begin = hooks.train_begin(initial_epoch)
@@ -305,7 +330,9 @@ class SparkModel:
         rows = source.data(num_workers)
         if source.dataset is not None:
             rows = replace(
-                rows, sharded=source.dataset.references(replace(fit.options, dataset=source.dataset.dataset))
+                rows,
+                sharded=source.dataset.references(replace(fit.options, dataset=source.dataset.dataset)),
+                forget=source.dataset.forget,
             )
         try:
             run(fit, engine, rows, held, context)
@@ -434,6 +461,15 @@ class SparkModel:
             on_nan=self.on_nan,
             timeouts=Timeouts(self.join_timeout, self.round_timeout),
         )
+
+    def _next_seed(self) -> int:
+        """The seed of a fit: the given one, and for later fits of this object others that follow from it."""
+        self._fits += 1
+        if self.seed is None:
+            return int(np.random.randint(2**31 - 1))  # the generator that keras.utils.set_random_seed seeds
+        if self._fits == 1:
+            return self.seed
+        return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
 
     def _workers_asked(self, source: Source) -> int | None:
         """Workers that are certain before capacity is known."""

@@ -666,7 +666,7 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), batch_size=0), ValueError, "batch_size must be a whole number of at least 1; got 0"),
     (lambda: SparkModel(mlp(), seed=-1), ValueError, "seed"),
     (lambda: SparkModel(mlp(), round_timeout=0), ValueError, "round_timeout must be a time in seconds above 0; got 0"),
-    (lambda: SparkModel(mlp(), 2, None, 32, "synchronous"), TypeError, "4 positional arguments"),
+    (lambda: SparkModel(mlp(), 2, None, 32, "synchronous"), TypeError, "3 positional arguments"),
     (
         lambda: SparkModel(mlp(), mode="hogwild", strategy="nesterov"),
         ValueError,

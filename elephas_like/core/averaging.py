@@ -32,9 +32,11 @@ def admit(update: Update, on_nan: OnNaN, layout: Layout) -> bool:
     Raises:
         NonFiniteError: the same where `on_nan` is "raise", naming worker and round.
     """
-    if finite(update.delta) and finite(update.statistics):
+    parts = ((update.delta, Role.WEIGHT), (update.statistics, Role.STATISTIC), (update.slots, Role.SLOT))
+    broken = [(part, role) for part, role in parts if not finite(part)]
+    if not broken:
         return True
-    part, role = (update.delta, Role.WEIGHT) if not finite(update.delta) else (update.statistics, Role.STATISTIC)
+    part, role = broken[0]
     bad = [
         entry.name
         for entry, place in zip(layout.of(role), layout.slices(role), strict=True)

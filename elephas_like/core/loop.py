@@ -195,6 +195,17 @@ def fit_asynchronously(
     center = kind(state, plan.layout, plan.strategy, plan.num_workers, plan.on_nan)
     ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs)
     crowd.begin(center, ledger, plan.validates_after)
+    try:
+        return _through_epochs(crowd, plan, hooks, progress, loss_of)
+    except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
+        progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)
+        raise
+
+
+def _through_epochs(
+    crowd: Crowd, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+) -> TrainState:
+    state = progress.state
     while (record := crowd.next_epoch()) is not None:
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.
         record = replace(record, state=record.state.but(learning_rate=state.learning_rate))

@@ -7,17 +7,18 @@ their references and writes a shard again where it was lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pyspark import RDD, Broadcast, SparkContext
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 
 from elephas_like.core.errors import ElephasError, Failure, ShardMissing
 from elephas_like.core.types import Evaluation, Joined, Order, TrainState, Update, Worker, WorkerFactory
 from elephas_like.engine.failures import readable
 from elephas_like.engine.groups import job_group
-from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair
+from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair, sweep
+from elephas_like.engine.spool import remove_dataset
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -54,6 +55,8 @@ class JobRounds:
         group: Spark job group, which Ctrl-C and failures cancel.
         describe: what Spark's UI shows for an order.
         keep: whether the shards outlive the run (a ShardedDataset's do).
+        datasets: ids of the shards that go with the run.
+        forget: called where shards are missing, for references that `refs` is made of and that are persisted too.
     """
 
     def __init__(
@@ -64,10 +67,15 @@ class JobRounds:
         group: str,
         describe: Callable[[Order | None], str],
         keep: bool,
+        *,
+        datasets: Sequence[str],
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
         self._group, self._describe, self._keep = group, describe, keep
+        self._datasets, self._forget = tuple(datasets), forget
         self._num_workers = refs.getNumPartitions()
+        self._written = False
 
     def __enter__(self) -> JobRounds:
         """Itself."""
@@ -76,16 +84,22 @@ class JobRounds:
     def __exit__(self, *error: object) -> None:
         """Ends what still runs, deletes shards, closes workers."""
         self._context.cancelJobGroup(self._group)
-        run, keep = self._run.run, self._keep
+        run, keep, datasets = self._run.run, self._keep, self._datasets
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
             _close(run)
             for pair in pairs:
-                if not keep:
-                    remove_pair(pair)
+                remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
+            for dataset in datasets:
+                remove_dataset(dataset)  # with what killed tasks left unfinished
             yield 0
 
         try:
+            if (
+                not self._written
+            ):  # references that are not there yet would be made, and all rows written, to be deleted
+                sweep(self._context, self._group, self._num_workers, self._datasets)
+                return
             with job_group(self._context, f"{self._group}-tidy", "elephas_like: delete shards"):
                 self._refs.mapPartitions(tidy).count()
         except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
@@ -93,8 +107,7 @@ class JobRounds:
                 "could not delete the shards of %s: %s. Spark deletes its local directories at its end.", run, cause
             )
         finally:
-            if not keep:
-                self._refs.unpersist(blocking=True)
+            self._refs.unpersist(blocking=True)
 
     def joined(self) -> list[Joined]:
         """All workers, after a job that writes the shards and compiles the model."""
@@ -128,10 +141,12 @@ class JobRounds:
                     if isinstance(result, Failure):
                         raise result.error()
                 if not missing:
+                    self._written = True
                     return results
                 log.warning("%s; the shards are written again (try %d of %d)", missing[0].message, tries + 1, TRIES)
+                self._forget()
                 self._refs.unpersist(blocking=True)
-                self._refs.persist()
+                self._refs.persist(StorageLevel.MEMORY_AND_DISK)
             raise ElephasError(f"shards were lost {TRIES} times in one round, last: {missing[0].message}")
         finally:
             if state is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from pyspark import RDD, InheritableThread, SparkContext
@@ -18,8 +18,7 @@ from elephas_like.core.errors import Failure, StoppedError, SupersededError
 from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
 from elephas_like.engine.failures import readable
 from elephas_like.engine.groups import job_group
-from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair
-from elephas_like.engine.spool import remove_dataset
+from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class ServerRun:
     Args:
         refs: one pair of shard references per partition, not computed yet.
         keep: whether the shards outlive the run (a ShardedDataset's do).
-        dataset: id of the shards, for the sweep after tasks were killed.
+        datasets: ids of the shards that go with the run, for the sweep after tasks were killed.
     """
 
     def __init__(
@@ -69,10 +68,11 @@ class ServerRun:
         group: str,
         description: str,
         keep: bool,
-        dataset: str,
+        datasets: Sequence[str],
     ) -> None:
         self._context, self._desk = context, desk
-        self._group, self._description, self._keep, self._dataset = group, description, keep, dataset
+        self._group, self._description, self._datasets = group, description, tuple(datasets)
+        self._broken = False
         self._tasks = refs.mapPartitionsWithIndex(_task(factory, connector, keep))
         self._workers = refs.getNumPartitions()
         self._thread = InheritableThread(target=self._run, name=f"elephas_like-{group}", daemon=True)
@@ -86,13 +86,14 @@ class ServerRun:
         """Tells workers to stop, and cancels what has not ended after a moment."""
         self._desk.stop()
         self._thread.join(PATIENCE if error[0] is not None else 10 * PATIENCE)
-        if not self._thread.is_alive():
-            return
-        log.info("cancelling the tasks of %s", self._group)
-        self._context.cancelJobGroup(self._group)
-        self._thread.join(10 * PATIENCE)
-        if not self._keep:
-            self._sweep()
+        if self._thread.is_alive():
+            log.info("cancelling the tasks of %s", self._group)
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(10 * PATIENCE)
+            self._broken = True
+        if self._broken:  # also by another: Spark's own SIGINT handler cancels all jobs
+            threading.Event().wait(KILLED_AFTER)
+            sweep(self._context, self._group, self._workers, self._datasets)
 
     def _run(self) -> None:
         # A thread has its own job group: one that was set in the caller's is not seen here.
@@ -100,20 +101,8 @@ class ServerRun:
             with job_group(self._context, self._group, self._description):
                 self._tasks.collect()
         except Exception as error:  # it belongs to the thread that waits for the workers
+            self._broken = True
             self._desk.fail(readable(error))
-
-    def _sweep(self) -> None:
-        """Deletes the files of killed tasks: a task on every slot tries, and the driver does on its own host."""
-        threading.Event().wait(KILLED_AFTER)
-        dataset = self._dataset
-        try:
-            with job_group(self._context, f"{self._group}-sweep", "elephas_like: delete shards of cancelled tasks"):
-                self._context.range(0, self._workers, 1, self._workers).foreach(lambda _: remove_dataset(dataset))
-        except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
-            log.warning(
-                "could not delete the shards of %s: %s. Spark deletes its local directories at its end.", dataset, cause
-            )
-        remove_dataset(dataset)
 
 
 def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[[int, Iterator[Pair]], Iterator[int]]:
@@ -137,8 +126,8 @@ def _task(factory: WorkerFactory, connector: Connector, keep: bool) -> Callable[
             exchange.close()
             if worker is not None:
                 worker.close()
-            if pair is not None and not keep:
-                remove_pair(pair)
+            if pair is not None:
+                remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
         yield index
 
     return task

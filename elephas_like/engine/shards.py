@@ -6,6 +6,7 @@ Partitions become workers by `coalesce` without a shuffle; fewer partitions than
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,9 +19,11 @@ from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
 from elephas_like.core.errors import Failure
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
-from elephas_like.engine.spool import Block, remove, spool
+from elephas_like.engine.groups import job_group
+from elephas_like.engine.spool import Block, remove, remove_dataset, spool
 from elephas_like.engine.versions import check_versions
 
+log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 Pair = tuple[ShardRef, ShardRef | None]
 
@@ -144,6 +147,21 @@ def remove_pair(pair: tuple[object, object]) -> None:
             remove(ref)
 
 
+def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]) -> None:
+    """Deletes the files of killed tasks: a task on every slot tries, and the driver does on its own host."""
+
+    def delete(_: object) -> None:
+        for dataset in datasets:
+            remove_dataset(dataset)
+
+    try:
+        with job_group(context, f"{group}-sweep", "elephas_like: delete shards of cancelled tasks"):
+            context.range(0, tasks, 1, tasks).foreach(delete)
+    except Exception as cause:  # the fit's own outcome must not be hidden by its tidying
+        log.warning("could not delete shards of %s: %s. Spark deletes its local directories at its end.", group, cause)
+    delete(None)
+
+
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
     """The rows of each partition, one partition at a time on the driver."""
     for index in range(rdd.getNumPartitions()):
@@ -178,10 +196,22 @@ class ShardedDataset:
             self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
         return self._references
 
+    def forget(self) -> None:
+        """Lets the rows be written again by the next job that asks for them: files of a shard are gone."""
+        if self._references is not None:
+            self._references.unpersist(blocking=True)
+            self._references.persist(StorageLevel.MEMORY_AND_DISK)
+
     def release(self) -> None:
         """Deletes the files and forgets the references. Safe to call twice."""
         if self._references is not None:
-            self._references.map(lambda ref: remove_pair((ref, None))).count()
+            dataset = self.dataset
+
+            def delete(ref: object) -> None:
+                remove_pair((ref, None))
+                remove_dataset(dataset)  # with what killed tasks left unfinished
+
+            self._references.foreach(delete)
             self._references.unpersist(blocking=True)
             self._references = None
         self.released = True

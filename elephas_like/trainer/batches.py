@@ -96,9 +96,14 @@ class ShardData:
 
 
 def sample_of(ref: ShardRef) -> tuple[object, ...] | None:
-    """The first row of a shard as a batch of one, (x,), (x, y) or (x, y, sample_weight); None for an empty shard."""
+    """The first row of a shard as a batch of one, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
+
+    Raises:
+        ShardMissing: its files are not here.
+    """
     if ref.rows == 0:
         return None
+    verify(ref)
     leaves = [open_column(column, ref.rows).take(np.zeros(1, np.int64)) for column in ref.columns]
     sample = unflatten(ref.structure, leaves)
     assert isinstance(sample, tuple)

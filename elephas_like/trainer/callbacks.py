@@ -98,9 +98,9 @@ class DriverHooks:
     model: keras.Model
     callbacks: Sequence[keras.callbacks.Callback]
     epochs: int
-    steps: int
-    rows: int
     verbose: int
+    rows: int = 0
+    steps: int = 0
     sample: tuple[object, ...] | None = None
     history: keras.callbacks.History = field(default_factory=keras.callbacks.History)
 
@@ -120,6 +120,11 @@ class DriverHooks:
         self._bar: _Bar | None = None
         self._epoch_started = 0.0
         self.history.epoch_seconds = []
+
+    def planned(self, rows: int, steps: int, sample: tuple[object, ...] | None) -> None:
+        """Takes what is known once all workers have joined: rows and steps an epoch, and what a row looks like."""
+        self.rows, self.steps, self.sample = rows, steps, sample
+        self._list.set_params({"verbose": self.verbose, "epochs": self.epochs, "steps": steps})
 
     @property
     def terminates_on_nan(self) -> bool:

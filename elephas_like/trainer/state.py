@@ -5,7 +5,7 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from elephas_like.core import rounds
 from elephas_like.core.columns import signature
+from elephas_like.core.errors import DataError
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
 from elephas_like.trainer.batches import ShardData, sample_of
@@ -42,6 +43,7 @@ class Program:
         keras.utils.set_random_seed(int(np.random.SeedSequence([seed, 0xE1E]).generate_state(1)[0]))
         try:
             self.model = spec.build()
+            check_width(self.model, sample)
             build(self.model, sample)
         finally:
             np.random.set_state(keep[0])
@@ -67,6 +69,8 @@ class Programs:
     def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> Program:
         """A program for a spec: a kept one, or a new one."""
         with self._lock:
+            if spec.key in self._free:
+                check_width(self._free[spec.key].model, sample)
             kept = self._free.pop(spec.key, None)
         return kept or Program(spec, sample, seed)
 
@@ -356,6 +360,21 @@ class SharingFactory:
         if self._program is not None:
             PROGRAMS.give_back(self._program)
             self._program = None
+
+
+def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Nothing, if a model of one input could take the rows.
+
+    Raises:
+        DataError: they are longer or shorter than the model expects, along any axis.
+    """
+    inputs = getattr(model, "inputs", None) or []
+    if len(inputs) != 1 or not isinstance(sample[0], np.ndarray):
+        return
+    expected, found = tuple(inputs[0].shape)[1:], sample[0].shape[1:]
+    apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
+    if len(expected) == len(found) and apart:
+        raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")
 
 
 def _sample(shard: ShardRef, validation: ShardRef | None) -> tuple[object, ...] | None:

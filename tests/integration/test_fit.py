@@ -46,7 +46,9 @@ def test_arrays_and_validation_data_and_split(sc) -> None:
     model = classifier()
     fitted = SparkModel(model, 2, seed=3, engine="server")
     history = fitted.fit(x[:400], y[:400], epochs=1, verbose=0, validation_data=(x[1500:], y[1500:]))
-    assert history.history["val_accuracy"][0] == pytest.approx(model.evaluate(x[1500:], y[1500:], verbose=0)[1], abs=1e-6)
+    assert history.history["val_accuracy"][0] == pytest.approx(
+        model.evaluate(x[1500:], y[1500:], verbose=0)[1], abs=1e-6
+    )
     history = fitted.fit(x[:400], y[:400], epochs=1, verbose=0, validation_split=0.25)
     assert trained(history) == 300
     assert "val_loss" in history.history

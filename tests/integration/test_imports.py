@@ -16,7 +16,11 @@ def test_importing_the_package_loads_no_tensorflow_keras_or_spark() -> None:
 
 
 def test_floor_one_rooms_load_their_own_library_only() -> None:
-    for room, allowed in (("exchange.server", {"flask"}), ("engine.shards", {"pyspark"}), ("trainer.worker", {"keras"})):
+    for room, allowed in (
+        ("exchange.server", {"flask"}),
+        ("engine.shards", {"pyspark"}),
+        ("trainer.worker", {"keras"}),
+    ):
         code = (
             f"import sys, elephas_like.{room};"
             "print([name for name in ('keras', 'pyspark', 'flask') if name in sys.modules])"
