@@ -814,13 +814,25 @@ def test_a_saved_model_is_loaded_with_its_optimizer_and_trains_on(tmp_path: Path
     spark_model.save(path)
     loaded = load_spark_model(path, num_workers=2, engine="in_process", batch_size=8, seed=5)
     assert_states_close(loaded.master_network, spark_model.master_network, atol=0)
-    for each in (loaded, spark_model):
+    again = SparkModel(spark_model.master_network, num_workers=2, engine="in_process", batch_size=8, seed=5)
+    for each in (loaded, again):
         each.fit(X, Y, verbose=0)
     assert_states_close(loaded.master_network, spark_model.master_network, atol=0)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         spark_model.save(path, overwrite=False)
     with pytest.raises(ValueError, match=r"must end with '\.keras' or '\.h5'"):
         spark_model.save(tmp_path / "model")
+
+
+def test_a_later_fit_of_one_object_shuffles_anew_and_the_same_way_in_every_run() -> None:
+    def losses() -> list[float]:
+        options = {"num_workers": 2, "engine": "in_process", "batch_size": 8, "seed": 5, "frequency": 1}
+        spark_model = SparkModel(mlp(keras.optimizers.SGD(0.0)), **options)
+        return [spark_model.fit(X, Y, verbose=0).rounds[0].loss for _ in range(3)]
+
+    first, second, third = losses()
+    assert len({first, second, third}) == 3
+    assert losses() == [first, second, third]
 
 
 def test_a_model_that_cannot_be_sent_says_why() -> None:
