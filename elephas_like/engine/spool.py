@@ -80,8 +80,7 @@ def spool(
     if floatx not in _FLOATS:
         raise ValueError(f"floatx must be one of {', '.join(map(repr, _FLOATS))}; got {floatx!r}.")
     home = _home(base if base is not None else _candidates()[0], dataset)
-    os.makedirs(home, exist_ok=True)
-    draft = tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
+    draft = _draft(home, worker)
     try:
         with _Spool(
             draft, floatx=np.dtype(_FLOATS[floatx]), expect_target=expect_target, place=f"{place} {worker}"
@@ -108,6 +107,14 @@ def spool(
         shutil.rmtree(draft, ignore_errors=True)  # gone already where it was renamed
         with suppress(OSError):  # not empty, unless this was the only attempt and it failed
             os.rmdir(home)
+
+
+def _draft(home: str, worker: int) -> str:
+    """A new directory in `home`, which whoever removes the dataset's last shard may take away at any moment."""
+    while True:
+        os.makedirs(home, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
 
 
 def to_json(ref: ShardRef) -> str:

@@ -2,6 +2,7 @@ import json
 import os
 import pickle
 import tempfile
+import threading
 import tracemalloc
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -513,3 +514,24 @@ def test_memory_is_bounded_for_text_and_promotion(spooled: Spool) -> None:
 def test_a_block_is_not_copied_whole(spooled: Spool) -> None:
     grid = np.zeros((100, 100_000))  # 80 MB, stored as half of it
     assert peak([Block((grid.T, grid.T[:, 0]), 100_000)], spooled) < 20 * 2**20
+
+
+def test_a_dataset_whose_last_shard_is_removed_while_another_begins(tmp_path: Path) -> None:
+    """One worker writes and removes its shard over and over; another's must not lose its directory in between."""
+    done = threading.Event()
+
+    def churn() -> None:
+        while not done.is_set():
+            remove(spool([(1.0, 2.0)], dataset="shared", worker=0, base=str(tmp_path)))
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(300):
+            ref = spool([(3.0, 4.0)], dataset="shared", worker=1, base=str(tmp_path))
+            verify(ref)
+            remove(ref)
+    finally:
+        done.set()
+        thread.join()
+    assert not list(tmp_path.iterdir())
