@@ -177,7 +177,7 @@ def choose_engine(
         return EngineName.IN_PROCESS, 0
     if settings.engine is EngineName.JOBS:
         return EngineName.JOBS, 0
-    available = slots(context, wait)
+    available = slots(context, wait, num_workers)
     if settings.engine is EngineName.SERVER:
         return EngineName.SERVER, available
     if settings.mode is not Mode.SYNCHRONOUS:
@@ -264,7 +264,7 @@ def _server(
 ) -> Iterator[RoundStore | CenterStore]:
     settings = fit.settings
     num_workers = refs.getNumPartitions()
-    available = slots(context)
+    available = slots(context, settings.timeouts.join, num_workers)
     sizes = Sizes.of(fit.hooks.variables.layout)
     waits = Waits(
         start_timeout=settings.timeouts.round,

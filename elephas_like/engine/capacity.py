@@ -18,23 +18,35 @@ _reserved: dict[str, int] = {}
 _changed = threading.Condition()
 
 
-def slots(context: SparkContext, wait: float = 30.0) -> int:
+SETTLED_SECONDS = 5.0
+"""After so long without another executor, those of a fresh cluster context are taken to be all."""
+
+
+def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) -> int:
     """Tasks that can run at the same time, busy slots included.
 
-    Under dynamic allocation, what the application may grow to. Executors of a fresh cluster context take seconds to
-    register: this waits for the first.
+    Under dynamic allocation, what the application may grow to. Executors of a fresh cluster context register one after
+    the other, over seconds: this waits for the first and, within `wait` of the context's start, for others.
 
     Args:
-        wait: seconds to wait for the first executor.
+        wait: seconds to wait for executors.
+        wanted: slots that are enough; None waits until no more executors come.
     """
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         most = int(context.getConf().get("spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
         cores = int(context.getConf().get("spark.executor.cores", "1"))
         return most * (cores // task_cpus(context))
-    deadline = time.monotonic() + wait
-    while (found := _concurrent_tasks(context)) == 0 and time.monotonic() < deadline:
+    changed = time.monotonic()
+    deadline, before = changed + wait, 0
+    fresh = not context.master.startswith("local[") and time.time() < context.startTime / 1000 + wait
+    while True:
+        found, now = _concurrent_tasks(context), time.monotonic()
+        if found != before:
+            before, changed = found, now
+        complete = not fresh or now > changed + SETTLED_SECONDS or (wanted is not None and found >= wanted)
+        if (found and complete) or now > deadline:
+            return found
         time.sleep(0.1)
-    return found
 
 
 def _concurrent_tasks(context: SparkContext) -> int:

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,7 +24,7 @@ class Script:
     """
 
     def __init__(self, name: str, *arguments: str, scratch: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.log = scratch / f"{Path(name).stem}-{'-'.join(arguments)}.log"
+        self.log = scratch / f"{Path(name).stem}-{arguments[0]}.log"
         self._stderr = self.log.open("w")
         self._lines: list[str] = []
         self._changed = threading.Condition()
@@ -71,16 +74,21 @@ class Script:
 
     def _tail(self) -> str:
         self._stderr.flush()
-        return self.log.read_text()[-6000:]
+        text = self.log.read_text()
+        return text[max(0, text.rfind("Traceback (most")) :][:4000]
 
     def __enter__(self) -> Script:
         return self
 
     def __exit__(self, *error: object) -> None:
-        try:
+        started = []
+        with suppress(psutil.NoSuchProcess):
+            started = psutil.Process(self.process.pid).children(recursive=True)
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for process in started:  # Spark's Python daemons have groups of their own
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait()
         self._reader.join(5)
         assert self.process.stdin is not None

@@ -130,6 +130,15 @@ def test_a_sharded_dataset_is_written_once_and_trained_on_twice(sc, scratch, eng
         SparkModel(line(), 2).fit(dataset, verbose=0)
 
 
+@pytest.mark.parametrize("engine", ["server", "jobs"])
+def test_a_sharded_dataset_with_validation_data(sc, scratch, engine: str) -> None:
+    x, y = digits()
+    with elephas_like.shard(sc.parallelize(rows(x[:100], y[:100]), 2), 2) as dataset:
+        history = SparkModel(classifier(), 2, engine=engine).fit(dataset, validation_data=(x[:50], y[:50]), verbose=0)
+        assert "val_accuracy" in history.history
+        assert not list(scratch.rglob("elephas_like-*-val"))  # validation rows went with the fit
+
+
 def test_shuffled_shards_mix_sorted_labels(sc) -> None:
     sorted_rows = [([float(label), 0.0], float(label)) for label in (0, 1) for _ in range(100)]
     shares = []

@@ -1,0 +1,59 @@
+"""A script: the same fit twice on a cluster of two executors, the second one with a stop in which it can be disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+
+import keras
+import pyspark
+from pyspark import SparkConf, SparkContext
+from run_engine import digest, mlp
+from small import digits
+
+from elephas_like import SparkModel
+
+
+class Stops(keras.callbacks.Callback):
+    """Says that the second epoch is over, and goes on when it is told to."""
+
+    def on_epoch_end(self, epoch: int, logs: dict) -> None:
+        if epoch == 1:
+            say({"epoch": epoch + 1})
+            sys.stdin.readline()
+
+
+def say(answer: dict) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def main(engine: str) -> None:
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+    conf = conf.set("spark.local.dir", os.environ["TMPDIR"])
+    context = SparkContext("local-cluster[2,1,1024]", "cluster", conf=conf)
+    context.setLogLevel("ERROR")
+    x, y = digits()
+    data = context.parallelize(list(zip(x[:300].reshape(-1, 8, 8, 1), y[:300].tolist(), strict=True)), 2)
+    for disturbed in (False, True):
+        model = mlp()
+        fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16)
+        callbacks = [Stops()] if disturbed else []
+        history = fitted.fit(data, epochs=5, verbose=0, validation_split=0.1, callbacks=callbacks)
+        answer = {
+            "weights": digest(model.get_weights()),
+            "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
+            "history": {key: values for key, values in history.history.items()},
+            "samples": [record.samples for record in history.rounds],
+        }
+        say(answer)
+    context.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
