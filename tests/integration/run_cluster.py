@@ -48,7 +48,7 @@ def main(engine: str) -> None:
         answer = {
             "weights": digest(model.get_weights()),
             "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
-            "history": {key: values for key, values in history.history.items()},
+            "history": dict(history.history.items()),
             "samples": [record.samples for record in history.rounds],
         }
         say(answer)
