@@ -366,7 +366,12 @@ class SparkModel:
             return self._model.predict(arrays(data), batch_size=rows, verbose=0)
         predictor = data.context.broadcast(Predictor.of(ModelSpec.from_model(self._model, self.custom_objects), rows))
         chunks = prediction_chunks(data, lambda: predictor.value, rows, keras.config.floatx())
-        return collected(chunks) if collect else rows_of(chunks)
+        if not collect:
+            return rows_of(chunks)
+        try:
+            return collected(chunks)
+        finally:
+            predictor.destroy()
 
     def evaluate(
         self,

@@ -56,3 +56,9 @@ def spark(scratch: Path) -> Iterator[object]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def sc(spark):
+    """The session's SparkContext."""
+    return spark.sparkContext

@@ -111,10 +111,12 @@ def spool(
 
 def _draft(home: str, worker: int) -> str:
     """A new directory in `home`, which whoever removes the dataset's last shard may take away at any moment."""
-    while True:
-        os.makedirs(home, exist_ok=True)
-        with suppress(FileNotFoundError):
+    for _ in range(100):
+        with suppress(FileNotFoundError, FileExistsError):  # it was there and is not, or the other way round
+            os.makedirs(home, exist_ok=True)
             return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
+    os.makedirs(home, exist_ok=True)
+    return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
 
 
 def to_json(ref: ShardRef) -> str:

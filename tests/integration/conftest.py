@@ -14,12 +14,6 @@ GONE_WITHIN = 10.0
 """Seconds that the last threads of a test have to end, on a machine that does much else."""
 
 
-@pytest.fixture(scope="session")
-def sc(spark):
-    """The session's SparkContext."""
-    return spark.sparkContext
-
-
 def ours(scratch: Path) -> set[str]:
     """Directories of ours that are there."""
     return {str(path) for path in scratch.rglob("elephas_like-*")}

@@ -1,0 +1,49 @@
+"""Slots are counted and reserved before long tasks start."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.engine.capacity import free, reservation, slots, task_cpus
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_local_session_has_its_cores(sc) -> None:
+    assert slots(sc) == 2
+    assert task_cpus(sc) == 1
+
+
+def test_more_than_there_are_is_said_at_once(sc) -> None:
+    with pytest.raises(
+        CapacityError, match=r"3 workers must run at the same time, and Spark has 2 slots.*num_workers=2"
+    ):
+        with reservation(sc, 3, 2, timeout=60):
+            pass
+
+
+def test_what_others_hold_is_waited_for(sc) -> None:
+    with reservation(sc, 2, 2, timeout=1):
+        assert free(sc, 2) == 0
+        with pytest.raises(WaitError, match="other fits hold 2 of 2 slots"), reservation(sc, 1, 2, timeout=0.01):
+            pass
+    assert free(sc, 2) == 2
+
+
+def test_whoever_waits_is_let_in_when_the_holder_leaves(sc) -> None:
+    entered = threading.Event()
+
+    def second() -> None:
+        with reservation(sc, 2, 2, timeout=60):
+            entered.set()
+
+    with reservation(sc, 1, 2, timeout=1):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.is_set()
+    thread.join(60)
+    assert entered.is_set()
+    assert free(sc, 2) == 2

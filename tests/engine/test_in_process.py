@@ -1,0 +1,97 @@
+"""The virtual clock: who comes first is decided by seeded speeds, and no one else's wall clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elephas_like.core.center import Ledger, LockedCenter
+from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.strategies import DownPour
+from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
+from elephas_like.engine.in_process import InProcessCrowd
+
+LAYOUT = Layout((Entry("w", Role.WEIGHT, (2,), "float32"),))
+START = LAYOUT.flatten([np.zeros(2)])
+
+
+class Adds:
+    """A worker that adds its number, plus one, to every weight."""
+
+    def __init__(self, number: int, rows: int) -> None:
+        self.number, self.rows = number, rows
+        self.spans: list[Span] = []
+
+    def joined(self, attempt: int, host: str) -> Joined:
+        return Joined(self.number, attempt, host, self.rows, self.rows, LAYOUT.hash)
+
+    def steps_of(self, span: Span) -> int:
+        return self.rows * (span.end - span.begin) // span.of
+
+    def train(self, order: Order) -> Update:
+        assert order.span is not None
+        self.spans.append(order.span)
+        nothing = np.zeros(0, np.float32)
+        return Update(
+            worker=self.number,
+            number=order.number,
+            version=order.version,
+            samples=self.steps_of(order.span),
+            steps=self.steps_of(order.span),
+            delta=np.full(2, self.number + 1, np.float32),
+            statistics=nothing,
+            slots=nothing,
+            counters=np.zeros(0, np.int64),
+            loss_scale=nothing,
+            seeds=np.zeros(0, np.int64),
+            metrics=np.ones(2),
+        )
+
+    def evaluate(self, order: Order) -> Evaluation:
+        assert order.state is not None
+        return Evaluation(self.number, order.number, self.rows, np.array([order.state.weights[0], 1.0]))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def run(seed: int, rows: tuple[int, ...]) -> tuple[list[Adds], list[tuple[int, ...]], list[float]]:
+    workers = [Adds(number, count) for number, count in enumerate(rows)]
+    crowd = InProcessCrowd(workers, seed)
+    center = LockedCenter(START, LAYOUT, DownPour(), len(rows))
+    ledger = Ledger(sum(rows), tuple(2 if count else 0 for count in rows), 0, 3)
+    crowd.begin(center, ledger, lambda epoch: epoch == 2)
+    epochs = []
+    while (record := crowd.next_epoch()) is not None:
+        epochs.append(record)
+    came = [tuple(w.worker for r in record.rounds for w in r.workers) for record in epochs]
+    assert [record.epoch for record in epochs] == [0, 1, 2]
+    assert [record.validation is not None for record in epochs] == [False, False, True]
+    return workers, came, [float(record.state.weights[0]) for record in epochs]
+
+
+def test_the_same_seed_gives_the_same_arrivals_and_another_seed_others() -> None:
+    _, first, weights = run(1, (8, 8, 8))
+    _, again, same = run(1, (8, 8, 8))
+    assert (first, weights) == (again, same)
+    assert any(run(seed, (8, 8, 8))[1] != first for seed in range(2, 6))
+
+
+def test_weights_are_the_sum_of_what_arrived() -> None:
+    _, came, weights = run(3, (8, 8))
+    totals = np.cumsum([sum(number + 1 for number in epoch) for epoch in came])
+    assert weights == totals.tolist()
+
+
+def test_an_epoch_ends_when_all_rows_were_seen_by_whomever() -> None:
+    workers, came, _ = run(5, (8, 8))
+    # 16 rows an epoch, 4 a span: four arrivals an epoch, and twelve in three epochs.
+    assert [len(epoch) for epoch in came] == [4, 4, 4]
+    assert sum(len(worker.spans) for worker in workers) == 12
+    for worker in workers:
+        begun = [(span.epoch, span.begin) for span in worker.spans]
+        assert begun == [divmod(index, 2) for index in range(len(begun))]
+
+
+def test_a_worker_without_rows_is_asked_nothing() -> None:
+    workers, _, _ = run(7, (8, 0))
+    assert workers[1].spans == []

@@ -1,0 +1,47 @@
+"""What may be given as data, and how it is told apart."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+from elephas_like.sources import Source, arrays
+
+
+def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    assert arrays(frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert arrays([1, 2]).tolist() == [1, 2]
+    tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
+    assert tree["x"].tolist() == [1.0, 2.0]
+    assert isinstance(tree["y"][1], tuple)
+
+
+def test_arrays_say_whether_there_is_a_target() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert Source.of(np.zeros((2, 1)), np.zeros(2), None).with_target(model).has_target
+    assert not Source.of(np.zeros((2, 1)), None, None).with_target(model).has_target
+
+
+def test_the_sample_is_the_first_row_as_workers_will_see_it() -> None:
+    x, y = np.array([[1.5], [2.5]]), np.array([7, 8])
+    sample = Source.of(x, y, np.array([0.5, 1.0])).sample("float32")
+    assert [(part.dtype.name, part.tolist()) for part in sample] == [
+        ("float32", [[1.5]]),
+        ("int64", [7]),
+        ("float32", [0.5]),
+    ]
+
+
+def test_no_rows_are_said() -> None:
+    with pytest.raises(ValueError, match="there are no rows"):
+        Source.of(np.zeros((0, 2)), np.zeros(0), None).sample("float32")
+
+
+def test_validation_data_of_another_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="validation_data must be"):
+        Source.validation("rows.csv")
+    assert Source.validation([np.zeros((1, 1)), np.zeros(1)]).columns is not None
