@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from elephas_like import SparkModel
 from elephas_like.sources import Source, arrays
 
 
@@ -45,3 +46,19 @@ def test_validation_data_of_another_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="validation_data must be"):
         Source.validation("rows.csv")
     assert Source.validation([np.zeros((1, 1)), np.zeros(1)]).columns is not None
+
+
+def test_dataframes_get_a_sentence(spark) -> None:
+    with pytest.raises(TypeError, match=r"pass df\.rdd\.map"):
+        Source.of(spark.createDataFrame([(1, 2)], "a int, b int"), None, None)
+
+
+def test_spark_connect_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(TypeError, match="use a classic session"):
+        Source.of(frame, None, None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="Spark Connect is not supported yet"):
+        SparkModel(model).fit(np.zeros((2, 1)), np.zeros(2), verbose=0)

@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
 from elephas_like.core.errors import ElephasError
 
@@ -46,9 +46,10 @@ def missing_package(message: str) -> str | None:
     if found is None:
         return None
     module = found.group(1).split(".")[0]
-    package = module.replace("_", "-")
-    here = versions().get(package)
-    known = f"{package} {here} is installed on the driver and" if here else f"The module {module!r}"
+    packages = packages_distributions().get(module, [])
+    known = (
+        f"{packages[0]} {version(packages[0])} is installed on the driver and" if packages else f"The module {module!r}"
+    )
     return (
         f"{known} is missing on the executors. Install it for the Python that executors run (PYSPARK_PYTHON) on every "
         "node, or ship the environment with spark.archives."

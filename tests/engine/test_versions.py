@@ -38,7 +38,7 @@ def test_a_missing_package_is_read_off_sparks_error() -> None:
     assert (
         f"elephas-like {versions()['elephas-like']} is installed on the driver and is missing on the executors" in said
     )
-    other = missing_package("ModuleNotFoundError: No module named 'lxml.etree'")
+    other = missing_package("ModuleNotFoundError: No module named 'not_here.etree'")
     assert other is not None
-    assert other.startswith("The module 'lxml' is missing on the executors")
+    assert other.startswith("The module 'not_here' is missing on the executors")
     assert missing_package("java.lang.OutOfMemoryError") is None
