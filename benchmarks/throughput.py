@@ -1,6 +1,6 @@
 """Samples per second of whole fits, against plain Keras on the same cores, with the accuracy that they reach.
 
-    python benchmarks/throughput.py [--rounds 5] [--quick]
+    python benchmarks/throughput.py [--rounds 5]
 
 MLP 784-128-128-10 with SGD on the 4,000 training images of MNIST-5k repeated 15 times (60,000 float32 rows), 1,000 held
 out, batch 32 per worker, 5 epochs. Keras runs alone in a fresh process with no JVM alive; ours is the second fit of its

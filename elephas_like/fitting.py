@@ -139,6 +139,10 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
         log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
         data.forget()
         _on_spark(fit, engine, data, validation, context, title)
+    except Exception:
+        if not fit.progress.rounds:
+            data.forget()  # what kept rows from being written may be over at the next fit
+        raise
 
 
 def _on_spark(

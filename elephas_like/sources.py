@@ -32,6 +32,8 @@ class Source:
     @classmethod
     def of(cls, data: Any, y: Any, sample_weight: Any) -> Source:
         """The source of `fit(data, y, sample_weight=)`."""
+        if isinstance(data, RDD | ShardedDataset) and (y is not None or sample_weight is not None):
+            raise ValueError("an RDD's rows carry y and sample_weight: (x, y) or (x, y, sample_weight).")
         if isinstance(data, RDD):
             return cls(rdd=data)
         if isinstance(data, ShardedDataset):

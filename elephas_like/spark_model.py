@@ -188,6 +188,7 @@ class SparkModel:
         self.strategy: Strategy | str | None = chosen["strategy"]
         self.training_histories: list[dict[str, list[float]]] = []
         self._fits = 0
+        self._split_seed: int | None = None
         self._settings(self.num_workers or 2)
 
     @property
@@ -273,8 +274,6 @@ class SparkModel:
             raise ValueError("give validation_split or validation_data, not both.")
         if batch_size is not None and global_batch_size is not None:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
-        if isinstance(data, RDD) and (y is not None or sample_weight is not None):
-            raise ValueError("an RDD's rows carry y and sample_weight: (x, y) or (x, y, sample_weight).")
         if class_weight and len(getattr(self._model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
         source = Source.of(data, y, sample_weight)
@@ -284,6 +283,10 @@ class SparkModel:
         engine, available = choose_engine(settings, context, self._workers_asked(source), settings.timeouts.join)
         num_workers = self._count_workers(source, engine, available)
         settings = self._settings(num_workers, engine)
+        if worker_callbacks and engine is EngineName.JOBS:
+            raise ValueError(
+                "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
+            )
         per_worker = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
         if global_batch_size is not None:
             per_worker = max(1, checks.positive_int("global_batch_size", global_batch_size) // num_workers)
@@ -295,6 +298,7 @@ class SparkModel:
             initial_epoch=initial_epoch,
             shuffle=bool(shuffle),
             seed=seed,
+            split_seed=self._split_seed,
             num_workers=num_workers,
             validation_split=split,
             class_weight=None if not class_weight else {int(k): float(v) for k, v in class_weight.items()},
@@ -409,7 +413,7 @@ class SparkModel:
                 return_dict=return_dict,
                 verbose=shown,
             )
-        source = Source.of(x, None, None).with_target(self._model)
+        source = Source.of(x, y, sample_weight).with_target(self._model)
         source.build(self._model)
         variables = Variables(self._model)
         config = FitConfig(batch_size=rows, shuffle=False)
@@ -470,6 +474,8 @@ class SparkModel:
     def _next_seed(self) -> int:
         """The seed of a fit: the given one, and for later fits of this object others that follow from it."""
         self._fits += 1
+        if self._fits == 1:
+            self._split_seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed
         if self.seed is None:
             return int(np.random.randint(2**31 - 1))  # the generator that keras.utils.set_random_seed seeds
         if self._fits == 1:

@@ -22,6 +22,7 @@ from elephas_like import (
     DataError,
     ElephasError,
     NonFiniteError,
+    ShardedDataset,
     SparkModel,
     load_spark_model,
 )
@@ -854,3 +855,29 @@ def test_no_fit_leaves_a_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError):
         fitted(mlp(), 2, callbacks=[Interruption(0, RuntimeError("no"))])
     assert list(itertools.islice(tmp_path.rglob("*"), 3)) == []
+
+
+def test_rows_held_out_stay_the_same_over_the_fits_of_one_object() -> None:
+    spark_model = SparkModel(mlp(keras.optimizers.SGD(0.0)), num_workers=2, engine="in_process", batch_size=8, seed=5)
+    scored = [spark_model.fit(X, Y, validation_split=0.2, verbose=0).history["val_loss"][0] for _ in range(3)]
+    assert scored == [scored[0]] * 3
+
+
+def test_one_round_for_the_whole_fit_begins_with_the_first_epoch_and_is_scored() -> None:
+    asked: list[int] = []
+
+    def rate(epoch: int, learning_rate: float) -> float:
+        asked.append(epoch)
+        return learning_rate
+
+    spark_model = SparkModel(mlp(), num_workers=2, engine="in_process", batch_size=8, strategy="one_shot")
+    callbacks = [keras.callbacks.LearningRateScheduler(rate)]
+    history = spark_model.fit(X, Y, epochs=5, validation_split=0.2, validation_freq=2, callbacks=callbacks, verbose=0)
+    assert asked == [0]
+    assert len(history.history["val_loss"]) == 1
+
+
+def test_a_sharded_dataset_has_its_labels_already() -> None:
+    spark_model = SparkModel(mlp(), num_workers=2, engine="in_process")
+    with pytest.raises(ValueError, match="rows carry y"):
+        spark_model.fit(ShardedDataset(None, 2, "none"), Y)  # type: ignore[arg-type]  # the check comes before its use

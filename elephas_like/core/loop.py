@@ -115,7 +115,7 @@ def fit_synchronously(
     number = 0
     version = 0
     for epoch, parts in epochs_of(plan):
-        state = progress.state = hooks.epoch_begin(epoch, state)
+        state = progress.state = hooks.epoch_begin(parts[0].epoch, state)
         if hooks.stopped():
             break
         metrics: Floats = scores.add([])
@@ -146,7 +146,7 @@ def fit_synchronously(
                 f"epoch {epoch + 1} trained {trained} rows where the shards hold {due}: rows were lost or counted twice."
             )
         validation = None
-        if plan.validates_after(epoch):
+        if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):
             validation = scores.add(
                 evaluation.metrics for evaluation in rounds.evaluate(Order("evaluate", number, version, state=state))
             )
@@ -187,9 +187,11 @@ def fit_asynchronously(
     Workers train on while an epoch is evaluated and the driver's callbacks run. What callbacks change (the learning
     rate, say) reaches a worker with its next exchange.
     """
+    if plan.epochs <= plan.initial_epoch:
+        return progress.state
     state = hooks.epoch_begin(plan.initial_epoch, progress.state)
     progress.state = state
-    if hooks.stopped() or plan.epochs <= plan.initial_epoch:
+    if hooks.stopped():
         return state
     kind = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter
     center = kind(state, plan.layout, plan.strategy, plan.num_workers, plan.on_nan)

@@ -210,13 +210,17 @@ Structure = None | int | list["Structure"] | dict[str, "Structure"]
 
 @dataclass(frozen=True)
 class FitConfig:
-    """What of `fit`'s arguments a worker needs. Checked on the driver, trusted afterwards."""
+    """What of `fit`'s arguments a worker needs. Checked on the driver, trusted afterwards.
+
+    split_seed: of the rows held out, which stay the same over the fits of one SparkModel; None takes `seed`.
+    """
 
     batch_size: int = 32
     epochs: int = 1
     initial_epoch: int = 0
     shuffle: bool = True
     seed: int = 0
+    split_seed: int | None = None
     num_workers: int = 1
     validation_split: float = 0.0
     class_weight: Mapping[int, float] | None = None

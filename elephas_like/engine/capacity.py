@@ -25,17 +25,17 @@ SETTLED_SECONDS = 5.0
 def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) -> int:
     """Tasks that can run at the same time, busy slots included.
 
-    Under dynamic allocation, what the application may grow to. Executors of a fresh cluster context register one after
+    Under dynamic allocation with a `maxExecutors`, what the application may grow to. Executors of a fresh cluster context register one after
     the other, over seconds: this waits for the first and, within `wait` of the context's start, for others.
 
     Args:
         wait: seconds to wait for executors.
         wanted: slots that are enough; None waits until no more executors come.
     """
-    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-        most = int(context.getConf().get("spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
+    most = context.getConf().get("spark.dynamicAllocation.maxExecutors")
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true" and most is not None:
         cores = int(context.getConf().get("spark.executor.cores", "1"))
-        return most * (cores // task_cpus(context))
+        return int(most) * max(1, cores // task_cpus(context))
     changed = time.monotonic()
     deadline, before = changed + wait, 0
     fresh = not context.master.startswith("local[") and time.time() < context.startTime / 1000 + wait

@@ -7,9 +7,8 @@ Partitions become workers by `coalesce` without a shuffle; fewer partitions than
 from __future__ import annotations
 
 import logging
-import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -55,18 +54,16 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
         return rdd.coalesce(num_workers, shuffle=False)
     if partitions == 0:
         return rdd.context.parallelize([], num_workers)
-    # Each partition is split into `copies` by row number, and equal numbers of the parts are put together.
-    copies = num_workers // math.gcd(partitions, num_workers)
-    split = rdd.context.union([rdd] * copies).mapPartitionsWithIndex(_every(partitions, copies))
-    return split if split.getNumPartitions() == num_workers else split.coalesce(num_workers, shuffle=False)
+    # A shuffle: each row is computed, and so counted, once, also where the order of its parent is Spark's affair.
+    return (
+        rdd.mapPartitionsWithIndex(_numbered)
+        .repartitionAndSortWithinPartitions(num_workers, lambda key: (key[0] + key[1]) % num_workers)
+        .values()
+    )
 
 
-def _every(partitions: int, copies: int) -> Callable[[int, Iterable[Row]], Iterator[Row]]:
-    def part(index: int, rows: Iterable[Row]) -> Iterator[Row]:
-        mine = index // partitions
-        return (row for number, row in enumerate(rows) if number % copies == mine)
-
-    return part
+def _numbered(index: int, rows: Iterable[Row]) -> Iterator[tuple[tuple[int, int], Row]]:
+    return (((index, number), row) for number, row in enumerate(rows))
 
 
 def dealt(columns: tuple[object, ...], num_workers: int) -> list[Block]:

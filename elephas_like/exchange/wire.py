@@ -27,6 +27,7 @@ HEADER_BYTES = 2**20
 METRIC_NUMBERS = 16 * 2**20
 TRACEBACK_LETTERS = 64 * 2**10
 MESSAGE_LETTERS = 8 * 2**10
+SIGNATURE_LETTERS = 512 * 2**10
 SHORT_LETTERS = 256
 SMALL_BYTES = 16 * 2**10
 """Neighbouring buffers up to this size are joined: one write is cheaper than the copy."""
@@ -199,7 +200,7 @@ _FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
         "layout_hash": _text(SHORT_LETTERS),
         "checksum": _integer(-(2**63), 2**64 - 1),
         "accumulation": _integer(1),
-        "signature": _text(MESSAGE_LETTERS),
+        "signature": _text(SIGNATURE_LETTERS),
     },
     "offer": _who | {"number": _count, "nbytes": _count},
     "next": _who,

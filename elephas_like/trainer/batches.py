@@ -28,8 +28,9 @@ class ShardData:
         self._weights: Array | None = None
         if class_weight and ref.rows:
             self.structure, self._weights = self._with_class_weights(class_weight)
+        split_seed = config.seed if config.split_seed is None else config.split_seed
         held_out = int(ref.rows * config.validation_split + 1e-9)  # 0.29 of 100 is 29, not 28.999999
-        order = np.random.default_rng([config.seed, ref.worker, 0x5917]).permutation(ref.rows) if held_out else None
+        order = np.random.default_rng([split_seed, ref.worker, 0x5917]).permutation(ref.rows) if held_out else None
         rows = np.arange(ref.rows)
         self.validation_rows: Integers = rows[:0] if order is None else np.sort(order[:held_out])
         self.rows: Integers = rows if order is None else np.sort(order[held_out:])

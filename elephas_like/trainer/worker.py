@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from elephas_like.core import rounds
+from elephas_like.core.averaging import finite
 from elephas_like.core.columns import signature
 from elephas_like.core.errors import DataError
 from elephas_like.core.strategies.algebra import Strategy
@@ -167,7 +168,7 @@ class LocalTrainer:
         metrics = read_metrics(program.model)
         after = program.variables.read()
         slots = after.slots
-        if self._config.optimizer_state == "per_worker":
+        if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
             self._slots = after.slots
         if self._config.optimizer_state != "average":
             slots = np.zeros(0, np.float32)
@@ -308,11 +309,15 @@ class TrainerFactory:
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
         """A worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
-        if self.cores is not None and not limit_threads(self.cores):
-            log.debug("TensorFlow had started in this Python worker: its threads stay as they are")
+        self.limit_threads()
         sample = _sample(shard, validation)
         program = None if sample is None else PROGRAMS.borrow(self.spec, sample, self.config.seed)
         return self.trainer(worker, shard, validation, program, owns_program=True)
+
+    def limit_threads(self) -> None:
+        """Gives this process `cores` threads, before TensorFlow starts in it."""
+        if self.cores is not None and not limit_threads(self.cores):
+            log.debug("TensorFlow had started in this Python worker: its threads stay as they are")
 
     def trainer(
         self, worker: int, shard: ShardRef, validation: ShardRef | None, program: Program | None, *, owns_program: bool
@@ -345,6 +350,7 @@ class SharingFactory:
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
         """A worker with its own rows and the shared model."""
+        self._inner.limit_threads()
         sample = _sample(shard, validation)
         if sample is not None and self._program is None:
             self._program = PROGRAMS.borrow(self._inner.spec, sample, self._inner.config.seed)

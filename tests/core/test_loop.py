@@ -183,7 +183,7 @@ def test_one_round_for_the_whole_fit() -> None:
     assert end.weights.tolist() == [0.4375, 0.875]
     assert [order.span for order in workers[0].orders] == [Span(0, epochs=3)]
     assert workers[0].trained == [(0, 0), (1, 0), (2, 0)]
-    assert notes.begun == [2]
+    assert notes.begun == [0]  # the round begins with the first epoch and ends with the last
     assert [(epoch.epoch, epoch.samples) for epoch in notes.epochs] == [(2, 6)]
 
 

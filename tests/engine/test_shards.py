@@ -49,3 +49,20 @@ def test_shuffled_rows_are_all_there_in_an_order_that_only_the_seed_decides(sc) 
     assert first == again
     assert first != other
     assert all(len({row // 50 for row in rows}) == 4 for rows in first)  # some of each old partition in each new one
+
+
+@pytest.mark.spark
+def test_rows_that_are_split_are_computed_once_each(sc) -> None:
+    """A parent may give its rows in another order each time that it is computed, as shuffles do on a cluster."""
+    import random
+
+    def in_any_order(rows):
+        found = list(rows)
+        random.SystemRandom().shuffle(found)
+        return iter(found)
+
+    split = partitioned(sc.parallelize(range(400), 2).mapPartitions(in_any_order), 4)
+    # One computation: the rows of a shuffle are written once, and read by all four.
+    found = split.glom().collect()
+    assert sorted(row for rows in found for row in rows) == list(range(400))
+    assert [len(rows) for rows in found] == [100] * 4

@@ -226,9 +226,10 @@ def test_a_worker_that_hangs_is_named_and_the_others_stop(sc, mode: str) -> None
     model.compile("sgd", "mse")
     rows = [*points(10), *(([99.0, 0.0], 1.0) for _ in range(10))]
     began = time.monotonic()
-    said = r"round_timeout=20 s; missing: worker 1 \(attempt \d+ on .*, lease live"
+    SparkModel(line(), 2, engine="server").fit(sc.parallelize(points(20), 2), verbose=0)  # imports TensorFlow
+    said = r"round_timeout=10 s; missing: worker 1 \(attempt \d+ on .*, lease live"
     with pytest.raises(WaitError, match=said):
-        SparkModel(model, 2, engine="server", mode=mode, round_timeout=20).fit(
+        SparkModel(model, 2, engine="server", mode=mode, round_timeout=10).fit(
             sc.parallelize(rows, 2), epochs=2, verbose=0, validation_split=0.2
         )
     assert time.monotonic() - began < 120  # nothing waits for the end of the hanging step, ten minutes away
@@ -310,7 +311,13 @@ def test_ctrl_c_leaves_the_last_finished_rounds_weights(rdd, engine: str, mode: 
 
 
 @pytest.mark.parametrize(
-    ("engine", "workers"), [("server", "busy"), ("jobs", "busy"), ("jobs", "ready"), ("in_process", "ready")]
+    ("engine", "workers"),
+    [
+        ("server", "busy"),
+        ("jobs", "busy"),
+        pytest.param("jobs", "ready", marks=pytest.mark.slow),
+        ("in_process", "ready"),
+    ],
 )
 def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path, engine: str, workers: str) -> None:
     with Script("run_interrupted.py", engine, workers, scratch=tmp_path) as script:

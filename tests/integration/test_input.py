@@ -258,6 +258,7 @@ def test_every_row_is_trained_on_exactly_once_per_epoch(sc, engine: str, sizes: 
     assert per_epoch == [rows] * 3
 
 
+@pytest.mark.slow
 def test_more_workers_than_partitions_on_jobs(sc) -> None:
     model = counting(16)
     fitted = SparkModel(model, 5, engine="jobs", batch_size=2, strategy=Adding())

@@ -27,7 +27,7 @@ class OneShot(Average):
     """One average at the end of the whole fit: `average` with `frequency="fit"`, and no other.
 
     Zinkevich et al., "Parallelized Stochastic Gradient Descent", NIPS 2010: Elephas' old synchronous mode.
-    It loses accuracy with every worker; docs/convergence.md has the measurements.
+    It loses accuracy with every worker.
     """
 
     name: ClassVar[str] = "one_shot"
