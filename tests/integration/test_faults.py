@@ -117,7 +117,7 @@ def test_a_workers_own_exception_keeps_type_message_and_traceback(rdd, engine: s
     assert isinstance(error, WorkerError)
     assert error.type_name == "KeyError"
     assert 'raise KeyError("no such weight' in str(error)
-    assert "test_failures.py" in error.traceback_text
+    assert "test_faults.py" in error.traceback_text
 
 
 @both
