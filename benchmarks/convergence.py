@@ -29,6 +29,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,7 @@ import tensorflow as tf
 
 from elephas_like import SparkModel
 from elephas_like.core.rounds import AUTO_ROUNDS
-from elephas_like.core.strategies import STRATEGIES, Average, Nesterov
+from elephas_like.core.strategies import CODECS, STRATEGIES, Average, Nesterov
 from elephas_like.core.types import Mode
 from elephas_like.engine.spool import Block
 
@@ -54,6 +55,7 @@ GLOBAL_BATCH, WORKER_BATCH = 32, 16
 WORKERS = (1, 2, 4, 8, 16, 32)
 SPLITS = ("iid", "shards2", "sorted", "unequal")
 GRID = ("defaults", "average", "one_shot", "asynchronous")
+SMALLER = tuple(codec for codec in CODECS if codec != "fp32")  # fp32 is what is sent without a codec
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ METHODS: dict[str, dict[str, object]] = {
     "equal": {"strategy": EqualNesterov()},
     "average_epoch": {"strategy": "average", "frequency": "epoch"},
     "equal_average_epoch": {"strategy": EqualAverage(), "frequency": "epoch"},
+    **{codec: {"codec": codec} for codec in SMALLER},
 }
 """Arguments of SparkModel by the name of a method."""
 
@@ -130,7 +133,8 @@ class Cell:
 
     def seeds(self) -> tuple[int, ...]:
         """Those of the whole grid: five for the defaults at 8 and 32 workers, three elsewhere."""
-        many = self.method in ("defaults", "keras") and (self.workers in (8, 32) or self.method == "keras")
+        many = self.method == "keras" or (self.method == "defaults" and self.workers in (8, 32))
+        many = many or (self.method in SMALLER and self.split == "iid")  # T7 asks for tenths of a point
         return tuple(range(5 if many else 3))
 
 
@@ -213,6 +217,20 @@ def options_of(cell: Cell, steps: int) -> dict[str, object]:
     return options | {"engine": engine or "in_process"}
 
 
+@contextmanager
+def spark(workers: int) -> Iterator[None]:
+    """A Spark session with a core for each worker."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{workers}]").config("spark.ui.showConsoleProgress", "false")
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        session.stop()
+
+
 def run(cell: Cell, seed: int) -> dict[str, object]:
     """Trains one cell with one seed; test accuracy in percent, test loss, and what the fit's history says."""
     x, y = rows_of(cell.data)
@@ -227,7 +245,8 @@ def run(cell: Cell, seed: int) -> dict[str, object]:
         blocks = [Block((x[rows], y[rows]), len(rows)) for rows in shares]
         steps = max(-(-len(rows) // cell.batch) for rows in shares)
         fitted = SparkModel(model, seed=seed, **options_of(cell, steps))
-        history = fitted.fit(blocks, epochs=cell.epochs, batch_size=cell.batch, verbose=0)
+        with spark(cell.workers) if "@" in cell.method else nullcontext():
+            history = fitted.fit(blocks, epochs=cell.epochs, batch_size=cell.batch, verbose=0)
         drifts = [record.drift for record in history.rounds if record.drift is not None]
         told = {
             "rounds": len(history.rounds),
@@ -256,6 +275,8 @@ def grid() -> Iterator[Cell]:
         add(Cell(data, s, 8, "B", m) for s in SPLITS for m in ("defaults", "five_rounds", *GRID[1:]))
         add(Cell(data, s, 8, "B", "elephas") for s in SPLITS)
         add(Cell(data, "unequal", 8, "B", m) for m in ("equal", "average_epoch", "equal_average_epoch"))
+        add(Cell(data, s, 8, "B", m) for m in SMALLER for s in ("iid", "sorted"))
+        add(Cell(data, "iid", 2, "B", f"{m}{spark}") for m in ("defaults", "asynchronous") for spark in ("", "@server"))
     for data in both:
         add(Cell(data, s, k, "B", m) for k in (32, 2, 4, 16, 1) for s in SPLITS for m in GRID if k > 1 or s == "iid")
         states = ("per_worker", "reset", "async_five_rounds", "async_per_worker", "async_reset")
@@ -301,6 +322,10 @@ class Results:
     def values(self, cell: Cell, field: str = "accuracy") -> list[float]:
         """One number a seed."""
         return [float(self._found[str(cell), seed][field] or 0) for seed in self.seeds(cell)]
+
+    def value(self, cell: Cell, seed: int, field: str = "accuracy") -> float:
+        """One run's number."""
+        return float(str(self._found[str(cell), seed][field]))
 
     def paired(self, cell: Cell, other: Cell, field: str = "accuracy") -> list[float]:
         """Differences to another cell, seed by seed."""
@@ -384,7 +409,7 @@ class Gate:
 
 
 def gates(results: Results) -> str:
-    """T1 to T10 as far as results are there; T7 belongs to the codecs, T9 and T10 to `--checks`."""
+    """T1 to T8 as far as results are there; T9 and T10 are printed by `--checks`."""
 
     def mean(values: Sequence[float]) -> float | None:
         return float(np.mean(values)) if len(values) else None
@@ -405,8 +430,19 @@ def gates(results: Results) -> str:
         ours, theirs = results.values(cell, "loss")[: len(seeds)], results.values(cell.single, "loss")[: len(seeds)]
         return float(np.mean(ours) / np.mean(theirs)) if seeds else None
 
+    def loss_beside(data: str, method: str) -> float | None:
+        cell, plain = (Cell(data, "iid", 8, "B", name) for name in (method, "defaults"))
+        seeds = [seed for seed in results.seeds(cell) if results.has(plain, seed)]
+        both = [[results.value(c, seed, "loss") for seed in seeds] for c in (cell, plain)]
+        return float(abs(np.mean(both[0]) / np.mean(both[1]) - 1)) if seeds else None
+
     found = []
     for data in ("digits", "mnist"):
+        for codec, points in (("int8", -0.2), ("int4", -0.3), ("one_bit", -0.5)):
+            what = f"{data}, IID, K = 8, {codec}: points to no codec"
+            found.append(Gate("T7", what, points, against(data, "iid", codec, "defaults")))
+        what = f"{data}, IID, K = 8, int8: share by which the test loss differs from no codec's"
+        found.append(Gate("T7", what, 0.01, loss_beside(data, "int8"), most=True))
         found += [
             Gate("T1", f"{data}, IID, K = 8: points to Keras", -0.5, against_keras(data, "iid", 8)),
             Gate("T1", f"{data}, IID, K = 8: test loss / Keras'", 1.10, loss_ratio(data), most=True),
