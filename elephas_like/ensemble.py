@@ -33,6 +33,7 @@ from elephas_like.spark_model import SparkModel, active_context, check_model, sh
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.copies import reinitialized, seeded
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
+from elephas_like.trainer.request import as_tuple, class_weights, validation_share
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
@@ -125,12 +126,10 @@ def train_ensemble(
         raise ValueError(f"engine={kind.value!r} is for workers_per_member > 1; members of one worker take 'auto'.")
     if workers > 1 and rows_of_member == "partition":
         raise ValueError("bagging='partition' gives each member one partition, which one worker trains.")
-    split = checks.share("validation_split", validation_split)
-    if split and validation_data is not None:
-        raise ValueError("give validation_split or validation_data, not both.")
-    own = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks] if callbacks else []
+    split = validation_share(validation_split, has_validation_data=validation_data is not None)
+    own = as_tuple(callbacks)
     check_callbacks(own)
-    shown = 1 if verbose in ("auto", True) else checks.positive_int("verbose", verbose or 0, least=0)
+    shown = checks.verbosity(verbose)
     epochs, rows = checks.positive_int("epochs", epochs), checks.positive_int("batch_size", batch_size)
     drawn = int(np.random.randint(2**31 - 1)) if seed is None else checks.positive_int("seed", seed, least=0)
     source = _source(data)
@@ -155,7 +154,7 @@ def train_ensemble(
             split_seed=drawn,
             bootstrap=each if rows_of_member is True else None,
             validation_split=split,
-            class_weight=None if not class_weight else {int(k): float(v) for k, v in class_weight.items()},
+            class_weight=class_weights(class_weight),
         )
         for each in seeds
     ]

@@ -36,6 +36,7 @@ from elephas_like.spark_model import active_context, shard
 from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
+from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.spec import pickle_by_value
 from elephas_like.trainer.state import build as build_model
 from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore, seeded
@@ -123,13 +124,11 @@ def search(
     workers = None if trial_workers is None else checks.positive_int("trial_workers", trial_workers)
     asked = None if parallelism is None else checks.positive_int("parallelism", parallelism)
     sizes = batch_size if callable(batch_size) else _always(checks.positive_int("batch_size", batch_size))
-    split = checks.share("validation_split", validation_split)
-    if split and validation_data is not None:
-        raise ValueError("give validation_split or validation_data, not both.")
+    split = validation_share(validation_split, has_validation_data=validation_data is not None)
     rule = _rule(pruning)
     goal = _objective(objective, direction, bool(split) or validation_data is not None)
     own_callbacks = _callbacks(callbacks)
-    shown = _verbosity(verbose)
+    shown = checks.verbosity(verbose)
     log_of_search, seed = _log(checkpoint_dir, resume, seed)
     sampler = Sampler(points, algo, seed)
     source = _source(data)
@@ -313,19 +312,11 @@ def _objective(name: object, direction: object, validates: bool) -> Objective:
 
 
 def _callbacks(callbacks: Any) -> bytes:
-    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    given = list(as_tuple(callbacks))
     for callback in given:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
     return pickle_by_value(given) if given else b""
-
-
-def _verbosity(verbose: object) -> int:
-    if verbose in ("auto", True):
-        return 1
-    if verbose not in (0, 1, 2):
-        raise ValueError(f"verbose must be 0, 1, 2 or 'auto'; got {verbose!r}.")
-    return int(verbose)
 
 
 def _log(directory: Any, resume: str, seed: int | None) -> tuple[SearchLog | None, int]:
@@ -446,7 +437,7 @@ class HyperParamModel:
         self.num_workers = checks.positive_int("num_workers", num_workers)
         self.algo = algo
         self.seed = None if seed is None else checks.positive_int("seed", seed, least=0)
-        self._verbose = _verbosity(verbose)
+        self._verbose = checks.verbosity(verbose)
 
     def compute_trials(
         self,

@@ -18,7 +18,7 @@ from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.engine.frames import ColumnChoice, Frame, Plan, plan
-from elephas_like.engine.shards import ShardedDataset, dealt, partitioned
+from elephas_like.engine.shards import ShardedDataset, SpoolOptions, dealt, partitioned
 from elephas_like.engine.spool import Block, spool
 from elephas_like.fitting import Data
 from elephas_like.trainer.batches import sample_of
@@ -116,6 +116,15 @@ class Source:
             return replace(self, has_target=len(given) > 1)
         return replace(self, has_target=model.loss is not None)
 
+    @property
+    def partitions(self) -> int | None:
+        """Partitions of the data, or None where it has none yet."""
+        return None if self.rdd is None else self.rdd.getNumPartitions()
+
+    def for_model(self, model: keras.Model) -> Source:
+        """The source as a model reads it: with or without targets, single arrays cut for its inputs and outputs."""
+        return self.with_target(model).cut_for(model)
+
     def cut_for(self, model: keras.Model) -> Source:
         """The source, with a single array for a model of several inputs or outputs cut into equal parts, as in Elephas.
 
@@ -135,10 +144,18 @@ class Source:
         )
         return replace(self, rdd=self.rdd.map(cut_one))
 
-    def data(self, num_workers: int) -> Data:
-        """The rows for so many workers."""
+    def data(self, num_workers: int, options: SpoolOptions | None = None) -> Data:
+        """The rows for so many workers; those of a ShardedDataset with its shards, if it is told how they are written."""
         if self.dataset is not None:
-            return Data(num_workers, rdd=self.dataset.source)
+            plain = Data(num_workers, rdd=self.dataset.source)
+            if options is None:
+                return plain
+            return replace(
+                plain,
+                sharded=self.dataset.references(replace(options, dataset=self.dataset.dataset)),
+                written=self.dataset.written,
+                forget=self.dataset.forget,
+            )
         if self.rdd is not None:
             few = self.frame is not None and self.rdd.getNumPartitions() < num_workers
             rdd = self.frame.dealt(num_workers) if self.frame is not None and few else self.rdd

@@ -48,10 +48,11 @@ from elephas_like.frame_predictions import appended
 from elephas_like.legacy import AsynchronousSparkWorker, ElephasAttributes, SparkHFModel, save_and_zip_model
 from elephas_like.parameter_server import ClientServerFactory
 from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
-from elephas_like.trainer.callbacks import DriverHooks, check_callbacks, check_worker_callbacks
+from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.model_files import load_model, save_model
 from elephas_like.trainer.partition import SparkWorker
+from elephas_like.trainer.request import FitRequest
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables, metric_results
@@ -365,25 +366,21 @@ class SparkModel(ElephasAttributes):
         _refuse(others)
         data = _one_of(data=data, rdd=rdd, x=x)
         check_model(self._model)
-        epochs = checks.positive_int("epochs", epochs)
-        initial_epoch = checks.positive_int("initial_epoch", initial_epoch, least=0)
-        if not isinstance(validation_freq, list | tuple):
-            validation_freq = checks.positive_int("validation_freq", validation_freq)
-        shown = 1 if verbose in ("auto", True) else checks.positive_int("verbose", verbose or 0, least=0)
-        driver_callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks] if callbacks else []
-        check_callbacks(driver_callbacks)
-        check_worker_callbacks(worker_callbacks or ())
-        split = checks.share("validation_split", validation_split)
-        if split and validation_data is not None:
-            raise ValueError("give validation_split or validation_data, not both.")
-        if batch_size is not None and global_batch_size is not None:
-            raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
-        if batch_size is not None:
-            batch_size = checks.positive_int("batch_size", batch_size)
-        if global_batch_size is not None:
-            global_batch_size = checks.positive_int("global_batch_size", global_batch_size)
-        if class_weight and len(getattr(self._model, "outputs", None) or [None]) > 1:
-            raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
+        request = FitRequest.checked(
+            self._model,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            verbose=verbose,
+            validation_split=validation_split,
+            validation_freq=validation_freq,
+            callbacks=callbacks,
+            worker_callbacks=worker_callbacks,
+            class_weight=class_weight,
+            shuffle=shuffle,
+            has_validation_data=validation_data is not None,
+        )
         columns = column_choice(
             data,
             features_col=features_col,
@@ -393,89 +390,69 @@ class SparkModel(ElephasAttributes):
             column_dtypes=column_dtypes,
         )
         source = Source.any(data, y, sample_weight, columns, self._model)
-        if validation_data is not None:
-            held_source = Source.validation(validation_data, columns, self._model)
-            held_source = held_source.with_target(self._model).cut_for(self._model)
+        held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
+        return self._fit(request, source.for_model(self._model), None if held is None else held.for_model(self._model))
+
+    def _fit(self, request: FitRequest, source: Source, held: Source | None) -> keras.callbacks.History:
         context = source.context or active_context(self.engine)
-        source = source.with_target(self._model).cut_for(self._model)
         asked = self._workers_asked(source)
-        if asked is not None and self.num_workers not in (None, asked):
-            raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
-        steady = bool(worker_callbacks) or self.optimizer_state is OptimizerState.PER_WORKER
-        partitions = None if source.rdd is None else source.rdd.getNumPartitions()
-        chosen = chosen_engine(self._settings(asked or 2), context, asked, partitions, steady=steady)
+        steady = bool(request.worker_callbacks) or self.optimizer_state is OptimizerState.PER_WORKER
+        chosen = chosen_engine(self._settings(asked or 2), context, asked, source.partitions, steady=steady)
         with chosen as (engine, num_workers):  # the slots that it holds are free again after the last round
-            settings = self._settings(num_workers, engine)
-            if worker_callbacks and engine is EngineName.JOBS:
-                raise ValueError(
-                    "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
-                )
-            per_worker, larger_batches = batch_size or self.batch_size, 0
-            if global_batch_size is not None:
-                per_worker, larger_batches = _split_batch(global_batch_size, num_workers)
-            seed = self._next_seed()
-            source.build(self._model)
-            config = FitConfig(
-                batch_size=per_worker,
-                larger_batches=larger_batches,
-                epochs=epochs,
-                initial_epoch=initial_epoch,
-                shuffle=bool(shuffle),
-                seed=seed,
-                split_seed=self._split_seed,
-                bootstrap=self._bootstrap,
-                num_workers=num_workers,
-                validation_split=split,
-                class_weight=None if not class_weight else {int(k): float(v) for k, v in class_weight.items()},
-                optimizer_state=self.optimizer_state,
-            )
-            hooks = DriverHooks(
-                self._model,
-                driver_callbacks,
-                epochs=epochs,
-                verbose=shown,
-            )
-            state, begin = hooks.train_begin(initial_epoch)
-            config = replace(config, initial_epoch=begin)
-            fit = Fit(
-                settings=settings,
-                config=config,
-                factory=TrainerFactory(
-                    spec=ModelSpec.from_model(self._model, self.custom_objects),
-                    config=config,
-                    strategy=settings.strategy,
-                    layout_hash=hooks.variables.layout.hash,
-                    callbacks=pickle_by_value(list(worker_callbacks)) if worker_callbacks else b"",
-                    cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
-                    codec=settings.codec,
-                ),
-                hooks=hooks,
-                progress=Progress(state),
-                options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
-                validation_freq=tuple(validation_freq) if isinstance(validation_freq, Sequence) else validation_freq,
-            )
-            held = None
-            if validation_data is not None:
-                held = held_source.data(num_workers)
-            rows = source.data(num_workers)
-            if source.dataset is not None:
-                rows = replace(
-                    rows,
-                    sharded=source.dataset.references(replace(fit.options, dataset=source.dataset.dataset)),
-                    written=source.dataset.written,
-                    forget=source.dataset.forget,
-                )
+            fit = self._prepared(request, source, engine, num_workers, context)
+            validation = None if held is None else held.data(num_workers)
+            rows = source.data(num_workers, fit.options)
             try:
-                run(fit, engine, rows, held, context)
+                run(fit, engine, rows, validation, context)
             except BaseException:
-                hooks.close()
-                hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+                fit.hooks.close()
+                fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
                 raise
             finally:
-                hooks.history.rounds = fit.progress.rounds
-        hooks.train_end(fit.progress.state)
-        self.training_histories.append(hooks.history.history)
-        return hooks.history
+                fit.hooks.history.rounds = fit.progress.rounds
+        fit.hooks.train_end(fit.progress.state)
+        self.training_histories.append(fit.hooks.history.history)
+        return fit.hooks.history
+
+    def _prepared(
+        self, request: FitRequest, source: Source, engine: EngineName, num_workers: int, context: SparkContext | None
+    ) -> Fit:
+        """All that a fit needs but its rows; the model is built, and training has begun for the callbacks."""
+        if request.worker_callbacks and engine is EngineName.JOBS:
+            raise ValueError(
+                "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
+            )
+        settings = self._settings(num_workers, engine)
+        config = request.config(
+            num_workers,
+            batch_size=self.batch_size,
+            seed=self._next_seed(),
+            split_seed=self._split_seed,
+            bootstrap=self._bootstrap,
+            optimizer_state=self.optimizer_state,
+        )
+        source.build(self._model)
+        hooks = DriverHooks(self._model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+        state, begin = hooks.train_begin(request.initial_epoch)
+        config = replace(config, initial_epoch=begin)
+        factory = TrainerFactory(
+            spec=ModelSpec.from_model(self._model, self.custom_objects),
+            config=config,
+            strategy=settings.strategy,
+            layout_hash=hooks.variables.layout.hash,
+            callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
+            cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
+            codec=settings.codec,
+        )
+        return Fit(
+            settings=settings,
+            config=config,
+            factory=factory,
+            hooks=hooks,
+            progress=Progress(state),
+            options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
+            validation_freq=request.validation_freq,
+        )
 
     def predict(
         self,
@@ -573,7 +550,7 @@ class SparkModel(ElephasAttributes):
                 return_dict=return_dict,
                 verbose=shown,
             )
-        source = Source.any(x, y, sample_weight, columns, self._model).with_target(self._model).cut_for(self._model)
+        source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
         assert source.rdd is not None
         data, context = source.rdd, source.rdd.context
         source.build(self._model)
@@ -698,10 +675,19 @@ class SparkModel(ElephasAttributes):
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
 
     def _workers_asked(self, source: Source) -> int | None:
-        """Workers that are certain before capacity is known."""
+        """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
+
+        Raises:
+            ValueError: both are given, and differ.
+        """
+        asked = self.num_workers
         if source.dataset is not None:
-            return source.dataset.num_workers
-        return self.num_workers if source.blocks is None else len(source.blocks)
+            asked = source.dataset.num_workers
+        elif source.blocks is not None:
+            asked = len(source.blocks)
+        if asked is not None and self.num_workers not in (None, asked):
+            raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
+        return asked
 
 
 class AsynchronousSparkModel(SparkModel):
@@ -851,19 +837,6 @@ def _features(row: Any) -> Any:
     """The array of a vector or of a LabeledPoint's features; other rows stay what they are."""
     vector = getattr(row, "features", row)
     return from_vector(vector) if is_vector(vector) else row
-
-
-def _split_batch(global_batch_size: int, num_workers: int) -> tuple[int, int]:
-    """(rows a batch on each worker, workers that have one row more): together the global batch."""
-    if global_batch_size < num_workers:
-        warnings.warn(
-            f"global_batch_size={global_batch_size} gives {num_workers} workers less than a row each: batches of one row "
-            f"make an effective global batch of {num_workers}. Use fewer workers.",
-            UserWarning,
-            stacklevel=3,
-        )
-        return 1, 0
-    return divmod(global_batch_size, num_workers)
 
 
 def check_model(model: object) -> None:

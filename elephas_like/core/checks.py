@@ -67,6 +67,15 @@ def share(name: str, value: object) -> float:
     return float(value)
 
 
+def verbosity(value: object) -> int:
+    """0 for silence, 1 for a bar (also "auto" and True), 2 for lines."""
+    if value in ("auto", True):
+        return 1
+    if value not in (None, False, 0, 2):
+        raise ValueError(f"verbose must be 0, 1, 2 or 'auto'; got {value!r}.")
+    return int(value or 0)
+
+
 def frequency(value: object) -> Frequency | int:
     """A frequency: a name, or a number of steps of at least 1."""
     if isinstance(value, str):

@@ -38,6 +38,10 @@ class ColumnReader(Protocol):
         """A C-contiguous copy of the rows with these numbers, in this order."""
         ...
 
+    def whole(self) -> Array:
+        """All rows as they lie; numbers without a copy, read-only."""
+        ...
+
 
 def open_column(column: Column, rows: int) -> ColumnReader:
     """A reader of the `rows` rows of `column`, memory-mapped; text comes back as an object array of `str`."""
@@ -113,6 +117,9 @@ class _NumberReader:
     def take(self, indices: Integers) -> Array:
         return np.take(self._rows, indices, axis=0)
 
+    def whole(self) -> Array:
+        return self._rows
+
 
 class _TextReader:
     def __init__(self, column: Column, rows: int) -> None:
@@ -135,6 +142,9 @@ class _TextReader:
         for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
             texts[place] = str(self._bytes[begin:end], "utf-8")
         return texts.reshape(len(indices), *self._shape)
+
+    def whole(self) -> Array:
+        return self.take(np.arange(len(self._rows)))
 
 
 def _mapped(path: str, dtype: str, shape: tuple[int, ...]) -> Array:

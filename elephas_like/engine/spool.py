@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -223,6 +224,19 @@ def _finished(directory: str) -> ShardRef | None:
     return ref
 
 
+_Look = tuple[Any, np.dtype[np.generic] | None, tuple[int, ...]]
+"""Type, dtype and shape of a number or an array of numbers; the type of a scalar says all."""
+
+
+def _look(part: object) -> _Look | None:
+    """What a part of a row looks like, where it is numbers that are stored as they are."""
+    if type(part) is np.ndarray and part.dtype.kind in "biuf":
+        return np.ndarray, part.dtype, part.shape
+    if type(part) in (bool, int, float) or (isinstance(part, np.generic) and part.dtype.kind in "biuf"):
+        return type(part), None, ()
+    return None
+
+
 class _Unfit(Exception):
     """What is wrong with a row, without the place where it was found."""
 
@@ -237,6 +251,7 @@ class _Spool:
         self._names: list[str] = []
         self._directory, self._floatx, self._expect_target, self._place = directory, floatx, expect_target, place
         self._capacity = self._filled = 0
+        self._look: tuple[_Look, ...] = ()
 
     def __enter__(self) -> _Spool:
         return self
@@ -253,6 +268,29 @@ class _Spool:
 
     def add(self, row: object) -> None:
         """Takes one row."""
+        if not self._add_alike(row):
+            self._add_checked(row)
+        self.rows += 1
+        self._filled += 1
+        if self._filled == self._capacity:
+            self._flush()
+
+    def _add_alike(self, row: Any) -> bool:
+        """Takes a row whose parts look as those of the row before, so that they need no second look; False for others."""
+        look = self._look
+        if not look or type(row) is not tuple or len(row) != len(look):
+            return False
+        for part, (kind, dtype, shape) in zip(row, look, strict=True):
+            if kind is not type(part) or (dtype is not None and (part.dtype != dtype or part.shape != shape)):
+                return False
+        try:
+            for column, part in zip(self.columns, row, strict=True):
+                column.put(self._filled, part)
+        except OverflowError:  # an int of more than 64 bits
+            return False
+        return True
+
+    def _add_checked(self, row: Any) -> None:
         try:
             leaves = self._leaves(_parts(row, self._expect_target))
             arrays = [_array(leaf, name) for leaf, name in zip(leaves, self._names, strict=True)]
@@ -265,15 +303,14 @@ class _Spool:
             raise DataError(f"{self._place}, row {self.rows}: {error}") from error.__cause__
         for column, array in zip(self.columns, arrays, strict=True):
             column.put(self._filled, array)
-        self.rows += 1
-        self._filled += 1
-        if self._filled == self._capacity:
-            self._flush()
+        looks = [_look(part) for part in row] if type(row) is tuple and self.structure == list(range(len(row))) else []
+        self._look = tuple(look for look in looks if look is not None) if None not in looks else ()
 
     def add_block(self, block: Block) -> None:
         """Takes whole arrays of rows, in slices of a batch."""
         if block.rows == 0:
             return
+        self._look = ()
         try:
             leaves = self._leaves(_block_parts(block, self._expect_target))
             arrays = [_whole(leaf, name, block.rows) for leaf, name in zip(leaves, self._names, strict=True)]
@@ -394,7 +431,7 @@ class _Numbers:
     def allocate(self, capacity: int) -> None:
         self._batch: Array = np.empty((capacity, *self.shape), self.dtype)
 
-    def put(self, slot: int, value: Array) -> None:
+    def put(self, slot: int, value: Array | np.generic | complex) -> None:
         self._batch[slot] = value
 
     def append(self, rows: Array) -> None:

@@ -70,6 +70,11 @@ class ShardData:
             taken.append(self._weights[rows])
         return taken
 
+    def whole(self) -> list[Array]:
+        """All rows of the shard as they lie, the weights of their classes last: views of its files where that can be."""
+        columns = [reader.whole() for reader in self._readers]
+        return columns if self._weights is None else [*columns, self._weights]
+
     def chunks(
         self, order: Integers, first_step: int, last_step: int, *, weighted: bool = True
     ) -> Iterator[tuple[list[Array], int]]:

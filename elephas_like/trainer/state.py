@@ -45,11 +45,23 @@ class Variables:
         values = self.layout.unflatten(state)
         for entry, variable, value in zip(self.layout.entries, self._variables, values, strict=True):
             if entry.role in roles:
-                variable.assign(value.astype(entry.dtype, copy=False) if entry.dtype != "bfloat16" else value)
+                _assign(variable, value)
+
+
+# A state is assigned and read at every exchange. One such op costs a fifth of what Keras' `assign` and `convert_to_numpy`
+# take around it, and needs no trace: docs/performance.md has the numbers.
+
+
+def _assign(variable: keras.Variable, value: Array) -> None:
+    """Sets a variable to an array of its shape; the array stays the caller's."""
+    held = variable.value
+    tf.raw_ops.AssignVariableOp(resource=held.handle, value=value.astype(held.dtype.as_numpy_dtype, copy=False))
 
 
 def _value(variable: keras.Variable) -> Array:
-    value = keras.ops.convert_to_numpy(variable.value)
+    """A copy of a variable's value, bfloat16 as float32."""
+    held = variable.value
+    value = np.asarray(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy())
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
@@ -160,7 +172,7 @@ def metric_variables(model: keras.Model) -> list[keras.Variable]:
 
 def read_metrics(model: keras.Model) -> np.ndarray:
     """All metric variables in one float64 vector: sums, which add up across workers."""
-    values = [keras.ops.convert_to_numpy(variable.value).ravel() for variable in metric_variables(model)]
+    values = [_value(variable).ravel() for variable in metric_variables(model)]
     return np.concatenate(values).astype(np.float64) if values else np.zeros(0)
 
 

@@ -255,7 +255,7 @@ class LocalTrainer:
             self._train_with_callbacks(program, span, order, begin, end)
         elif self._shard.nbytes <= self._config.resident_bytes:
             if self._resident is None:
-                self._resident = tensors(self._shard.take(np.arange(self._shard.ref.rows)))
+                self._resident = tensors(self._shard.whole())
             if self._order is None or self._order[0] is not order:  # one epoch's is used in all of its rounds
                 self._order = (order, tf.constant(order))
             program.training.run(self._resident, self._shard.structure, self._order[1], batch, begin, end)

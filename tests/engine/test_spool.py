@@ -231,6 +231,35 @@ def test_promotion_of_a_later_column_keeps_the_row_whole(spooled: Spool) -> None
 # blocks
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(np.float32(1), 1), (np.float32(2), 2), (np.float32(3), 2**40), (np.float32(4), 4)],
+        [(np.ones(2), 1), (np.ones(2), 2), (np.ones(2, np.int8), 1.5), (np.ones(2), 3), (np.ones(2, np.int8), 4)],
+        [(np.arange(2), True), (np.arange(2), False), (np.arange(2), 3), (np.arange(2), True)],
+        [(1, 2, 3.0), (2, 3, 4.0), (3, 4, 5), (5, 6, 7.0)],
+    ],
+)
+def test_rows_alike_are_written_as_rows_one_by_one_would_be(spooled: Spool, parts: list[tuple[object, ...]]) -> None:
+    whole = spooled(parts)
+    seen = [[unflatten(whole.structure, [c[i] for c in columns(whole)]) for i in range(len(parts))]]
+    for row, expected in zip(seen[0], parts, strict=True):
+        for got, part in zip(row, expected, strict=True):
+            np.testing.assert_array_equal(got, part)
+    changed = spooled([tuple(map(np.asarray, row)) for row in parts], dataset="one by one")  # arrays of no axis
+    assert (dtypes(changed), contents(changed)) == (dtypes(whole), contents(whole))
+
+
+def test_a_number_too_large_after_rows_alike_is_refused_with_its_place(spooled: Spool) -> None:
+    with pytest.raises(DataError, match=r"row 3: .*"):
+        spooled([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 2**70)])
+
+
+def test_another_shape_after_rows_alike_is_refused_with_its_place(spooled: Spool) -> None:
+    with pytest.raises(DataError, match=r"row 2: .*expected shape \(2,\), got \(3,\)"):
+        spooled([(np.ones(2), 1), (np.ones(2), 1), (np.ones(3), 1)])
+
+
 def test_a_block_equals_its_rows(spooled: Spool) -> None:
     generator = np.random.default_rng(0)
     x = {"image": generator.random((5000, 4, 3)), "text": np.array([f"n°{index}" for index in range(5000)])}

@@ -156,6 +156,33 @@ def test_reading_gives_a_copy() -> None:
     np.testing.assert_array_equal(state.weights, kept)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_state_stays_what_it_is_while_a_model_trains_on_from_it(optimizer: str) -> None:
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    x, y = np.ones((8, 64), np.float32), np.zeros((8, 1), np.float32)
+    build(model, (x[:1], y[:1]))
+    variables = Variables(model)
+    state = variables.read()
+    before = {name: part.copy() for name, part in state.parts().items()}
+    variables.write(state)  # of large, aligned arrays TensorFlow takes the memory itself where it may
+    model.fit(x, y, epochs=2, verbose=0)
+    assert not np.array_equal(variables.read().weights, before["weights"])
+    for name, part in state.parts().items():
+        np.testing.assert_array_equal(part, before[name])
+
+
+def test_what_was_read_stays_what_it_is_while_a_model_trains_on() -> None:
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, use_bias=False)])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 64), np.float32)
+    build(model, (x[:1], x[:1]))
+    state = Variables(model).read()  # of a single variable: nothing is put together
+    before = state.weights.copy()
+    model.fit(x, np.zeros_like(x), verbose=0)
+    np.testing.assert_array_equal(state.weights, before)
+
+
 def test_the_layout_of_a_rebuilt_model_has_the_same_hash_whatever_its_names() -> None:
     assert Variables(everything_built()).layout.hash == Variables(everything_built()).layout.hash
     assert Variables(dense("adam")).layout.hash != Variables(dense("sgd")).layout.hash

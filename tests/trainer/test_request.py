@@ -1,0 +1,93 @@
+"""The request of a fit: what is taken, what is refused before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import keras
+import pytest
+
+from elephas_like.core.types import OptimizerState
+from elephas_like.trainer.request import FitRequest, as_tuple, split_batch
+
+GIVEN: dict[str, object] = {
+    "epochs": 3,
+    "initial_epoch": 0,
+    "batch_size": None,
+    "global_batch_size": None,
+    "verbose": "auto",
+    "validation_split": 0.0,
+    "validation_freq": 1,
+    "callbacks": None,
+    "worker_callbacks": None,
+    "class_weight": None,
+    "shuffle": True,
+    "has_validation_data": False,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def config(request: FitRequest, workers: int):
+    return request.config(
+        workers, batch_size=32, seed=1, split_seed=2, bootstrap=None, optimizer_state=OptimizerState.AVERAGE
+    )
+
+
+def test_every_argument_of_a_request_must_be_given():
+    defaults = [p.name for p in inspect.signature(FitRequest.checked).parameters.values() if p.default is not p.empty]
+    assert defaults == []  # the defaults are those of SparkModel.fit, in one place
+
+
+def test_the_models_batch_size_is_taken_where_the_fit_names_none(model):
+    assert config(FitRequest.checked(model, **GIVEN), 4).batch_size == 32
+    assert config(FitRequest.checked(model, **GIVEN | {"batch_size": 5}), 4).batch_size == 5
+
+
+def test_a_global_batch_is_split_to_the_last_row(model):
+    told = config(FitRequest.checked(model, **GIVEN | {"global_batch_size": 11}), 4)
+    assert [told.batch_size_of(worker) for worker in range(4)] == [3, 3, 3, 2]
+
+
+def test_a_global_batch_below_a_row_a_worker_warns():
+    with pytest.warns(UserWarning, match="effective global batch of 4"):
+        assert split_batch(3, 4) == (1, 0)
+
+
+@pytest.mark.parametrize(("given", "shown"), [("auto", 1), (True, 1), (1, 1), (0, 0), (False, 0), (None, 0), (2, 2)])
+def test_verbosity(model, given, shown):
+    assert FitRequest.checked(model, **GIVEN | {"verbose": given}).verbose == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"verbose": 3}, "verbose must be 0, 1, 2 or 'auto'; got 3"),
+        ({"validation_split": 0.1, "has_validation_data": True}, "not both"),
+        ({"batch_size": 1, "global_batch_size": 1}, "not both"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"initial_epoch": -1}, "initial_epoch must be a whole number"),
+        ({"validation_freq": 0}, "validation_freq must be a whole number"),
+        ({"worker_callbacks": keras.callbacks.EarlyStopping()}, "ends a training, which all workers share"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(model, given, message):
+    with pytest.raises(ValueError, match=message):
+        FitRequest.checked(model, **GIVEN | given)
+
+
+def test_callbacks_come_alone_in_lists_or_not_at_all():
+    one = keras.callbacks.CSVLogger("log.csv")
+    assert as_tuple(None) == ()
+    assert as_tuple(one) == (one,)
+    assert as_tuple([one, one]) == (one, one)
+
+
+def test_weights_of_classes_become_plain_numbers(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FitRequest.checked(model, **GIVEN | {"class_weight": {"1": 2}}).class_weight == {1: 2.0}
