@@ -241,6 +241,16 @@ class Frame:
 
         return self.df.select(*plan.selected()).mapInArrow(pack, _PACKED).rdd.mapPartitions(_unpacked)
 
+    def rows(self) -> RDD:
+        """The rows one by one, in order: `(x, y)`, `(x, y, sample_weight)`, or x alone where there is no target."""
+        plan = self.plan
+
+        def each(blocks: Iterable[Block]) -> Iterator[object]:
+            for row in one_by_one(plan, blocks):
+                yield row if plan.has_target else row[0]  # type: ignore[index]  # (x,)
+
+        return self.blocks.mapPartitions(each)
+
 
 def _packed(plan: Plan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     seen, error = _Seen(), None
