@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import tempfile
@@ -498,6 +499,13 @@ def _check_partitions(source: Source, members: int) -> None:
             f"bagging='partition' gives each member a partition of its own: num_members is {members}, and the data has "
             f"{found}. Call repartition({members}) on it first, or take fewer members, or bagging=True."
         )
+
+
+def __getattr__(name: str) -> object:
+    """The Spark ML stages, whose module stands above this one: it is imported when they are asked for."""
+    if name in ("EnsembleEstimator", "EnsembleModel"):
+        return getattr(importlib.import_module("elephas_like.ml_ensemble"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _source(data: Any) -> Source:

@@ -78,13 +78,22 @@ def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = No
     Raises:
         ValueError: it holds a lambda, which no other process could be sure to read.
     """
+    refuse_lambdas(model)
+    with _lock:
+        return ModelSpec.from_model(model, custom_objects).archive
+
+
+def refuse_lambdas(model: keras.Model) -> None:
+    """Nothing, if a model can be saved for other processes.
+
+    Raises:
+        ValueError: it holds a lambda, which no other process could be sure to read.
+    """
     if lambdas_of(model):
         raise ValueError(
             f"the model {model.name!r} holds a lambda, which cannot be saved so that it can be loaded safely: make it a "
             "function with a name in a module, or a layer."
         )
-    with _lock:
-        return ModelSpec.from_model(model, custom_objects).archive
 
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
@@ -97,4 +106,4 @@ def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = N
             return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}))
 
 
-__all__ = ["archive", "compile_as", "copy_of", "custom_objects_of", "from_archive", "from_json"]
+__all__ = ["archive", "compile_as", "copy_of", "custom_objects_of", "from_archive", "from_json", "refuse_lambdas"]
