@@ -35,6 +35,7 @@ from elephas_like.spark_model import SparkModel, active_context, check_model, sh
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.copies import reinitialized, seeded
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
+from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
@@ -52,9 +53,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-_building = threading.Lock()
-"""Keras' seeds and names are a process's own: ensembles that are trained together build their members in turn."""
-
 Outcome = tuple[int, MemberResult | BaseException]
 Bagging = bool | Literal["partition"]
 
@@ -157,7 +155,7 @@ def train_ensemble(
     )
     source = None if columns is not None else _source(data)
     seeds = member_seeds(drawn, count)
-    with _building:
+    with in_turn:
         models = [_built(build_or_model, each) for each in seeds]
     ensemble = VotingModel(
         models, voting_of(models[0]) if voting == "auto" else voting, weights, custom_objects=custom_objects
