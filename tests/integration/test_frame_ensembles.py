@@ -82,28 +82,26 @@ def test_a_search_on_a_frame_is_that_of_its_rows(df) -> None:
 def test_columns_of_all_kinds_for_several_inputs_and_outputs(df) -> None:
     both = df.selectExpr("id", "struct(features AS many, id * 0.01 AS one) AS inputs", "label AS a", "label AS b")
 
-    def two(params: dict) -> keras.Model:
+    def of_struct(names: tuple[str, ...]) -> keras.Model:
         many, one = keras.Input((30,), name="many"), keras.Input((1,), name="one")
-        joined = layers.Dense(4, "relu")(layers.Concatenate()([many, one]))
-        outputs = {name: layers.Dense(1, "sigmoid", name=name)(joined) for name in ("a", "b")}
+        joined = layers.Concatenate()([many, one])
+        outputs = [layers.Dense(1, "sigmoid", name=name)(joined) for name in names]
         model = keras.Model({"many": many, "one": one}, outputs)
-        model.compile("adam", {"a": "binary_crossentropy", "b": "mse"})
+        model.compile("adam", "binary_crossentropy" if len(names) == 1 else ["binary_crossentropy"] * len(names))
         return model
 
-    for workers in (None, 2):
-        found = search(
-            two, {"rate": [0.1, 0.2]}, both.filter("id < 200"), max_evals=1, epochs=1, validation_data=both,
-            features_col="inputs", label_col=["a", "b"], trial_workers=workers, verbose=0,
-        )  # fmt: skip
-        assert {"val_a_loss", "val_b_loss"} <= set(found.trials["history"][0])
+    def two(params: dict) -> keras.Model:
+        return of_struct(("a", "b"))
 
-    def of_struct() -> keras.Model:
-        model = keras.Model(*(lambda m, o: ({"many": m, "one": o}, layers.Dense(1, "sigmoid")(layers.Concatenate()([m, o]))))(
-            keras.Input((30,), name="many"), keras.Input((1,), name="one")))  # fmt: skip
-        model.compile("adam", "binary_crossentropy")
-        return model
+    found = search(
+        two, {"rate": [0.1, 0.2]}, both.filter("id < 200"), max_evals=1, epochs=1, validation_data=both,
+        features_col="inputs", label_col=["a", "b"], trial_workers=2, verbose=0,
+    )  # fmt: skip
+    assert {"val_a_loss", "val_b_loss"} <= set(found.trials["history"][0])
 
-    members = train_ensemble(of_struct, both, 2, features_col="inputs", label_col="a", seed=1, verbose=0)
+    members = train_ensemble(
+        lambda: of_struct(("a",)), both, 2, features_col="inputs", label_col="a", seed=1, verbose=0
+    )
     inputs = {"many": X, "one": np.arange(240)[:, None] * 0.01}
     found = members.predict_proba(both, features_col="inputs")
     np.testing.assert_allclose(found, members.predict_proba(inputs), atol=1e-6)
