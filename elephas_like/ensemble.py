@@ -194,8 +194,13 @@ def train_ensemble(
     results, failures = _taken(outcomes, models, allowed, shown)
     kept = sorted(results)
     shares = [ensemble.weights[number] for number in kept]
+    if not any(shares):
+        log.warning("all members with a weight above 0 failed; the others are weighted equally")
     trained = VotingModel(
-        [models[number] for number in kept], ensemble.voting.value, shares, custom_objects=custom_objects
+        [models[number] for number in kept],
+        ensemble.voting.value,
+        shares if any(shares) else None,
+        custom_objects=custom_objects,
     )
     trained.histories = [results[number].history for number in kept]
     trained.failures = sorted(failures.items())
