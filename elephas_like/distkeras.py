@@ -19,7 +19,7 @@ from pyspark.sql import functions
 
 from elephas_like.core import checks, strategies
 from elephas_like.core.strategies import Strategy
-from elephas_like.engine.shards import shuffled
+from elephas_like.engine.shards import partitioned, shuffled
 from elephas_like.ensemble import train_ensemble
 from elephas_like.spark_model import SparkModel, shard
 
@@ -166,11 +166,12 @@ class EnsembleTrainer(Trainer):
                 f"EnsembleTrainer takes an RDD of (x, y) rows; got {type(data).__name__}. For a DataFrame pass "
                 "df.rdd.map(lambda row: (features, label)), or use EnsembleEstimator."
             )
-        rows = shuffled(data, self.num_ensembles, self.seed or 0) if shuffle else data
+        count = self.num_ensembles
+        rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
         ensemble = train_ensemble(
             self._compiled(),
             rows,
-            self.num_ensembles,
+            count,
             bagging="partition",
             seed=self.seed,
             epochs=self.num_epoch,

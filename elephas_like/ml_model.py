@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,21 +10,20 @@ from typing import Any
 import keras
 import numpy as np
 from pyspark.ml import Estimator, Model
-from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NumericType
 
-from elephas_like.core import checks
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.engine.frames import ColumnChoice
 from elephas_like.engine.params import COLUMNS, FITTING, stage_params
 from elephas_like.engine.udf import sql_function
 from elephas_like.frame_predictions import appended, fields
-from elephas_like.ml_saving import StageReader, StageWriter, read_h5, write_h5
+from elephas_like.ml_saving import read_h5, write_h5
+from elephas_like.ml_stages import KerasEstimator, Stage
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
-from elephas_like.trainer.recipe import compile_as, copy_of, from_json
+from elephas_like.trainer.recipe import from_json
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import inputs, one_hot_classes, task
 
@@ -54,12 +52,8 @@ _TransformerParams: Any = stage_params(
 )
 
 
-class _Stage(MLReadable, MLWritable):
-    """What estimator and transformer share: setters, saving, loading."""
-
-    def set_params(self, **params: Any) -> Any:
-        """Sets Params by name, in either style."""
-        return self._set(**params)
+class _ElephasStage(Stage):
+    """What Elephas' stages have besides: setters that are deprecated there, and HDF5."""
 
     def setFeaturesCol(self, value: Any) -> Any:
         """Deprecated: give features_col to the constructor."""
@@ -73,10 +67,6 @@ class _Stage(MLReadable, MLWritable):
         """Deprecated: give output_col to the constructor."""
         return self._deprecated("setOutputCol", "output_col", value)
 
-    def write(self) -> StageWriter:
-        """The writer, for `write().overwrite().save(path)`."""
-        return StageWriter(self)
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the stage in a new directory, on any filesystem that Spark reaches; or as Elephas' HDF5 if it ends in .h5."""
         name = os.fspath(path)
@@ -84,16 +74,6 @@ class _Stage(MLReadable, MLWritable):
             write_h5(self, name)
         else:
             self.write().save(name)
-
-    @classmethod
-    def read(cls, custom_objects: Mapping[str, object] | None = None) -> StageReader:
-        """The reader, for `read().load(path)`."""
-        return StageReader(cls, custom_objects)
-
-    @classmethod
-    def load(cls, path: str, custom_objects: Mapping[str, object] | None = None) -> Any:
-        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
-        return cls.read(custom_objects).load(path)
 
     def _deprecated(self, setter: str, name: str, value: Any) -> Any:
         warnings.warn(
@@ -108,7 +88,7 @@ class _Stage(MLReadable, MLWritable):
         return ColumnChoice(given("featuresCol"), None, None, given("columnShapes") or {}, given("columnDtypes") or {})
 
 
-class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
+class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimator):
     """Trains a Keras model on the rows of a DataFrame; `fit` returns an ElephasTransformer.
 
     Args:
@@ -141,22 +121,6 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         self.validation_data = validation_data
         self._set(**params)
 
-    def get_model(self) -> keras.Model:
-        """The model that a fit would begin with, a new one each time."""
-        custom = self.given("custom_objects")
-        if self._model is not None:
-            model = copy_of(self._model, custom)
-        elif self.isDefined("keras_model_config"):
-            model = from_json(self.given("keras_model_config"), custom, compiled=not self.isSet("loss"))
-        else:
-            raise ValueError("no model: give one, ElephasEstimator(model, ...), or keras_model_config and loss.")
-        parts = {"loss": self.given("loss"), "optimizer": self.given("optimizer_config")}
-        if self.isSet("metrics") or (self._model is None and self.isSet("loss")):
-            parts["metrics"] = self.given("metrics")
-        if any(value is not None for value in parts.values()):
-            compile_as(model, **parts, custom_objects=custom)
-        return model
-
     def get_config(self) -> dict[str, Any]:
         """Elephas' names with what they are set to."""
         names = "mode frequency num_workers categorical loss metrics validation_split featuresCol labelCol epochs batch_size"
@@ -167,28 +131,6 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
             "custom_objects": self.given("custom_objects"),
         }
 
-    def copy(self, extra: Mapping[Any, Any] | None = None) -> ElephasEstimator:
-        """A copy with other values; callbacks are copied too, since fits with param maps may run at the same time."""
-        copied = super().copy(extra)
-        for name in ("callbacks", "worker_callbacks"):
-            given = getattr(self, name)
-            if given is not None:
-                one = not isinstance(given, Sequence)
-                setattr(copied, name, copy.copy(given) if one else [copy.copy(callback) for callback in given])
-        return copied
-
-    def kept_model(self) -> keras.Model | None:
-        """The model to save."""
-        return self._model
-
-    def kept_history(self) -> list[dict[str, list[float]]]:
-        """The history to save: an estimator has none."""
-        return []
-
-    def kept_architecture(self) -> str | None:
-        """The model's architecture in JSON."""
-        return self._model.to_json() if self._model is not None else self.given("keras_model_config")
-
     @classmethod
     def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
         """The estimator of what was saved."""
@@ -198,10 +140,9 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
-        rows, held = self._split(dataset)
+        rows, held, split = self.split(dataset)
         options = {name: self.given(name) for name in _OPTIONS}
         spark_model = SparkModel(model, **options)
-        split = 0.0 if held is not None and not self.isSet("validation_split") else self.given("validation_split")
         arguments = {name: self.given(name) for name in _FIT}
         if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
             arguments["batch_size"] = None
@@ -223,24 +164,6 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         fitted = ElephasTransformer(model, history=spark_model.training_histories)
         return self._copyValues(fitted)._resetUid(self.uid)
 
-    def _split(self, dataset: DataFrame) -> tuple[DataFrame, Any]:
-        """Rows to train on, and those to score: by the validation column, or what was given."""
-        name = self.given("validationCol")
-        if name is None:
-            return dataset, self.validation_data
-        if self.validation_data is not None:
-            raise ValueError("give validation_col or validation_data, not both.")
-        if name not in dataset.columns:
-            raise ValueError(
-                f"validation_col={name!r} is none of {dataset.columns}.{checks.near(name, dataset.columns)}"
-            )
-        if dataset.schema[name].dataType.simpleString() != "boolean":
-            raise TypeError(
-                f"validation_col={name!r} must be boolean; it is {dataset.schema[name].dataType.simpleString()}."
-            )
-        held = functions.coalesce(functions.col(f"`{name}`"), functions.lit(False))
-        return dataset.filter(~held), dataset.filter(held)
-
     def _check_labels(self, dataset: DataFrame, model: keras.Model) -> None:
         """Elephas' nb_classes and categorical, against what the model says."""
         classes, asked = one_hot_classes(model), self.given("nb_classes")
@@ -255,7 +178,7 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
             )
 
 
-class ElephasTransformer(_Stage, _TransformerParams, Model):
+class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     """Applies a Keras model to the rows of a DataFrame: `transform` adds a column of predictions.
 
     A classifier's prediction is the index of the class, a double, as Spark's evaluators want it; a regression's is the
@@ -327,9 +250,9 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
             "model_type": self._known_type() or self._told_type(),
         }
 
-    def kept_model(self) -> keras.Model:
+    def kept_models(self) -> list[keras.Model]:
         """The model to save."""
-        return self.get_model()
+        return [self.get_model()]
 
     def kept_history(self) -> list[dict[str, list[float]]]:
         """The history to save."""

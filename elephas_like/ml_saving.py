@@ -1,7 +1,7 @@
 """Spark ML stages written and read: Params as JSON, the model in Keras' own format, code by its import path.
 
 A directory, on any filesystem that Spark reaches, holds `metadata` as every Spark ML stage has it, and `model`, the bytes of a
-`.keras` archive in Parquet. Elephas' HDF5 files are read too. Nothing that is read is unpickled.
+`.keras` archive (of an ensemble: of a zip of those) in Parquet. Elephas' HDF5 files are read too. Nothing that is read is unpickled.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import SparkSession
 
 from elephas_like.core.model_types import ModelTypeEncoder, as_enum
-from elephas_like.trainer.recipe import archive, custom_objects_of, from_archive
+from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20
 """Bytes of a model that one row holds."""
 
 
 class StageWriter(MLWriter):
-    """Writes an estimator or a transformer; `overwrite()` replaces what is there."""
+    """Writes a stage (ml_stages.Stage); `overwrite()` replaces what is there."""
 
     def __init__(self, stage: Any) -> None:
         super().__init__()
@@ -72,29 +72,30 @@ class StageReader(MLReader):
 
 
 def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
-    """What there is to save of a stage as JSON can hold it, and its model's archive.
+    """What there is to save of a stage as JSON can hold it, and its models as bytes.
 
     Raises:
         ValueError: a setting that cannot be saved, by name.
     """
     given = stage.given("custom_objects") or {}
-    model = stage.kept_model()
-    custom = dict(given)
-    if model is not None:
-        custom = custom_objects_of(model) | custom
+    custom: dict[str, object] = {}
+    for model in stage.kept_models():
+        custom |= custom_objects_of(model)
+    custom |= given
     params = {
         param.name: encoded(f"{type(stage).__name__}'s {param.name}", value)
         for param, value in stage.extractParamMap().items()
         if stage.isSet(param) and param.name != "custom_objects"
     }
+    packed: bytes | None = stage.packed(given)
     described = {
         "params": params,
         "given": sorted(given),
         "custom_objects": {name: encoded(f"the custom object {name!r}", value) for name, value in custom.items()},
         "history": encoded("the history", stage.kept_history()),
-        "has_model": model is not None,
+        "has_model": packed is not None,
     }
-    return described, None if model is None else archive(model, given)
+    return described, packed
 
 
 def restored(
@@ -109,7 +110,7 @@ def restored(
     chosen = {name: custom[name] for name in (*described["given"], *custom_objects)}
     if chosen:
         params["custom_objects"] = chosen
-    model = None if content is None else from_archive(content, custom)
+    model = None if content is None else kind.unpacked(content, custom)
     return kind.remade(model, decoded(described["history"]), params)
 
 

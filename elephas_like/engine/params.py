@@ -6,6 +6,7 @@ Elephas' `Has*` mixins come from the same table: alone they take any value and k
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -113,6 +114,29 @@ def _list(name: str, value: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise TypeError(f"{name} must be a list; got {value!r}.")
     return list(value)
+
+
+def _bagging(name: str, value: Any) -> bool | str:
+    if value == "partition":
+        return "partition"
+    if value not in (True, False):
+        raise ValueError(
+            f"{name} must be True (rows drawn with replacement), False (all rows) or 'partition'; got {value!r}."
+        )
+    return bool(value)
+
+
+def _shares(name: str, value: Any) -> list[float]:
+    shares = [float(share) for share in _list(name, value)]
+    if any(not math.isfinite(share) or share < 0 for share in shares) or not sum(shares):
+        raise ValueError(f"{name} must be finite numbers, at least 0 and not all 0; got {shares}.")
+    return shares
+
+
+def _function(name: str, value: Any) -> object:
+    if not callable(value) or hasattr(value, "get_config"):
+        raise TypeError(f"{name} must be a function that returns a compiled model; got {type(value).__name__}.")
+    return value
 
 
 def _epochs_between(name: str, value: Any) -> int | list[int]:
@@ -243,6 +267,37 @@ FITTING = (
     Entry("initial_epoch", _whole(0), "the epoch to begin with", 0),
 )
 """What the estimator takes besides: the arguments of SparkModel and of its fit."""
+
+
+ENSEMBLE = (
+    Entry("numMembers", _whole(1), "models in the ensemble", 5),
+    Entry(
+        "bagging",
+        _bagging,
+        "which rows a member sees: True, as many as there are, drawn with replacement; False, all; 'partition', one of the "
+        "partitions",
+        True,
+    ),
+    Entry(
+        "voting",
+        _among("auto", "hard", "soft", "mean"),
+        "how members vote; auto: soft for a crossentropy, mean for regression",
+        "auto",
+    ),
+    Entry("weights", _shares, "the members' votes, one number each; None: all equal"),
+    Entry("workersPerMember", _whole(1), "1: a Spark task trains a member; k: a fit of k workers does", 1),
+    Entry("maxFailures", _whole(0), "members that may fail; the ensemble is the others", 0),
+    Entry(
+        "build", _function, "a function that returns a compiled model, called once per member; None: a model is copied"
+    ),
+)
+"""What ensembles take besides, of the arguments of train_ensemble."""
+
+
+def entries_of(table: Iterable[Entry], names: str) -> tuple[Entry, ...]:
+    """The entries of a table that have these names, in the order of the names, which blanks part."""
+    by_name = {entry.name: entry for entry in table}
+    return tuple(by_name[name] for name in names.split())
 
 
 def snake(name: str) -> str:

@@ -13,8 +13,9 @@ import keras
 
 from elephas_like.trainer.spec import ModelSpec, custom_objects_of, lambdas_of
 
-_lock = threading.Lock()
-"""Keras keeps settings of saving and loading per process: parallel fits of a grid search take turns."""
+in_turn = threading.RLock()
+"""Keras keeps settings of saving and loading, and the generators of initial weights, per process: parallel fits of a grid
+search take turns where they make models."""
 
 
 def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *, compiled: bool = True) -> keras.Model:
@@ -27,13 +28,13 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
     parts = json.loads(config)
     if not compiled:
         parts.pop("compile_config", None)
-    with _lock:
+    with in_turn:
         return keras.models.model_from_json(json.dumps(parts), custom_objects=dict(custom_objects or {}))
 
 
 def copy_of(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
     """A model with the same weights, compile arguments and optimizer state, that shares nothing with the first."""
-    with _lock:
+    with in_turn:
         return ModelSpec.from_model(model, custom_objects).build()
 
 
@@ -78,18 +79,27 @@ def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = No
     Raises:
         ValueError: it holds a lambda, which no other process could be sure to read.
     """
+    refuse_lambdas(model)
+    with in_turn:
+        return ModelSpec.from_model(model, custom_objects).archive
+
+
+def refuse_lambdas(model: keras.Model) -> None:
+    """Nothing, if a model can be saved for other processes.
+
+    Raises:
+        ValueError: it holds a lambda, which no other process could be sure to read.
+    """
     if lambdas_of(model):
         raise ValueError(
             f"the model {model.name!r} holds a lambda, which cannot be saved so that it can be loaded safely: make it a "
             "function with a name in a module, or a layer."
         )
-    with _lock:
-        return ModelSpec.from_model(model, custom_objects).archive
 
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
     """The model of an archive."""
-    with _lock, tempfile.TemporaryDirectory() as folder:
+    with in_turn, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         path.write_bytes(content)
         with warnings.catch_warnings():
@@ -97,4 +107,13 @@ def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = N
             return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}))
 
 
-__all__ = ["archive", "compile_as", "copy_of", "custom_objects_of", "from_archive", "from_json"]
+__all__ = [
+    "archive",
+    "compile_as",
+    "copy_of",
+    "custom_objects_of",
+    "from_archive",
+    "from_json",
+    "in_turn",
+    "refuse_lambdas",
+]

@@ -105,7 +105,9 @@ def test_two_fits_of_one_worker_run_together(sc) -> None:
 
 
 def test_data_that_cannot_be_searched_on_is_refused(spark) -> None:
-    with pytest.raises(TypeError, match="DataFrames"):
+    with pytest.raises(TypeError, match=r"data must be .* a DataFrame or a ShardedDataset; got ndarray"):
+        small(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="features_col: there is no column 'features'; the DataFrame has 'x', 'y'"):
         small(spark.createDataFrame([(1.0, 2.0)], ["x", "y"]))
 
 
