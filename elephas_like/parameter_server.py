@@ -57,6 +57,8 @@ class BaseParameterServer(abc.ABC):
                     ElephasWarning,
                     stacklevel=3,
                 )
+        if not isinstance(model, Mapping):
+            raise TypeError(f"model must be what model_to_dict(model) gives; got {type(model).__name__}.")
         self.port = positive_int("port", port, least=0)
         self.mode = choice("mode", mode, Mode)
         self.threaded = bool(options.get("threaded", True))

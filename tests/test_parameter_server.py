@@ -169,6 +169,11 @@ def test_debug_is_accepted_and_never_honoured(model) -> None:
         HttpServer(model, 0, "asynchronous", debugg=True)
 
 
+def test_a_server_takes_a_dict_of_the_model(kind) -> None:
+    with pytest.raises(TypeError, match=r"model must be what model_to_dict\(model\) gives; got Sequential"):
+        SERVERS[kind](keras.Sequential(), 0, "asynchronous")
+
+
 def test_factories_and_clients_by_their_type(kind, model) -> None:
     factory = ClientServerFactory.get_factory(kind)
     server = factory.create_server(model, 0, "hogwild", custom_objects={})
