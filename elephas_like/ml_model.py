@@ -43,6 +43,7 @@ from elephas_like.engine.params import (
 from elephas_like.engine.udf import sql_function
 from elephas_like.frame_predictions import appended, fields
 from elephas_like.ml_saving import StageReader, StageWriter, read_h5, write_h5
+from elephas_like.sources import refuse_connect
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import compile_as, copy_of, from_json
@@ -255,6 +256,7 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         return estimator
 
     def _fit(self, dataset: DataFrame) -> ElephasTransformer:
+        _check_frame(dataset)
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
@@ -404,6 +406,7 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
         return transformer
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        _check_frame(dataset)
         model = self.get_model()
         found = task(model, self._known_type()) if self.given("predict_classes") else Task.VALUES
         raw = self.given("rawPredictionCol")
@@ -476,6 +479,15 @@ def register_keras_udf(
     scorer = Scorer(Predictor.of(ModelSpec.from_model(model, custom_objects), batch_size), found)
     function = sql_function(inputs(model), scorer, wanted, floatx=keras.config.floatx(), dtype=dtype)
     return spark.udf.register(name, function)
+
+
+def _check_frame(dataset: object) -> None:
+    refuse_connect(dataset)
+    if not isinstance(dataset, DataFrame):
+        raise TypeError(
+            f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
+            "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."
+        )
 
 
 def _check_one_model(model: object, params: Mapping[str, Any]) -> None:

@@ -79,6 +79,11 @@ class StageReader(MLReader):
         """The stage, with the uid that it was saved with."""
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
+        if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator: Params and no more
+            given = {"custom_objects": self._custom_objects} if self._custom_objects else {}
+            stage = self._kind(**metadata["paramMap"] | given)
+            stage._resetUid(metadata["uid"])
+            return stage
         if metadata["class"] != expected:
             raise ValueError(f"{path} holds a {metadata['class']}, not a {expected}.")
         described = metadata["elephas_like"] | {"params": metadata["paramMap"]}

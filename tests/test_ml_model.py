@@ -171,6 +171,13 @@ def test_a_model_is_given_once() -> None:
         ElephasTransformer(model, weights=model.get_weights())
 
 
+def test_data_of_another_kind_is_named() -> None:
+    model = mlp(2, 1, None, "mse")
+    for use in (ElephasEstimator(model).fit, ElephasTransformer(model).transform):
+        with pytest.raises(TypeError, match=r"expected a Spark DataFrame, got numpy\.ndarray; spark\.createDataFrame"):
+            use(np.zeros((2, 2)))
+
+
 def test_setters_of_elephas_work_and_say_what_to_use(spark) -> None:
     estimator = ElephasEstimator(mlp(2, 1, None, "mse"))
     for setter, getter in (("setFeaturesCol", "getFeaturesCol"), ("setLabelCol", "getLabelCol")):

@@ -209,6 +209,19 @@ def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
     transformer = load_ml_transformer(path)
     np.testing.assert_array_equal(transformer.weights[0], plain.get_weights()[0])
     assert transformer.getModelType() == "regression"
+    metadata = {"class": "elephas.ml_model.ElephasEstimator", "uid": "old", "timestamp": 1, "sparkVersion": "3.5.1"}
+    params = {
+        "keras_model_config": plain.to_json(),
+        "loss": "mse",
+        "epochs": 4,
+        "featuresCol": "x",
+        "custom_objects": {},
+    }
+    (tmp_path / "elephas" / "metadata").mkdir(parents=True)
+    written = json.dumps(metadata | {"paramMap": params, "defaultParamMap": {"epochs": 10}})
+    (tmp_path / "elephas" / "metadata" / "part-00000").write_text(written)
+    estimator = ElephasEstimator.load(str(tmp_path / "elephas"))
+    assert (estimator.uid, estimator.get_epochs(), estimator.getFeaturesCol()) == ("old", 4, "x")
     with h5py.File(path, "w"):
         pass
     with pytest.raises(ValueError, match="holds no Spark ML stage"):

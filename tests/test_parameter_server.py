@@ -131,11 +131,14 @@ def test_a_server_stops_for_good_and_starts_again(kind, model) -> None:
     server.start()
     with pytest.raises(ElephasError, match="this server is running"):
         server.start()
+    assert server.server is not None
+    assert server.server.is_alive()
     port = server.port
     client = BaseParameterClient.get_client(kind, port)
     client.update_parameters([np.ones((2, 1), "float32"), np.ones(1, "float32")])
     server.stop()
     server.stop()
+    assert server.server is None
     for _ in range(500):
         if threading.active_count() == before:
             break
