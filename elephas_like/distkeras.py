@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import keras
 from pyspark import RDD
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks, strategies
 from elephas_like.core.strategies import Strategy
@@ -89,7 +89,14 @@ class Trainer:
         Args:
             dataframe: a DataFrame with the columns, or an RDD of (x, y) rows.
             shuffle: whether rows are mixed across workers once, before training.
+
+        Raises:
+            TypeError: data of another kind.
         """
+        if not isinstance(dataframe, RDD | DataFrame):
+            raise TypeError(
+                f"trainers take a DataFrame or an RDD of (x, y) rows; got {type(dataframe).__name__}. SparkModel takes arrays."
+            )
         started = time.perf_counter()
         try:
             return self._train(dataframe, shuffle)

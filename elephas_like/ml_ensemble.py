@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from elephas_like.engine.params import COLUMNS, ENSEMBLE, FITTING, entries_of, stage_params
 from elephas_like.ensemble import train_ensemble
-from elephas_like.ml_stages import KerasEstimator, Stage
+from elephas_like.ml_stages import KerasEstimator, Stage, check_frame
 from elephas_like.trainer.recipe import refuse_lambdas
 from elephas_like.voting_model import VotingModel
 
@@ -97,6 +97,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
         return cls(model, **params)
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
+        check_frame(dataset)
         begun = self._begun()
         rows, held, split = self.split(dataset)
         ensemble = train_ensemble(
@@ -181,6 +182,7 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
         return cls(ensemble, **params)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         ensemble, raw = copy.copy(self.ensemble), self.given("rawPredictionCol")
         ensemble.custom_objects = ensemble.custom_objects | self.given("custom_objects")
         if raw is None and ensemble.nb_classes == 2 and "rawPrediction" not in dataset.columns:

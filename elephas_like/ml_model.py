@@ -16,28 +16,75 @@ from pyspark.sql.types import NumericType
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.engine.frames import ColumnChoice
-from elephas_like.engine.params import COLUMNS, FITTING, stage_params
+from elephas_like.engine.params import (
+    COLUMNS,
+    FITTING,
+    HasBatchSize,
+    HasCategoricalLabels,
+    HasCustomObjects,
+    HasEpochs,
+    HasFrequency,
+    HasInferenceBatchSize,
+    HasKerasModelConfig,
+    HasKerasOptimizerConfig,
+    HasLoss,
+    HasMetrics,
+    HasMode,
+    HasNumberOfClasses,
+    HasNumberOfWorkers,
+    HasPredictClasses,
+    HasValidationSplit,
+    HasVerbosity,
+    stage_params,
+)
 from elephas_like.engine.udf import sql_function
 from elephas_like.frame_predictions import appended, fields
 from elephas_like.ml_saving import read_h5, write_h5
-from elephas_like.ml_stages import KerasEstimator, Stage
+from elephas_like.ml_stages import KerasEstimator, Stage, check_frame
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import from_json
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import inputs, one_hot_classes, task
 
+# Elephas' module of this name had the mixins too.
+__all__ = [
+    "ElephasEstimator",
+    "ElephasTransformer",
+    "HasBatchSize",
+    "HasCategoricalLabels",
+    "HasCustomObjects",
+    "HasEpochs",
+    "HasFrequency",
+    "HasInferenceBatchSize",
+    "HasKerasModelConfig",
+    "HasKerasOptimizerConfig",
+    "HasLoss",
+    "HasMetrics",
+    "HasMode",
+    "HasNumberOfClasses",
+    "HasNumberOfWorkers",
+    "HasPredictClasses",
+    "HasValidationSplit",
+    "HasVerbosity",
+    "load_ml_estimator",
+    "load_ml_transformer",
+    "register_keras_udf",
+]
+
 _INFERENCE_ROWS = 1024
 _OPTIONS = [
     "mode",
     "frequency",
     "strategy",
+    "codec",
     "engine",
     "parameter_server_mode",
     "host",
     "port",
     "optimizer_state",
     "on_nan",
+    "max_staleness",
     "seed",
     "join_timeout",
     "round_timeout",
@@ -67,13 +114,30 @@ class _ElephasStage(Stage):
         """Deprecated: give output_col to the constructor."""
         return self._deprecated("setOutputCol", "output_col", value)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves the stage in a new directory, on any filesystem that Spark reaches; or as Elephas' HDF5 if it ends in .h5."""
-        name = os.fspath(path)
+    def save(
+        self, path: str | os.PathLike[str] | None = None, *, file_name: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Saves the stage in a new directory; or as Elephas' HDF5 file, replacing it, if the name ends in .h5.
+
+        Args:
+            path: a path, or a URL of any filesystem that Spark reaches. `file_name=` means the same, as in Elephas.
+        """
+        given = path if path is not None else file_name
+        if given is None or None not in (path, file_name):
+            raise TypeError("give the place once, as path or as file_name.")
+        name = os.fspath(given)
         if name.endswith(".h5"):
             write_h5(self, name)
         else:
             self.write().save(name)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None) -> Any:
+        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
+        name = os.fspath(path)
+        if name.endswith(".h5") or os.path.isfile(name):  # Elephas asked for no suffix
+            return read_h5(cls, name, custom_objects)
+        return cls.read(custom_objects).load(name)
 
     def _deprecated(self, setter: str, name: str, value: Any) -> Any:
         warnings.warn(
@@ -113,8 +177,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         **params: Any,
     ) -> None:
         super().__init__()
-        if model is not None and not isinstance(model, keras.Model):
-            raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+        _check_one_model(model, params)
         self._model = model
         self.callbacks = callbacks
         self.worker_callbacks = worker_callbacks
@@ -134,9 +197,12 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
     @classmethod
     def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
         """The estimator of what was saved."""
-        return cls(model, **params)
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        estimator: ElephasEstimator = cls(model, **params)._set(**architecture)
+        return estimator
 
     def _fit(self, dataset: DataFrame) -> ElephasTransformer:
+        check_frame(dataset)
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
@@ -203,8 +269,9 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         **params: Any,
     ) -> None:
         super().__init__()
-        if model is not None and not isinstance(model, keras.Model):
-            raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+        _check_one_model(model, params)
+        if model is not None and weights is not None:
+            raise ValueError("a model brings its weights: weights= goes with keras_model_config.")
         self._model = model
         self._history = [dict(one) for one in history or ()]
         if model_type is not None:
@@ -261,9 +328,12 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     @classmethod
     def remade(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
         """The transformer of what was saved."""
-        return cls(model, history=history, **params)
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        transformer: ElephasTransformer = cls(model, history=history, **params)._set(**architecture)
+        return transformer
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         model = self.get_model()
         found = task(model, self._known_type()) if self.given("predict_classes") else Task.VALUES
         raw = self.given("rawPredictionCol")
@@ -280,21 +350,26 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         )
 
     def _known_type(self) -> ModelType | None:
-        told = self.given("modelType")
-        return None if told is None else ModelType[told.upper()]
+        return _type_of(self.given("modelType"))
 
     def _told_type(self) -> ModelType:
         return ModelType.CLASSIFICATION if task(self.get_model()).classifies else ModelType.REGRESSION
 
 
-def load_ml_estimator(file_name: str, custom_objects: Mapping[str, object] | None = None) -> ElephasEstimator:
+def load_ml_estimator(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasEstimator:
     """The estimator of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
-    return _loaded(ElephasEstimator, file_name, custom_objects)
+    estimator: ElephasEstimator = ElephasEstimator.load(file_name, custom_objects)
+    return estimator
 
 
-def load_ml_transformer(file_name: str, custom_objects: Mapping[str, object] | None = None) -> ElephasTransformer:
+def load_ml_transformer(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasTransformer:
     """The transformer of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
-    return _loaded(ElephasTransformer, file_name, custom_objects)
+    transformer: ElephasTransformer = ElephasTransformer.load(file_name, custom_objects)
+    return transformer
 
 
 def register_keras_udf(
@@ -319,8 +394,9 @@ def register_keras_udf(
         model_type: "classification" or "regression", where loss and activation do not say it.
         dtype: of the bytes in binary arguments.
     """
-    told = ModelType[model_type.upper()] if isinstance(model_type, str) else model_type
-    found = task(model, told)
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    found = task(model, _type_of(model_type))
     if output not in ("prediction", "probability"):
         raise ValueError(f"output must be one of 'prediction', 'probability'; got {output!r}.")
     both = fields(model, found, ("prediction", "probability" if output == "probability" else None, None))
@@ -332,10 +408,23 @@ def register_keras_udf(
     return spark.udf.register(name, function)
 
 
-def _loaded(kind: Any, file_name: str, custom_objects: Mapping[str, object] | None) -> Any:
-    if file_name.endswith(".h5"):
-        return read_h5(kind, file_name, custom_objects)
-    return kind.load(file_name, custom_objects)
+def _check_one_model(model: object, params: Mapping[str, Any]) -> None:
+    if model is None:
+        return
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    for name in ("keras_model_config", "kerasModelConfig"):
+        if name in params:
+            raise ValueError(f"give a model or {name}, not both.")
+
+
+def _type_of(told: ModelType | str | None) -> ModelType | None:
+    if told is None or isinstance(told, ModelType):
+        return told
+    known = {kind.name.lower(): kind for kind in ModelType}
+    if told not in known:
+        raise ValueError(f"model_type must be one of {', '.join(map(repr, known))}; got {told!r}.")
+    return known[told]
 
 
 def _has_two_classes(model: keras.Model, found: Task) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
 from elephas_like.ml_saving import StageReader, StageWriter
+from elephas_like.sources import refuse_connect
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 
 
@@ -124,3 +125,17 @@ class KerasEstimator(Stage):
     def kept_architecture(self) -> str | None:
         """The model's architecture in JSON."""
         return self._model.to_json() if self._model is not None else self.given("keras_model_config")
+
+
+def check_frame(dataset: object) -> None:
+    """Nothing, if this is a classic Spark DataFrame.
+
+    Raises:
+        TypeError: another thing, with what to do.
+    """
+    refuse_connect(dataset)
+    if not isinstance(dataset, DataFrame):
+        raise TypeError(
+            f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
+            "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -57,6 +58,8 @@ class BaseParameterServer(abc.ABC):
                     ElephasWarning,
                     stacklevel=3,
                 )
+        if not isinstance(model, Mapping):
+            raise TypeError(f"model must be what model_to_dict(model) gives; got {type(model).__name__}.")
         self.port = positive_int("port", port, least=0)
         self.mode = choice("mode", mode, Mode)
         self.threaded = bool(options.get("threaded", True))
@@ -82,6 +85,11 @@ class BaseParameterServer(abc.ABC):
             self._network = dict_to_model(self._model, self._custom_objects)
         self._network.set_weights(self.weights)
         return self._network
+
+    @property
+    def server(self) -> threading.Thread | None:
+        """The thread that answers clients, a process in Elephas; None while nobody listens."""
+        return None if self._listener is None else self._listener.thread
 
     def start(self) -> None:
         """Listens, and returns when clients can connect.

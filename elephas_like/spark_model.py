@@ -44,7 +44,14 @@ from elephas_like.engine.versions import versions
 from elephas_like.engine.waits import destroy
 from elephas_like.fitting import Fit, Settings, Timeouts, chosen_engine, run
 from elephas_like.frame_predictions import appended
-from elephas_like.legacy import AsynchronousSparkWorker, ElephasAttributes, SparkHFModel, save_and_zip_model
+from elephas_like.legacy import (
+    AsynchronousSparkWorker,
+    ElephasAttributes,
+    SparkHFModel,
+    get_server_weights,
+    put_deltas_to_server,
+    save_and_zip_model,
+)
 from elephas_like.parameter_server import ClientServerFactory
 from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
 from elephas_like.trainer.callbacks import DriverHooks
@@ -69,11 +76,13 @@ __all__ = [
     "SparkModel",
     "SparkWorker",
     "check_model",
+    "get_server_weights",
     "is_multiple_input_model",
     "is_multiple_output_model",
     "load_spark_model",
     "lp_to_simple_rdd",
     "model_to_dict",
+    "put_deltas_to_server",
     "save_and_zip_model",
     "shard",
     "to_simple_rdd",

@@ -131,11 +131,14 @@ def test_a_server_stops_for_good_and_starts_again(kind, model) -> None:
     server.start()
     with pytest.raises(ElephasError, match="this server is running"):
         server.start()
+    assert server.server is not None
+    assert server.server.is_alive()
     port = server.port
     client = BaseParameterClient.get_client(kind, port)
     client.update_parameters([np.ones((2, 1), "float32"), np.ones(1, "float32")])
     server.stop()
     server.stop()
+    assert server.server is None
     for _ in range(500):
         if threading.active_count() == before:
             break
@@ -167,6 +170,11 @@ def test_debug_is_accepted_and_never_honoured(model) -> None:
     assert server.debug is False
     with pytest.raises(TypeError, match=r"does not know 'debugg'.*'debug'"):
         HttpServer(model, 0, "asynchronous", debugg=True)
+
+
+def test_a_server_takes_a_dict_of_the_model(kind) -> None:
+    with pytest.raises(TypeError, match=r"model must be what model_to_dict\(model\) gives; got Sequential"):
+        SERVERS[kind](keras.Sequential(), 0, "asynchronous")
 
 
 def test_factories_and_clients_by_their_type(kind, model) -> None:

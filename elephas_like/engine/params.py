@@ -16,6 +16,8 @@ from pyspark.ml.param import Param, Params
 
 from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies.codecs import resolve_codec
+from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState
 
 UNSET: Any = object()
@@ -43,10 +45,6 @@ class Entry:
     default: object = None
     mixin: Mixin | None = None
     aliases: tuple[str, ...] = ()
-
-
-def _anything(name: str, value: Any) -> object:
-    return value
 
 
 def _text(name: str, value: Any) -> str:
@@ -83,6 +81,23 @@ def _frequency(name: str, value: Any) -> str | int | Schedule:
         return value
     found = checks.frequency(value)
     return int(found) if isinstance(found, int) else found.value
+
+
+def _strategy(name: str, value: Any) -> object:
+    resolve(value, Mode.SYNCHRONOUS, 2)  # raises; a name stays a name, to be saved as one
+    return value
+
+
+def _codec(name: str, value: Any) -> object:
+    resolve_codec(value)
+    return value
+
+
+def _compiled_part(name: str, value: Any) -> object:
+    """What `compile` may take: a name, a function, a Keras object or its configuration, or those by output."""
+    if isinstance(value, str | list | tuple | Mapping) or callable(value) or hasattr(value, "get_config"):
+        return value
+    raise TypeError(f"{name} must be a name, a function, or a Keras object or its configuration; got {value!r}.")
 
 
 def _columns(name: str, value: Any) -> object:
@@ -201,12 +216,12 @@ COLUMNS = (
 FITTING = (
     Entry(
         "optimizer_config",
-        _anything,
+        _compiled_part,
         "an optimizer: its name, or what keras.optimizers.serialize gives",
         None,
         Mixin("HasKerasOptimizerConfig", "optimizer_config", None),
     ),
-    Entry("loss", _anything, "the loss: a name, a function, or a keras Loss", UNSET, Mixin("HasLoss", "loss")),
+    Entry("loss", _compiled_part, "the loss: a name, a function, or a keras Loss", UNSET, Mixin("HasLoss", "loss")),
     Entry("metrics", _list, "metrics, for a model from its JSON", ["acc"], Mixin("HasMetrics", "metrics", ["acc"])),
     Entry("mode", _one_of(Mode), "who waits for whom", "synchronous", Mixin("HasMode", "mode", "asynchronous")),
     Entry("frequency", _frequency, "when rounds end", "auto", Mixin("HasFrequency", "frequency", "epoch")),
@@ -248,8 +263,8 @@ FITTING = (
         "boolean column: rows that are scored and not trained on",
         aliases=("validationIndicatorCol",),
     ),
-    Entry("strategy", _anything, "how updates are averaged: a name or a Strategy"),
-    Entry("codec", _anything, "how updates travel: a name or a Codec; None: as they are"),
+    Entry("strategy", _strategy, "how updates are averaged: a name or a Strategy"),
+    Entry("codec", _codec, "how updates travel: a name or a Codec; None: as they are"),
     Entry("max_staleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("engine", _one_of(EngineName), "what holds the rounds", "auto"),
     Entry("parameter_server_mode", _among("http", "socket"), "the server's transport", "http"),
@@ -368,6 +383,23 @@ def _copied(value: Any) -> Any:
 
 
 MIXINS: dict[str, Any] = {entry.mixin.name: _mixin(entry) for entry in (*COLUMNS, *FITTING) if entry.mixin is not None}
+
+HasBatchSize = MIXINS["HasBatchSize"]
+HasCategoricalLabels = MIXINS["HasCategoricalLabels"]
+HasCustomObjects = MIXINS["HasCustomObjects"]
+HasEpochs = MIXINS["HasEpochs"]
+HasFrequency = MIXINS["HasFrequency"]
+HasInferenceBatchSize = MIXINS["HasInferenceBatchSize"]
+HasKerasModelConfig = MIXINS["HasKerasModelConfig"]
+HasKerasOptimizerConfig = MIXINS["HasKerasOptimizerConfig"]
+HasLoss = MIXINS["HasLoss"]
+HasMetrics = MIXINS["HasMetrics"]
+HasMode = MIXINS["HasMode"]
+HasNumberOfClasses = MIXINS["HasNumberOfClasses"]
+HasNumberOfWorkers = MIXINS["HasNumberOfWorkers"]
+HasPredictClasses = MIXINS["HasPredictClasses"]
+HasValidationSplit = MIXINS["HasValidationSplit"]
+HasVerbosity = MIXINS["HasVerbosity"]
 
 
 def stage_params(name: str, entries: tuple[Entry, ...]) -> Any:

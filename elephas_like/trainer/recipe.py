@@ -11,6 +11,7 @@ from pathlib import Path
 
 import keras
 
+from elephas_like.trainer.legacy_files import is_old_architecture, of_old_architecture
 from elephas_like.trainer.spec import ModelSpec, custom_objects_of, lambdas_of
 
 in_turn = threading.RLock()
@@ -22,13 +23,15 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
     """The model of an architecture in JSON, with weights drawn anew.
 
     Args:
-        config: what `model.to_json()` gave; Keras 3 puts there what the model was compiled with, too.
+        config: what `model.to_json()` gave, of Keras 2 or 3; Keras 3 puts there what the model was compiled with, too.
         compiled: whether to take that.
     """
     parts = json.loads(config)
     if not compiled:
         parts.pop("compile_config", None)
     with in_turn:
+        if is_old_architecture(parts):
+            return of_old_architecture(parts, custom_objects)
         return keras.models.model_from_json(json.dumps(parts), custom_objects=dict(custom_objects or {}))
 
 

@@ -69,6 +69,24 @@ def test_a_directory_goes_there_and_comes_back(base, sc, tmp_path) -> None:
     assert {name: text for name, text in found.items() if not name.endswith(".crc")} == {"a": "a", "b": "b"}
 
 
+def test_what_somebody_else_writes_takes_its_place_whole_or_not_at_all(base, sc, tmp_path) -> None:
+    target = f"{base}/deep/saved"
+
+    def write(text: str) -> None:
+        with files.drafted(target, sc) as draft:
+            files.put(written(tmp_path, text), f"{draft}/a", sc, hadoop=True)
+            if text == "bad":
+                raise KeyError
+
+    write("one")
+    with pytest.raises(KeyError):
+        write("bad")
+    assert (tmp_path / "there" / "deep" / "saved" / "a").read_text() == "one"
+    write("two")
+    assert [name for name in names(tmp_path) if not name.endswith(".crc")] == ["deep", "deep/saved", "deep/saved/a"]
+    assert (tmp_path / "there" / "deep" / "saved" / "a").read_text() == "two"
+
+
 def test_what_is_not_there_is_not_found(base, sc, tmp_path) -> None:
     assert not files.exists(f"{base}/none", sc)
     with pytest.raises(FileNotFoundError, match="none does not exist"):

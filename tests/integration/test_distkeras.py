@@ -79,7 +79,7 @@ def test_the_pull_of_elastic_trainers() -> None:
 def test_an_optimizer_without_momentum_is_not_for_eamsgd() -> None:
     trainer = distkeras.EAMSGD(classifier(), "adam", "mse")
     with pytest.raises(ValueError, match=r"'sgd'.*AEASGD takes any"):
-        trainer.train(None)
+        trainer._optimizer()
     optimizer = distkeras.EAMSGD(classifier(), "sgd", "mse", learning_rate=0.2, momentum=0.8)._optimizer()
     assert (float(optimizer.learning_rate), optimizer.momentum, optimizer.nesterov) == (pytest.approx(0.2), 0.8, True)
 
@@ -87,5 +87,8 @@ def test_an_optimizer_without_momentum_is_not_for_eamsgd() -> None:
 def test_arguments_are_checked_when_they_are_given() -> None:
     with pytest.raises(ValueError, match="batch_size"):
         distkeras.SingleTrainer(classifier(), "adam", "mse", batch_size=0)
+    for shuffle in (False, True):
+        with pytest.raises(TypeError, match=r"a DataFrame or an RDD of \(x, y\) rows; got ndarray"):
+            distkeras.ADAG(classifier(), "adam", "mse").train(X, shuffle=shuffle)
     with pytest.raises(TypeError, match="DataFrame"):
         distkeras.EnsembleTrainer(classifier(), "adam", "mse").train(X)
