@@ -40,7 +40,7 @@ pipeline = Pipeline(
 area = BinaryClassificationEvaluator()
 grid = ParamGridBuilder().addGrid(ensemble.numMembers, [1, 5]).build()
 search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=area, numFolds=2, seed=1).fit(train)
-print("area under ROC by members:", {1: round(search.avgMetrics[0], 4), 5: round(search.avgMetrics[1], 4)})
+print(f"area under ROC: {search.avgMetrics[0]:.4f} of one model, {search.avgMetrics[1]:.4f} of five")
 
 found = search.bestModel.transform(test)
 print("area under ROC of the test rows:", round(area.evaluate(found), 4))
