@@ -204,6 +204,21 @@ def test_a_subclass_registers_a_type_of_its_own() -> None:
         del BaseParameterClient._types["mine"]
 
 
+def test_a_server_of_one_s_own_defines_start_and_stop(model) -> None:
+    class Mine(BaseParameterServer):
+        started = 0
+
+        def start(self) -> None:
+            self.started += 1
+
+        def stop(self) -> None:
+            self.started -= 1
+
+    with Mine(model, 0, "asynchronous") as server:
+        assert (server.started, plain(server.weights)[1]) == (1, [0.0])
+    assert server.started == 0
+
+
 def test_a_request_is_as_large_as_the_weights_and_no_larger(model) -> None:
     with HttpServer(model, 0, "asynchronous") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
