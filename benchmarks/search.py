@@ -399,7 +399,7 @@ def _bests(line: Mapping) -> list[float]:
     return [max(trial["curve"]) if trial["status"] == "ok" else 0.0 for trial in line["trials"]]
 
 
-def rules_table(results: Results, slots: int = 2) -> str:
+def rules_table(results: Results) -> str:
     """Settings of the median rule, replayed on the curves of the searches that ran without pruning."""
     from elephas_like.core.pruning import MedianRule
 
@@ -409,40 +409,31 @@ def rules_table(results: Results, slots: int = 2) -> str:
         row: list[object] = [least, warmup]
         for data in ROWS:
             replays = [
-                replayed(line, rule, slots)
-                for line in results.of(part="quality", data=data, algo="random", pruning=None)
+                replayed(line, rule) for line in results.of(part="quality", data=data, algo="random", pruning=None)
             ]
             if replays:
                 saved, lost = zip(*replays, strict=True)
-                row += [f"{np.mean(saved):.0%}", points([-x for x in lost]), f"{-100 * max(lost):+.2f}"]
+                row += [f"{np.mean(saved):.0%}", points([0.0 - x for x in lost]), f"{100 * (0.0 - max(lost)):+.2f}"]
         rows.append(row)
     head = [f"{data}: {what}" for data in ROWS for what in ("saved", "best trial", "worst seed")]
     return table(["min_trials", "warmup_epochs", *head], rows)
 
 
-def replayed(line: Mapping, rule, slots: int) -> tuple[float, float]:
-    """(share of the epochs saved, what the best trial's score loses) had the search been pruned, all epochs equally long."""
+def replayed(line: Mapping, rule) -> tuple[float, float]:
+    """(share of the epochs saved, what the best trial's score loses) had the search been pruned.
+
+    Each trial is held against the ones before it: so it is on one slot, and on many whose epochs take equally long, since
+    trials that run still count.
+    """
     curves = [[-value for value in trial["curve"]] for trial in line["trials"] if trial["curve"]]
-    waiting, running, over = list(range(len(curves))), dict[int, int](), list[list[float]]()
-    pruned = set()
-    trained = 0
-    while waiting or running:
-        while waiting and len(running) < slots:
-            running[waiting.pop(0)] = 0
-        for number in sorted(running):
-            running[number] += 1
-            trained += 1
-            losses = curves[number][: running[number]]
-            if len(losses) < len(curves[number]):
-                others = [*over, *(curves[other][: running[other]] for other in running if other != number)]
-                if not rule(losses, others):
-                    continue
-                pruned.add(number)
-            over.append(losses)
-            del running[number]
-    best = [min(curve) for curve in curves]
-    kept = [loss for number, loss in enumerate(best) if number not in pruned]
-    return 1 - trained / sum(map(len, curves)), min(kept) - min(best)
+    reported: list[list[float]] = []
+    whole = []
+    for curve in curves:
+        stops = (end for end in range(1, len(curve)) if rule(curve[:end], reported))
+        end = next(stops, len(curve))
+        reported.append(curve[:end])
+        whole += [min(curve)] if end == len(curve) else []
+    return 1 - sum(map(len, reported)) / sum(map(len, curves)), min(whole) - min(map(min, curves))
 
 
 def overhead_table(results: Results) -> str:
@@ -463,7 +454,7 @@ def tables(results: Results) -> str:
         "The same, of the trials that pruning has left": ensemble_table(results, "median"),
         "Pruning": pruning_table(results),
         "Settings of the median rule, replayed": rules_table(results),
-        "Algorithms": algorithms_table(results),
+        "Algorithms": algorithms_table(results) if results.of(algo="tpe") else "not run",
         "Overhead": overhead_table(results),
     }
     return "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())

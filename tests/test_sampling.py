@@ -73,7 +73,7 @@ def test_what_is_neither_a_dict_nor_hyperopts_is_refused(space: object) -> None:
 
 
 def test_a_list_of_hyperopts_is_a_space() -> None:
-    assert Space([hp.uniform("x", 0, 1), 7]).at({"x": 0.5}) == [0.5, 7]
+    assert Space([hp.uniform("x", 0, 1), 7]).at({"x": 0.5}) == (0.5, 7)
 
 
 @pytest.mark.parametrize("algo", ["random", "tpe", "anneal", hyperopt.rand.suggest])

@@ -25,11 +25,12 @@ class MedianRule:
     once, nothing would be stopped before the first of them has ended.
 
     min_trials: others that must have come as far before anything is stopped.
-    warmup_epochs: epochs that every trial gets.
+    warmup_epochs: epochs after which nothing is stopped yet; more than 0 where good trials begin slowly (learning rates that
+        warm up). The defaults are measured in docs/tuning.md.
     """
 
     min_trials: int = 5
-    warmup_epochs: int = 1
+    warmup_epochs: int = 0
 
     def __post_init__(self) -> None:
         positive_int("min_trials", self.min_trials)
