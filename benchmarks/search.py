@@ -40,7 +40,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 EPOCHS = 20
-SPEEDUP_EPOCHS = 60
+SPEEDUP_EPOCHS = 24
 MEMBERS = 5
 ROWS = {"digits": (750, 250), "mnist": (3200, 800)}
 """Rows to train on, and rows that rank the trials; the others are held out."""
