@@ -471,12 +471,14 @@ def plot(results: Results, folder: Path) -> None:
     from matplotlib import pyplot
 
     folder.mkdir(parents=True, exist_ok=True)
-    shown = results.of(part="quality", data="mnist", algo="random", pruning="median")
-    if shown:
-        as_search(shown[0]).savefig(folder / "search.png", dpi=70)
-        figure, panels = pyplot.subplots(1, len(ROWS), figsize=(10, 3.6), sharey=True, layout="constrained")
-        for panel, data in zip(panels, ROWS, strict=True):
-            (line, *_) = results.of(part="quality", data=data, algo="random", pruning="median")
+    found = [(data, results.of(part="quality", data=data, algo="random", pruning="median")) for data in ROWS]
+    pruned = [(data, lines[0]) for data, lines in found if lines]
+    if pruned:
+        as_search(pruned[0][1]).savefig(folder / "search.png", dpi=70)
+        figure, panels = pyplot.subplots(
+            1, len(pruned), figsize=(5 * len(pruned), 3.6), sharey=True, layout="constrained", squeeze=False
+        )
+        for panel, (data, line) in zip(panels[0], pruned, strict=True):
             for trial in line["trials"]:
                 ended = trial["status"] != "ok"
                 panel.plot(
@@ -487,8 +489,8 @@ def plot(results: Results, folder: Path) -> None:
                     markevery=[-1],
                     linewidth=0.8,
                 )
-            panel.set(title=f"{data}, seed 0: {share_saved([line]):.0%} of epochs saved", xlabel="epoch")
-        panels[0].set_ylabel("val_accuracy, %; x: stopped")
+            panel.set(title=f"{data}, seed {line['seed']}: {share_saved([line]):.0%} of epochs saved", xlabel="epoch")
+        panels[0][0].set_ylabel("val_accuracy, %; x: stopped")
         figure.savefig(folder / "pruning.png", dpi=80)
     figure, panels = pyplot.subplots(1, len(ROWS), figsize=(10, 3.6), layout="constrained")
     for panel, data in zip(panels, ROWS, strict=True):
