@@ -24,6 +24,7 @@ from elephas_like.core.objective import Objective, maximizes
 from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import Evaluate, TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
+from elephas_like.core.voting import Voting, normalized
 from elephas_like.engine.capacity import task_cpus
 from elephas_like.engine.frames import Choice, ColumnChoice
 from elephas_like.engine.shards import dealt, new_dataset, rows_of_partitions
@@ -104,7 +105,7 @@ def search(
         validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or with a DataFrame as data one with
             its columns.
         pruning: "median" stops trials that are worse than the median (`MedianRule`); a function of (losses so far, losses of
-            the trials that are over), all lower-is-better, that says whether to stop; None lets all trials finish.
+            the other trials), all lower-is-better, that says whether to stop; None lets all trials finish.
         seed: of points, initial weights, shuffling and validation rows. With one, a random search repeats exactly, and
             any search does with parallelism=1; pruning depends on which trials ended before.
         checkpoint_dir: a directory of the driver's for the trials (JSON lines) and the best models (`.keras`).
@@ -156,8 +157,8 @@ def search(
     parallel = count_parallel(context, asked, workers or 1, SLOTS_WAIT)
     with _Data(source, held, spooled=workers is None) as rows:
         rows.open(model)
-        if model is not None and rows.sample is not None and not own_callbacks:  # callbacks may add to the logs
-            _check_objective(goal, model, rows.sample, seed)
+        if model is not None and not _may_add_logs(callbacks):
+            _check_objective(goal, model, rows.sample, source, seed)
         identity = {
             "space": points.described(),
             "algo": algo if isinstance(algo, str) else f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}",
@@ -389,21 +390,34 @@ def _probed(build: Callable[[Any], keras.Model], space: Space, seed: int, *, nee
     return None
 
 
-def _check_objective(goal: Objective, model: keras.Model, sample: tuple[object, ...], seed: int) -> None:
+def _may_add_logs(callbacks: Any) -> bool:
+    """Whether logs may hold more than metrics: Keras' own callbacks add the learning rate at most."""
+    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]
+    return any(one is not None and not type(one).__module__.startswith("keras.") for one in given)
+
+
+def _check_objective(
+    goal: Objective, model: keras.Model, sample: tuple[object, ...] | None, source: Source, seed: int
+) -> None:
     """Nothing, if the objective is among the metrics of a first model.
+
+    Args:
+        sample: a batch of one row; None where the rows were never here, and one is read if the name calls for it.
 
     Raises:
         ValueError: it is not; the message lists them.
     """
+    if goal.name in ("loss", "val_loss"):
+        return
     try:
         with seeded(seed, 0):
-            build_model(model, sample)
+            build_model(model, source.with_target(model).sample(keras.config.floatx()) if sample is None else sample)
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
     names = list(model.get_metrics_result())
     known = [*names, *(f"val_{name}" for name in names)]
-    if goal.name not in known:
+    if goal.name not in [*known, "learning_rate"]:
         raise ValueError(
             f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.near(goal.name, known)}"
         )
@@ -546,7 +560,13 @@ class HyperParamModel:
         *,
         space: Any = None,
     ) -> Any:
-        """A VotingModel of the best models."""
+        """A VotingModel of the best models.
+
+        Raises:
+            ValueError: as `best_models` and VotingModel, before anything runs.
+        """
+        checks.choice("voting", voting, Voting)
+        normalized(weights, checks.positive_int("nb_ensemble_models", nb_ensemble_models))
         models = self.best_models(nb_ensemble_models, model, data, max_evals, space=space)
         return importlib.import_module("elephas_like.ensemble").VotingModel(models, voting=voting, weights=weights)
 

@@ -82,7 +82,7 @@ class Watch:
                 return True
             if self.late:
                 self._stopped[trial] = TrialStatus.TIMEOUT
-            elif self._is_bad(losses):
+            elif self._is_bad(trial):
                 self._stopped[trial] = TrialStatus.PRUNED
             return trial not in self._stopped
 
@@ -96,11 +96,12 @@ class Watch:
                 return replace(result, status=self._stopped.get(result.number, TrialStatus.INTERRUPTED))
             return result
 
-    def _is_bad(self, losses: Sequence[float]) -> bool:
+    def _is_bad(self, trial: int) -> bool:
         if self._rule is None:
             return False
+        running = (losses for number, losses in self._losses.items() if number != trial)
         try:
-            return bool(self._rule(tuple(losses), tuple(map(tuple, self._over))))
+            return bool(self._rule(tuple(self._losses[trial]), tuple(map(tuple, [*self._over, *running]))))
         except Exception as error:  # the user's own rule, in a server's thread: raised where the search is waited for
             self.error = error
             return False

@@ -187,6 +187,19 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: 
         small(**arguments)
 
 
+def test_an_objective_is_checked_beside_keras_own_callbacks_and_left_to_those_that_may_add_it() -> None:
+    keras_own = [keras.callbacks.ReduceLROnPlateau()]
+    with pytest.raises(ValueError, match="not among the metrics: 'loss', 'accuracy'"):
+        small(callbacks=keras_own, objective="val_f1_score")
+    small(callbacks=keras_own, objective="learning_rate", direction="min", max_evals=1, epochs=1)
+
+    class Adds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["val_f1_score"] = 0.5
+
+    assert small(callbacks=[Adds()], objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.5
+
+
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
@@ -283,6 +296,24 @@ def test_hyperas_functions_run_as_in_elephas() -> None:
     assert accuracy_of(elephas.minimize(templated, data, max_evals=3)) == pytest.approx(-losses[0])
     with pytest.raises(ValueError, match="nb_models=4 of max_evals=3"):
         elephas.best_models(4, templated, data, max_evals=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"voting": "sof"}, "Did you mean 'soft'"),
+        ({"weights": [1]}, "weights must be one number per model: expected 2, got 1"),
+        ({"nb_ensemble_models": 4}, "nb_models=4 of max_evals=3"),
+        ({"nb_ensemble_models": 0}, "nb_ensemble_models must be a whole number"),
+    ],
+)
+def test_bad_ensembles_are_refused_before_anything_runs(arguments: dict, said: str) -> None:
+    def never(*rows: object) -> float:
+        raise AssertionError("it ran")
+
+    given = {"nb_ensemble_models": 2, "model": never, "data": never, "max_evals": 3, "space": {"x": [1, 2]}}
+    with pytest.raises(ValueError, match=said):
+        HyperParamModel(None, verbose=0).best_ensemble(**(given | arguments))
 
 
 def test_plain_functions_bring_their_space() -> None:

@@ -95,6 +95,8 @@ def test_a_trial_may_be_a_fit_of_several_workers(sc) -> None:
     assert set(found.trials["host"]) == {"2 workers"}
     assert all("val_accuracy" in history for history in found.trials["history"])
     assert found.best_model.evaluate(x, y, verbose=0)[0] < 2.3
+    with pytest.raises(ValueError, match="not among the metrics: 'loss', 'accuracy', 'val_loss', 'val_accuracy'"):
+        small(sc.parallelize(rows(x, y), 2), trial_workers=2, objective="val_auc")
     with pytest.raises(ValueError, match="trial_workers=3, and Spark has 2 slots"):
         small((x, y), trial_workers=3)
 
