@@ -337,7 +337,7 @@ def speedup_table(results: Results) -> str:
 def points(values: Sequence[float]) -> str:
     """Differences in points, and how many of them are above and below 0."""
     mean = f"{100 * np.mean(values):+.2f}"
-    return f"{mean} ({sum(v > 0 for v in values)} up, {sum(v < 0 for v in values)} down)"
+    return f"{mean} ({sum(v > 1e-6 for v in values)} up, {sum(v < -1e-6 for v in values)} down)"
 
 
 def ensemble_table(results: Results, pruning: str | None) -> str:

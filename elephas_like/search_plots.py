@@ -75,6 +75,7 @@ def _against(axes: Any, trials: pd.DataFrame, name: str, objective: str) -> None
         places = values.to_numpy(float)
         if (places > 0).all() and places.max() > 30 * places.min():
             axes.set_xscale("log")
+            axes.tick_params(axis="x", which="minor", labelbottom=False)
         else:
             axes.locator_params(axis="x", nbins=5)
     else:
