@@ -33,10 +33,11 @@ from elephas_like.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, 
 from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import SparkModel, active_context, check_model, shard
 from elephas_like.trainer.callbacks import check_callbacks
-from elephas_like.trainer.copies import reinitialized, seeded
+from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of

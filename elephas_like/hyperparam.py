@@ -39,9 +39,10 @@ from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.trainer.request import as_tuple, validation_share
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import pickle_by_value
 from elephas_like.trainer.state import build as build_model
-from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore, seeded
+from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore
 from elephas_like.wide_trial import WideTrial
 
 __all__ = ["HyperParamModel", "MedianRule", "SearchResult", "search"]

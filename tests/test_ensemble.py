@@ -9,8 +9,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from elephas_like.core.voting import member_seeds
 from elephas_like.ensemble import VotingModel, greedy_selection, train_ensemble
-from elephas_like.trainer.copies import seeded
 from elephas_like.trainer.recipe import copy_of
+from elephas_like.trainer.seeds import seeded
 
 layers = keras.layers
 
