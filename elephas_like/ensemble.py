@@ -16,7 +16,6 @@ import cloudpickle
 import keras
 import numpy as np
 from pyspark import RDD, Broadcast, SparkContext
-from tqdm.auto import tqdm
 
 from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, Failure
@@ -32,6 +31,7 @@ from elephas_like.engine.versions import versions
 from elephas_like.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, uniform_soup
 from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import SparkModel, active_context, check_model, shard
+from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
@@ -57,12 +57,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 Outcome = tuple[int, MemberResult | BaseException]
 Bagging = bool | Literal["partition"]
-
-
-class _Bar(tqdm):
-    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a call."""
-
-    monitor_interval = 0
 
 
 def train_ensemble(
@@ -220,7 +214,7 @@ def _taken(
     first: BaseException | None = None
     with (
         closing(outcomes),  # type: ignore[type-var]  # generators can be closed: what still runs is cancelled
-        _Bar(total=len(models), unit=" members", disable=verbose != 1) as bar,
+        Bar(total=len(models), unit=" members", disable=verbose != 1) as bar,
     ):
         for number, outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -236,7 +230,7 @@ def _taken(
             bar.update()
             if verbose == 2:
                 last = " - ".join(f"{k}: {v[-1]:.4f}" for k, v in outcome.history.items() if np.ndim(v[-1]) == 0)
-                _Bar.write(f"Member {number + 1}/{len(models)} - {outcome.seconds:.1f}s - {last}")
+                Bar.write(f"Member {number + 1}/{len(models)} - {outcome.seconds:.1f}s - {last}")
     if not results:
         assert first is not None
         raise first
