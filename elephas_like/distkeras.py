@@ -123,7 +123,9 @@ class Trainer:
         if not isinstance(data, RDD):
             options |= {"features_col": self.features_col, "label_col": self.label_col}
         elif shuffle:
-            with shard(data, spark_model.num_workers or data.getNumPartitions(), shuffle=True) as rows:
+            with shard(
+                data, spark_model.num_workers or data.getNumPartitions(), shuffle=True, seed=self.seed or 0
+            ) as rows:
                 self.history.append(spark_model.fit(rows, **options).history)
             return spark_model.master_network
         self.history.append(spark_model.fit(_mixed(data, self.seed) if shuffle else data, **options).history)
@@ -168,13 +170,12 @@ class EnsembleTrainer(Trainer):
     num_ensembles: int = 2
 
     def _train(self, data: Any, shuffle: bool) -> list[keras.Model]:
-        if not isinstance(data, RDD):
-            raise TypeError(
-                f"EnsembleTrainer takes an RDD of (x, y) rows; got {type(data).__name__}. For a DataFrame pass "
-                "df.rdd.map(lambda row: (features, label)), or use EnsembleEstimator."
-            )
         count = self.num_ensembles
-        rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
+        frame = not isinstance(data, RDD)
+        if isinstance(data, RDD):
+            rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
+        else:
+            rows = (_mixed(data, self.seed) if shuffle else data).repartition(count)
         ensemble = train_ensemble(
             self._compiled(),
             rows,
@@ -184,6 +185,8 @@ class EnsembleTrainer(Trainer):
             epochs=self.num_epoch,
             batch_size=self.batch_size,
             verbose=0,
+            features_col=self.features_col if frame else None,
+            label_col=self.label_col if frame else None,
         )
         self.history.extend(ensemble.histories)
         return list(ensemble.models)

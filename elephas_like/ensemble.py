@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 import keras
@@ -28,6 +28,7 @@ from elephas_like.engine.replicas import Replica, replicated, replicated_rdd, ro
 from elephas_like.engine.shards import SpoolOptions, dealt, new_dataset, references, sweep
 from elephas_like.engine.spool import remove, spool
 from elephas_like.engine.versions import versions
+from elephas_like.engine.waits import destroy
 from elephas_like.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, uniform_soup
 from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import SparkModel, active_context, check_model, shard
@@ -56,7 +57,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 Outcome = tuple[int, MemberResult | BaseException]
-Bagging = bool | Literal["partition"]
 
 
 def train_ensemble(
@@ -127,7 +127,7 @@ def train_ensemble(
     count = checks.positive_int("num_members", num_members)
     workers = checks.positive_int("workers_per_member", workers_per_member)
     allowed = checks.positive_int("max_failures", max_failures, least=0)
-    rows_of_member = _bagging(bagging)
+    rows_of_member = checks.bagging("bagging", bagging)
     kind = checks.choice("engine", engine, EngineName)
     if workers == 1 and kind in (EngineName.SERVER, EngineName.JOBS):
         raise ValueError(f"engine={kind.value!r} is for workers_per_member > 1; members of one worker take 'auto'.")
@@ -161,8 +161,8 @@ def train_ensemble(
     if rows_of_member == "partition":
         _check_partitions(source, count)
     context = None if kind is EngineName.IN_PROCESS else source.context or active_context(kind)
-    source = source.with_target(models[0])
-    held = None if held is None else held.with_target(models[0])
+    source = source.for_model(models[0])
+    held = None if held is None else held.for_model(models[0])
     for model in models:
         source.build(model)
     configs = [
@@ -385,7 +385,7 @@ def _broadcast(context: SparkContext, value: Any) -> Iterator[Broadcast[Any]]:
     try:
         yield shipped
     finally:
-        shipped.destroy()
+        destroy(context, shipped)
 
 
 def _by_several_workers(
@@ -509,16 +509,6 @@ def _source(data: Any) -> Source:
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return Source.of(data[0], data[1], data[2] if len(data) == 3 else None)
     return Source.of(data, None, None)
-
-
-def _bagging(value: object) -> Bagging:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if value == "partition":
-        return "partition"
-    raise ValueError(
-        f"bagging must be True (rows drawn with replacement), False (all rows) or 'partition'; got {value!r}."
-    )
 
 
 def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) -> keras.Model:

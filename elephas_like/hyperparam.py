@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def search(
         pruning: "median" stops trials that are worse than the median (`MedianRule`); a function of (losses so far, losses of
             the other trials), all lower-is-better, that says whether to stop; None lets all trials finish.
         seed: of points, initial weights, shuffling and validation rows. With one, a random search repeats exactly, and
-            any search does with parallelism=1; pruning depends on which trials ended before.
+            any search does with parallelism=1; which trials are pruned depends on how far the others have come by then.
         checkpoint_dir: a directory of the driver's for the trials (JSON lines) and the best models (`.keras`).
         resume: "never", or "auto": go on with the search that is in `checkpoint_dir`, if there is one.
         timeout: seconds after which no trial begins; those that run end with their epoch.
@@ -151,13 +151,15 @@ def search(
         column_shapes=column_shapes,
         column_dtypes=column_dtypes,
     )
-    model = _probed(build, points, seed, needed=columns is not None)
+    model = None if columns is None else _probed(build, points, seed, needed=True)  # which says how columns are read
     source = _source(data, columns, model)
     held = None if validation_data is None else Source.validation(validation_data, columns, model)
     context = source.context or (None if held is None else held.context) or active_context(EngineName.AUTO)
     parallel = count_parallel(context, asked, workers or 1, SLOTS_WAIT)
+    model = model or _probed(build, points, seed, needed=False)
+    source, held = _read_by(model, source), None if held is None else _read_by(model, held)
     with _Data(source, held, spooled=workers is None) as rows:
-        rows.open(model)
+        rows.open()
         if model is not None and not _may_add_logs(callbacks):
             _check_objective(goal, model, rows.sample, source, seed)
         identity = {
@@ -232,8 +234,8 @@ class _Data:
         for dataset in (self.name, f"{self.name}-val"):
             remove_dataset(dataset)
 
-    def open(self, model: keras.Model | None) -> None:
-        """Writes the rows down. `model` says whether they have a target."""
+    def open(self) -> None:
+        """Writes the rows down."""
         if not self._spooled:
             if self._source.columns is not None:
                 self.sample = self._source.sample(keras.config.floatx())
@@ -242,14 +244,13 @@ class _Data:
         if self._held is not None:
             sources.append((f"{self.name}-val", self._held))
         for dataset, source in sources:
-            given = source if model is None and source.columns is None else source.with_target(model)
             self.shards.append(
                 spool(
-                    _rows(given),
+                    _rows(source),
                     dataset=dataset,
                     worker=0,
                     floatx=keras.config.floatx(),
-                    expect_target=given.has_target,
+                    expect_target=source.has_target,
                     place="the data, shard",
                 )
             )
@@ -294,6 +295,13 @@ def _source(data: Any, columns: ColumnChoice | None, model: keras.Model | None) 
             f"{type(data).__name__}."
         )
     return source
+
+
+def _read_by(model: keras.Model | None, source: Source) -> Source:
+    """The source as a first model reads it; where none could be built, arrays say whether they have a target."""
+    if model is not None:
+        return source.for_model(model)
+    return source if source.columns is None else replace(source, has_target=len(source.columns) > 1)
 
 
 def _limits(max_evals: object, timeout: object, max_failures: object) -> Limits:
@@ -392,9 +400,11 @@ def _probed(build: Callable[[Any], keras.Model], space: Space, seed: int, *, nee
 
 
 def _may_add_logs(callbacks: Any) -> bool:
-    """Whether logs may hold more than metrics: Keras' own callbacks add the learning rate at most."""
-    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]
-    return any(one is not None and not type(one).__module__.startswith("keras.") for one in given)
+    """Whether logs may hold more than metrics: Keras' own callbacks add the learning rate at most, but for lambdas."""
+    return any(
+        isinstance(one, keras.callbacks.LambdaCallback) or not type(one).__module__.startswith("keras.")
+        for one in as_tuple(callbacks)
+    )
 
 
 def _check_objective(
@@ -412,7 +422,7 @@ def _check_objective(
         return
     try:
         with seeded(seed, 0):
-            build_model(model, source.with_target(model).sample(keras.config.floatx()) if sample is None else sample)
+            build_model(model, source.sample(keras.config.floatx()) if sample is None else sample)
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return

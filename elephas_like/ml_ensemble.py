@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from elephas_like.engine.params import COLUMNS, ENSEMBLE, FITTING, entries_of, stage_params
 from elephas_like.ensemble import train_ensemble
-from elephas_like.ml_stages import KerasEstimator, Stage, check_frame
+from elephas_like.ml_stages import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.trainer.recipe import refuse_lambdas
 from elephas_like.voting_model import VotingModel
 
@@ -87,6 +87,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
             if "build" in params:
                 raise TypeError("give the function once, as build_or_model or as build.")
             params["build"] = build_or_model
+        check_one_model(self._model, params)
         self.callbacks = callbacks
         self.validation_data = validation_data
         self._set(**params)
@@ -121,7 +122,10 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
 
         @functools.wraps(build)  # it is asked whether it takes a seed
         def built(*seed: int) -> keras.Model:
-            return self.compiled(build(*seed))
+            model = build(*seed)
+            return (
+                self.compiled(model) if isinstance(model, keras.Model) else model
+            )  # train_ensemble says what is wrong
 
         return built
 

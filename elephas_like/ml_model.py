@@ -40,7 +40,7 @@ from elephas_like.engine.params import (
 from elephas_like.engine.udf import sql_function
 from elephas_like.frame_predictions import appended, fields
 from elephas_like.ml_saving import read_h5, write_h5
-from elephas_like.ml_stages import KerasEstimator, Stage, check_frame
+from elephas_like.ml_stages import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import from_json
@@ -177,7 +177,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         **params: Any,
     ) -> None:
         super().__init__()
-        _check_one_model(model, params)
+        check_one_model(model, params)
         self._model = model
         self.callbacks = callbacks
         self.worker_callbacks = worker_callbacks
@@ -269,7 +269,7 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         **params: Any,
     ) -> None:
         super().__init__()
-        _check_one_model(model, params)
+        check_one_model(model, params)
         if model is not None and weights is not None:
             raise ValueError("a model brings its weights: weights= goes with keras_model_config.")
         self._model = model
@@ -406,16 +406,6 @@ def register_keras_udf(
     scorer = Scorer(Predictor.of(ModelSpec.from_model(model, custom_objects), batch_size), found)
     function = sql_function(inputs(model), scorer, wanted, floatx=keras.config.floatx(), dtype=dtype)
     return spark.udf.register(name, function)
-
-
-def _check_one_model(model: object, params: Mapping[str, Any]) -> None:
-    if model is None:
-        return
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
-    for name in ("keras_model_config", "kerasModelConfig"):
-        if name in params:
-            raise ValueError(f"give a model or {name}, not both.")
 
 
 def _type_of(told: ModelType | str | None) -> ModelType | None:

@@ -45,7 +45,7 @@ class StageWriter(MLWriter):
             FileExistsError: something is there, and it is not to be replaced. OSError: with the filesystem's reason.
             ValueError: a setting that cannot be saved, by name.
         """
-        context = self.sparkSession.sparkContext
+        path, context = os.fspath(path), self.sparkSession.sparkContext
         if not self.shouldOverwrite and files.exists(path, context, hadoop=True):
             raise FileExistsError(f"{path} already exists; write().overwrite().save(...) replaces it.")
         with files.said(f"cannot write {path}"), files.drafted(path, context) as draft:

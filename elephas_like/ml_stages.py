@@ -139,3 +139,18 @@ def check_frame(dataset: object) -> None:
             f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
             "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."
         )
+
+
+def check_one_model(model: object, params: Mapping[str, Any]) -> None:
+    """Nothing, if there is one model at most: a Keras model, or Elephas' configuration of one among the Params.
+
+    Raises:
+        TypeError: no Keras model. ValueError: both.
+    """
+    if model is None:
+        return
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    for name in ("keras_model_config", "kerasModelConfig"):
+        if name in params:
+            raise ValueError(f"give a model or {name}, not both.")

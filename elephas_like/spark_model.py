@@ -30,7 +30,7 @@ from elephas_like.engine import files
 from elephas_like.engine.capacity import task_cpus
 from elephas_like.engine.frames import Choice
 from elephas_like.engine.inference import collected, evaluations, prediction_chunks, rows_of
-from elephas_like.engine.labeled import lp_to_simple_rdd, to_simple_rdd
+from elephas_like.engine.labeled import classes_of, lp_to_simple_rdd, to_simple_rdd
 from elephas_like.engine.matrices import from_matrix, from_vector, is_matrix, is_vector, like_matrix, like_vector
 from elephas_like.engine.shards import (
     ShardedDataset,
@@ -62,6 +62,7 @@ from elephas_like.trainer.request import FitRequest
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.task import one_hot_classes
 from elephas_like.trainer.worker import TrainerFactory
 
 # The names that Elephas' module of this name had, those that it imported included.
@@ -804,11 +805,13 @@ class SparkMLlibModel(SparkModel):
             batch_size: rows a batch on each worker; None takes the constructor's, 32 by default.
             validation_split: share of each worker's rows that is held out; 0 where `validation_data` is given.
             categorical: labels become one-hot rows.
-            nb_classes: of `categorical`; None takes the largest label + 1, which costs a job.
+            nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
             options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
         """
         points = _one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
         held = options.get("validation_data")
+        if categorical and nb_classes is None:
+            nb_classes = one_hot_classes(self._model) or classes_of(points)
         if held is not None:
             validation_split = 0.0
             if isinstance(held, RDD):

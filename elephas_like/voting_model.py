@@ -28,8 +28,9 @@ from elephas_like.engine.frames import Choice, ColumnChoice
 from elephas_like.engine.inference import collected, of_shards, prediction_chunks, rows_of
 from elephas_like.engine.shards import SpoolOptions, new_dataset, references
 from elephas_like.engine.versions import versions
+from elephas_like.engine.waits import destroy
 from elephas_like.frame_predictions import appended
-from elephas_like.sources import Source, arrays, column_choice, refuse_foreign
+from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import build_optimizer
@@ -220,10 +221,11 @@ class VotingModel:
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):
             source = Source.any(x, y, sample_weight, columns, self.models[0])
-            results = self._evaluated(source.with_target(self.models[0]), judge, rows)
+            results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
             refuse_foreign(x)
-            results = judge.evaluate(arrays(x), arrays(y), arrays(sample_weight), rows)
+            features, targets = cut_inputs(arrays(x), self.models[0]), cut_targets(arrays(y), self.models[0])
+            results = judge.evaluate(features, targets, arrays(sample_weight), rows)
         if return_dict:
             return results
         values = list(results.values())
@@ -330,16 +332,18 @@ class VotingModel:
             if not collect:
                 raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
             refuse_foreign(data)
-            combined = ballot([model.predict(arrays(data), batch_size=rows, verbose=verbose) for model in self.models])
+            features = cut_inputs(arrays(data), self.models[0])
+            combined = ballot([model.predict(features, batch_size=rows, verbose=verbose) for model in self.models])
             return votes.labels(combined) if labels else combined
         shipped = data.context.broadcast(self._predictor(rows, _Labels(ballot) if labels else ballot))
-        chunks = prediction_chunks(data, lambda: shipped.value, rows, keras.config.floatx(), versions())
+        given = data if columns is not None else cut_features(data, self.models[0])
+        chunks = prediction_chunks(given, lambda: shipped.value, rows, keras.config.floatx(), versions())
         if not collect:
             return rows_of(chunks)
         try:
             found = collected(chunks)
         finally:
-            shipped.destroy()
+            destroy(data.context, shipped)
         return np.zeros(0, np.int64) if labels and len(found) == 0 else found  # type: ignore[arg-type]  # an array
 
     def _appended(
@@ -376,7 +380,7 @@ class VotingModel:
         try:
             found = of_shards(references(source.rdd, options), judged)
         finally:
-            shipped.destroy()
+            destroy(context, shipped)
         tallies = [(text, tally) for text, tally in found if tally is not None]
         if not tallies:
             raise ValueError("there are no rows to evaluate: the data is empty.")

@@ -76,6 +76,22 @@ def test_without_bagging_and_shuffling_a_member_is_keras() -> None:
     np.testing.assert_allclose(found.histories[0]["val_loss"], history.history["val_loss"], rtol=1e-4)
 
 
+def test_a_single_array_is_cut_for_models_of_several_inputs_as_by_a_fit() -> None:
+    def build() -> keras.Model:
+        both = [keras.Input((5,)), keras.Input((5,))]
+        model = keras.Model(both, layers.Dense(1)(layers.Concatenate()(both)))
+        model.compile("sgd", "mse")
+        return model
+
+    _, (x, y, x_test, y_test) = diabetes()
+    told = {"epochs": 1, "seed": 1, "engine": "in_process", "verbose": 0}
+    whole = train_ensemble(build, (x, y), 2, **told)
+    apart = train_ensemble(build, ((x[:, :5], x[:, 5:]), y), 2, **told)
+    expected = apart.predict((x_test[:, :5], x_test[:, 5:]))
+    np.testing.assert_array_equal(whole.predict(x_test), expected)
+    assert whole.evaluate(x_test, y_test) == apart.evaluate((x_test[:, :5], x_test[:, 5:]), y_test)
+
+
 def test_seeds_repeat_and_members_differ() -> None:
     build, (x, y, *_) = diabetes()
     one, other = (train_ensemble(build, (x, y), 2, seed=4, engine="in_process", verbose=0) for _ in range(2))

@@ -193,6 +193,9 @@ def test_an_objective_is_checked_beside_keras_own_callbacks_and_left_to_those_th
         small(callbacks=keras_own, objective="val_f1_score")
     small(callbacks=keras_own, objective="learning_rate", direction="min", max_evals=1, epochs=1)
 
+    adds = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(val_f1_score=0.25))
+    assert small(callbacks=adds, objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.25
+
     class Adds(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs):
             logs["val_f1_score"] = 0.5
@@ -332,3 +335,13 @@ def test_plain_functions_bring_their_space() -> None:
         elephas.minimize(templated, data, 2, space={"x": [1]})
     with pytest.raises(TypeError, match="data must be a function"):
         elephas.minimize(square, 3, 2, space={"x": [1]})
+
+
+def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:
+    def never(params: dict) -> keras.Model:
+        raise AssertionError("a model was built")
+
+    with pytest.raises(TypeError, match="generators live on one machine"):
+        search(never, SPACE, (row for row in ()), max_evals=1, verbose=0, objective="loss")
+    with pytest.raises(TypeError, match="validation_data must be"):
+        search(never, SPACE, cancer(), max_evals=1, verbose=0, validation_data=3)

@@ -181,6 +181,8 @@ def test_every_argument_of_train_ensemble_is_one_of_the_estimator_s() -> None:
         ({"mode": "asynchronous"}, TypeError, "EnsembleEstimator has no parameter 'mode'"),
         ({"build": 3}, TypeError, "build must be a function"),
         ({"build_or_model": "model"}, TypeError, "build must be a function"),
+        ({"verbose": 3}, ValueError, "verbose must be 0, 1, 2 or 'auto'"),
+        ({"weights": np.array([0.0, 0.0])}, ValueError, "not all 0"),
     ],
 )
 def test_params_that_make_no_sense(spark, given: dict, kind: type, match: str) -> None:
@@ -191,6 +193,12 @@ def test_params_that_make_no_sense(spark, given: dict, kind: type, match: str) -
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
+        (lambda: EnsembleEstimator(classifier(), keras_model_config="{}"), ValueError, "a model or keras_model_config"),
+        (
+            lambda: EnsembleEstimator(lambda: None, loss="mse"),
+            TypeError,
+            "must be a keras.Model; got builtins.NoneType",
+        ),
         (lambda: EnsembleEstimator(), ValueError, "no model: give one, EnsembleEstimator"),
         (lambda: EnsembleEstimator(classifier(), build=classifier), ValueError, "got both"),
         (lambda: EnsembleEstimator(classifier(), weights=[1]), ValueError, "expected 5, got 1"),

@@ -139,15 +139,23 @@ def _put_here(local: str, target: str, move: bool) -> None:
     draft, aside = (place.with_name(f".{place.name}.{uuid.uuid4().hex}") for _ in range(2))
     try:
         (os.rename if move else _copy)(local, str(draft))
-        if place.is_dir():
+        if place.exists() and (place.is_dir() or draft.is_dir()):
             os.rename(place, aside)
         os.replace(draft, place)
+    except BaseException:
+        if aside.exists():
+            os.rename(aside, place)
+        raise
     finally:
-        for left in (draft, aside):
-            if left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink(missing_ok=True)
+        _remove(draft)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _copy(source: str, target: str) -> None:
@@ -169,7 +177,7 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
     if not files.exists(place):
         _must(files.rename(draft, place), place)
         return
-    if not files.getFileStatus(place).isDirectory():
+    if not any(files.getFileStatus(path).isDirectory() for path in (draft, place)):
         options = context._gateway.new_array(hadoop.Options.Rename, 1)  # type: ignore[union-attr]  # see _hadoop
         options[0] = hadoop.Options.Rename.OVERWRITE
         try:
@@ -181,7 +189,12 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
                 raise
     aside = _path(context, f"{draft.toString()}.old")
     _must(files.rename(place, aside), place)
-    _must(files.rename(draft, place), place)
+    try:
+        _must(files.rename(draft, place), place)
+    except BaseException:
+        if not files.exists(place):
+            files.rename(aside, place)
+        raise
     files.delete(aside, True)
 
 

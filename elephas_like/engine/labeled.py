@@ -72,13 +72,26 @@ def lp_to_simple_rdd(lp_rdd: RDD, categorical: bool = False, nb_classes: int | N
     Raises:
         TypeError: something else than an RDD; and when rows are asked for, rows that are no LabeledPoints.
     """
-    if not isinstance(lp_rdd, RDD):
-        raise TypeError(f"expected an RDD of LabeledPoints, got {type(lp_rdd).__name__}; SparkModel takes other data.")
-    pairs = lp_rdd.map(_pair)
+    pairs = _pairs(lp_rdd)
     if not categorical:
         return pairs
-    classes = nb_classes or int(pairs.map(lambda pair: pair[1]).max()) + 1
+    classes = nb_classes or classes_of(lp_rdd)
     return pairs.map(lambda pair: (pair[0], encode_label(pair[1], classes)))
+
+
+def classes_of(lp_rdd: RDD) -> int:
+    """The largest label of an RDD of LabeledPoints + 1; it costs a job.
+
+    Raises:
+        TypeError: as `lp_to_simple_rdd`.
+    """
+    return int(_pairs(lp_rdd).map(lambda pair: pair[1]).max()) + 1
+
+
+def _pairs(lp_rdd: RDD) -> RDD:
+    if not isinstance(lp_rdd, RDD):
+        raise TypeError(f"expected an RDD of LabeledPoints, got {type(lp_rdd).__name__}; SparkModel takes other data.")
+    return lp_rdd.map(_pair)
 
 
 def to_data_frame(sc: SparkContext, features: Any, labels: Any, categorical: bool = False) -> DataFrame:

@@ -6,7 +6,6 @@ Elephas' `Has*` mixins come from the same table: alone they take any value and k
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState
+from elephas_like.core.voting import normalized
 
 UNSET: Any = object()
 """No default: asking for a value that was not set is an error."""
@@ -131,21 +131,14 @@ def _list(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _bagging(name: str, value: Any) -> bool | str:
-    if value == "partition":
-        return "partition"
-    if value not in (True, False):
-        raise ValueError(
-            f"{name} must be True (rows drawn with replacement), False (all rows) or 'partition'; got {value!r}."
-        )
-    return bool(value)
-
-
 def _shares(name: str, value: Any) -> list[float]:
-    shares = [float(share) for share in _list(name, value)]
-    if any(not math.isfinite(share) or share < 0 for share in shares) or not sum(shares):
-        raise ValueError(f"{name} must be finite numbers, at least 0 and not all 0; got {shares}.")
+    shares = [float(share) for share in _list(name, value.tolist() if hasattr(value, "tolist") else value)]
+    normalized(shares, len(shares))
     return shares
+
+
+def _verbosity(name: str, value: Any) -> int:
+    return checks.verbosity(value)
 
 
 def _function(name: str, value: Any) -> object:
@@ -241,7 +234,7 @@ FITTING = (
     ),
     Entry("epochs", _whole(1), "passes over the rows", 10, Mixin("HasEpochs", "epochs", 10)),
     Entry("batch_size", _whole(1), "rows a batch on each worker", 32, Mixin("HasBatchSize", "batch_size", 32)),
-    Entry("verbose", _whole(0), "0 silent, 1 a bar, 2 a line per epoch", 0, Mixin("HasVerbosity", "verbosity", 0)),
+    Entry("verbose", _verbosity, "0 silent, 1 a bar, 2 a line per epoch", 0, Mixin("HasVerbosity", "verbosity", 0)),
     Entry(
         "validation_split",
         checks.share,
@@ -288,7 +281,7 @@ ENSEMBLE = (
     Entry("numMembers", _whole(1), "models in the ensemble", 5),
     Entry(
         "bagging",
-        _bagging,
+        checks.bagging,
         "which rows a member sees: True, as many as there are, drawn with replacement; False, all; 'partition', one of the "
         "partitions",
         True,

@@ -53,7 +53,8 @@ def compile_as(
 
     Args:
         optimizer: a name, an optimizer (a copy is taken), or what `keras.optimizers.serialize` gives.
-        loss, metrics: as for `model.compile`.
+        loss, metrics: as for `model.compile`; of metric objects copies are taken: a metric is a state, and models that are
+            trained side by side each need their own.
 
     Raises:
         ValueError: there is no loss, here or before.
@@ -66,7 +67,7 @@ def compile_as(
         arguments = {
             "optimizer": keras.optimizers.get(optimizer) if optimizer else None,
             "loss": loss,
-            "metrics": metrics,
+            "metrics": None if metrics is None else keras.tree.map_structure(_own_metric, metrics),
         }
         given = {name: value for name, value in arguments.items() if value is not None}
         before = model.get_compile_config() if model.compiled else None
@@ -74,6 +75,10 @@ def compile_as(
             kept = {name: value for name, value in before.items() if name not in given}
             given |= {name: keras.saving.deserialize_keras_object(value) for name, value in kept.items()}
         model.compile(**given)
+
+
+def _own_metric(metric: object) -> object:
+    return type(metric).from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric
 
 
 def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> bytes:

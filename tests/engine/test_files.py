@@ -125,3 +125,32 @@ def test_a_plain_path_is_of_the_default_filesystem_where_hadoop_is_said(sc, tmp_
     files.put(written(tmp_path), target, sc, hadoop=True)  # Spark's default is file:/// here
     assert os.path.exists(target)
     assert files.exists(target, sc, hadoop=True)
+
+
+def test_a_directory_takes_the_place_of_a_file_and_a_file_that_of_a_directory(base, sc, tmp_path) -> None:
+    source, target = tmp_path / "source", f"{base}/saved"
+    source.mkdir()
+    (source / "a").write_text("a")
+    files.put(written(tmp_path), target, sc)
+    files.put(str(source), target, sc, overwrite=True)
+    files.get(target, str(tmp_path / "back"), sc)
+    assert (tmp_path / "back" / "a").read_text() == "a"
+    files.put(written(tmp_path, "two"), target, sc, overwrite=True)
+    assert (tmp_path / "there" / "saved").read_text() == "two"
+    assert [name for name in names(tmp_path) if not name.endswith(".crc")] == ["saved"]
+
+
+def test_a_directory_whose_replacement_fails_is_there_as_before(tmp_path, monkeypatch) -> None:
+    source, target = tmp_path / "source", tmp_path / "saved"
+    for folder, text in ((source, "new"), (target, "old")):
+        folder.mkdir()
+        (folder / "a").write_text(text)
+
+    def full(*paths: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        files.put(str(source), str(target), overwrite=True)
+    assert (target / "a").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "source"]

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors as MLVectors
 from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.regression import LabeledPoint
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from elephas_like.engine.labeled import (
     argmax,
+    classes_of,
     df_to_simple_rdd,
     from_data_frame,
     from_labeled_point,
@@ -93,3 +95,7 @@ def test_rows_of_another_kind_are_named(spark, sc) -> None:
 def test_argmax_is_a_column(spark) -> None:
     df = spark.createDataFrame([([0.1, 0.7, 0.2],), ([0.9, 0.05, 0.05],)], ["p"])
     assert [row.c for row in df.select(argmax("p").alias("c")).collect()] == [1, 0]
+
+
+def test_the_number_of_classes(sc) -> None:
+    assert classes_of(sc.parallelize([LabeledPoint(0.0, [1.0]), LabeledPoint(3.0, [1.0])])) == 4

@@ -63,6 +63,17 @@ def test_members_of_an_ensemble_come_as_a_list(sc) -> None:
     assert min(member.evaluate(X, Y, verbose=0, return_dict=True)["accuracy"] for member in (one, other)) > 0.75
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_members_of_an_ensemble_are_trained_on_a_dataframe(spark, shuffle: bool) -> None:
+    rows = [([float(value) for value in x], int(y)) for x, y in zip(X[:200], Y[:200], strict=True)]
+    frame = spark.createDataFrame(rows, "pixels array<float>, digit int").coalesce(1)
+    trainer = distkeras.EnsembleTrainer(
+        classifier(), "adam", "sparse_categorical_crossentropy", features_col="pixels", label_col="digit", seed=2
+    )
+    one, other = trainer.train(frame, shuffle=shuffle)
+    assert not np.array_equal(one.get_weights()[0], other.get_weights()[0])
+
+
 def test_the_pull_of_elastic_trainers() -> None:
     def pull(workers: int, **options: float) -> float:
         trainer = distkeras.AEASGD(classifier(), "adam", "mse", num_workers=workers, **options)
