@@ -176,7 +176,7 @@ def test_every_argument_of_train_ensemble_is_one_of_the_estimator_s() -> None:
         ({"num_members": 0}, ValueError, "num_members must be a whole number"),
         ({"bagging": "some"}, ValueError, "bagging must be True"),
         ({"voting": "loud"}, ValueError, "voting must be one of 'auto', 'hard'"),
-        ({"weights": [1, -1]}, ValueError, "weights must be finite numbers"),
+        ({"weights": [1, -1]}, ValueError, "weights must be finite, at least 0"),
         ({"num_member": 2}, TypeError, "has no parameter 'num_member'. Did you mean 'num_members'"),
         ({"mode": "asynchronous"}, TypeError, "EnsembleEstimator has no parameter 'mode'"),
         ({"build": 3}, TypeError, "build must be a function"),
