@@ -1,4 +1,7 @@
-"""Seconds to write DataFrame columns down as shards: Arrow batches, as SparkModel does, beside rows of `df.rdd`."""
+"""Seconds to write DataFrame columns down as shards: Arrow batches, as SparkModel does, beside rows of `df.rdd`.
+
+It prints the table of docs/performance.md. What it measures is the way from Spark to the shard, without training.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ from elephas_like.engine.frames import ColumnChoice, Frame, plan
 from elephas_like.engine.shards import SpoolOptions, new_dataset, references, remove_pair
 from elephas_like.engine.versions import versions
 
-ROUNDS = 2
+ROUNDS = 3
+WIDE_ROWS, NARROW_ROWS = 10_000, 100_000
 
 
 def tables(spark: SparkSession) -> dict[str, tuple[DataFrame, list[str] | str, int]]:
     """Cached tables by name, their feature columns, and numbers a row."""
     few = functions.array(*[functions.rand(i).cast("float") for i in range(16)])
-    wide = spark.range(0, 20_000, 1, 2).select(functions.flatten(functions.array_repeat(few, 49)).alias("x"))
+    wide = spark.range(0, WIDE_ROWS, 1, 2).select(functions.flatten(functions.array_repeat(few, 49)).alias("x"))
     names = [f"c{i}" for i in range(12)]
-    numbers = spark.range(0, 200_000, 1, 2).select(*[functions.rand(i).alias(name) for i, name in enumerate(names)])
+    numbers = spark.range(0, NARROW_ROWS, 1, 2).select(*[functions.rand(i).alias(name) for i, name in enumerate(names)])
     vectors = wide.select(array_to_vector("x").alias("x"))
     found = {"array of 784": (wide, "x", 784), "vector of 784": (vectors, "x", 784), "12 columns": (numbers, names, 12)}
     for df, _, _ in found.values():
@@ -35,14 +39,14 @@ def tables(spark: SparkSession) -> dict[str, tuple[DataFrame, list[str] | str, i
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The mean of two runs, after one that does not count."""
+    """The median of some runs, after one that does not count."""
     work()
     found = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
         work()
         found.append(time.perf_counter() - start)
-    return statistics.mean(found)
+    return statistics.median(found)
 
 
 def spooled(rdd) -> None:
@@ -62,11 +66,12 @@ def main() -> None:
         SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g").config("spark.ui.enabled", "false")
     ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    print("| columns | rows | Arrow, s | df.rdd, s | times |\n|---|---|---|---|---|")
     for name, (df, columns, width) in tables(spark).items():
         made = plan(df.schema, ColumnChoice(columns, None), Slot("x", (width,)), None, floatx="float32", classes=None)
         arrow = seconds(lambda df=df, made=made: spooled(Frame(df, made).blocks))
         rows = seconds(lambda df=df: spooled(df.rdd.map(_features)))
-        print(f"{name:14} {df.count():7} rows: Arrow {arrow:5.2f} s, df.rdd {rows:5.2f} s, {rows / arrow:.1f} times")
+        print(f"| {name} | {df.count():,} | {arrow:.2f} | {rows:.2f} | {rows / arrow:.1f} |", flush=True)
     spark.stop()
 
 

@@ -184,6 +184,7 @@ MUTANTS = [
         ("slots: equally on unequal shards", "float(update.samples))", "1.0)"),
         ("slots: only the first half, m without v", "self._slots.add(update.slots, ", "self._slots.add(np.where(np.arange(update.slots.size) < update.slots.size / 2, update.slots, 0), "),
         ("statistics: variances averaged", "term[variance] += (term[mean] - self._origin[mean]) ** 2", "pass"),
+        ("statistics: through the outer momentum", "self.start.statistics if statistics is None else statistics", "self.start.statistics if statistics is None else self.start.statistics + np.float32(1.7) * (statistics - self.start.statistics)"),
         ("statistics: last worker", "self._sum = term if self._sum is None else self._sum + term", "self._sum = term"),
         ("codec: not opened", "update = opened(update, self.codec, self.start.weights.size)", "pass"),
         ("context: weight forgotten", "self._weight += weight", "pass"),

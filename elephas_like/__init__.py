@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from elephas_like.engine.shards import ShardedDataset
     from elephas_like.ensemble import train_ensemble
     from elephas_like.hyperparam import HyperParamModel, search
+    from elephas_like.ml_ensemble import EnsembleEstimator, EnsembleModel
     from elephas_like.ml_model import (
         ElephasEstimator,
         ElephasTransformer,
@@ -58,6 +59,7 @@ _HOMES = {
     "elephas_like.engine.shards": ("ShardedDataset",),
     "elephas_like.ensemble": ("train_ensemble",),
     "elephas_like.hyperparam": ("HyperParamModel", "search"),
+    "elephas_like.ml_ensemble": ("EnsembleEstimator", "EnsembleModel"),
     "elephas_like.ml_model": (
         "ElephasEstimator",
         "ElephasTransformer",
@@ -86,6 +88,8 @@ __all__ = [
     "ElephasError",
     "ElephasEstimator",
     "ElephasTransformer",
+    "EnsembleEstimator",
+    "EnsembleModel",
     "Frequency",
     "HyperParamModel",
     "MedianRule",

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import keras
 from pyspark import RDD
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks, strategies
 from elephas_like.core.strategies import Strategy
-from elephas_like.engine.shards import shuffled
+from elephas_like.engine.shards import partitioned, shuffled
 from elephas_like.ensemble import train_ensemble
 from elephas_like.spark_model import SparkModel, shard
 
@@ -89,7 +89,14 @@ class Trainer:
         Args:
             dataframe: a DataFrame with the columns, or an RDD of (x, y) rows.
             shuffle: whether rows are mixed across workers once, before training.
+
+        Raises:
+            TypeError: data of another kind.
         """
+        if not isinstance(dataframe, RDD | DataFrame):
+            raise TypeError(
+                f"trainers take a DataFrame or an RDD of (x, y) rows; got {type(dataframe).__name__}. SparkModel takes arrays."
+            )
         started = time.perf_counter()
         try:
             return self._train(dataframe, shuffle)
@@ -116,7 +123,9 @@ class Trainer:
         if not isinstance(data, RDD):
             options |= {"features_col": self.features_col, "label_col": self.label_col}
         elif shuffle:
-            with shard(data, spark_model.num_workers or data.getNumPartitions(), shuffle=True) as rows:
+            with shard(
+                data, spark_model.num_workers or data.getNumPartitions(), shuffle=True, seed=self.seed or 0
+            ) as rows:
                 self.history.append(spark_model.fit(rows, **options).history)
             return spark_model.master_network
         self.history.append(spark_model.fit(_mixed(data, self.seed) if shuffle else data, **options).history)
@@ -161,21 +170,23 @@ class EnsembleTrainer(Trainer):
     num_ensembles: int = 2
 
     def _train(self, data: Any, shuffle: bool) -> list[keras.Model]:
-        if not isinstance(data, RDD):
-            raise TypeError(
-                f"EnsembleTrainer takes an RDD of (x, y) rows; got {type(data).__name__}. For a DataFrame pass "
-                "df.rdd.map(lambda row: (features, label)), or use EnsembleEstimator."
-            )
-        rows = shuffled(data, self.num_ensembles, self.seed or 0) if shuffle else data
+        count = self.num_ensembles
+        frame = not isinstance(data, RDD)
+        if isinstance(data, RDD):
+            rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
+        else:
+            rows = (_mixed(data, self.seed) if shuffle else data).repartition(count)
         ensemble = train_ensemble(
             self._compiled(),
             rows,
-            self.num_ensembles,
+            count,
             bagging="partition",
             seed=self.seed,
             epochs=self.num_epoch,
             batch_size=self.batch_size,
             verbose=0,
+            features_col=self.features_col if frame else None,
+            label_col=self.label_col if frame else None,
         )
         self.history.extend(ensemble.histories)
         return list(ensemble.models)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import tempfile
@@ -9,31 +10,35 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 import keras
 import numpy as np
 from pyspark import RDD, Broadcast, SparkContext
-from tqdm.auto import tqdm
 
 from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.core.voting import Selection, member_seeds
 from elephas_like.engine.capacity import slots, task_cpus
+from elephas_like.engine.frames import Choice
 from elephas_like.engine.parallel import Calls, PartitionJobs
 from elephas_like.engine.replicas import Replica, replicated, replicated_rdd, rows_dataset
-from elephas_like.engine.shards import SpoolOptions, dealt, new_dataset, partitioned, references, sweep
+from elephas_like.engine.shards import SpoolOptions, dealt, new_dataset, references, sweep
 from elephas_like.engine.spool import remove, spool
 from elephas_like.engine.versions import versions
+from elephas_like.engine.waits import destroy
 from elephas_like.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, uniform_soup
-from elephas_like.sources import Source
+from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import SparkModel, active_context, check_model, shard
+from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
-from elephas_like.trainer.copies import reinitialized, seeded
+from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
+from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
@@ -52,13 +57,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 Outcome = tuple[int, MemberResult | BaseException]
-Bagging = bool | Literal["partition"]
-
-
-class _Bar(tqdm):
-    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a call."""
-
-    monitor_interval = 0
 
 
 def train_ensemble(
@@ -81,6 +79,12 @@ def train_ensemble(
     engine: str = "auto",
     custom_objects: Mapping[str, object] | None = None,
     verbose: int | str = "auto",
+    weights: Sequence[float] | None = None,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
 ) -> VotingModel:
     """Trains the members of an ensemble in parallel, each with weights and rows of its own, and returns them as one.
 
@@ -91,7 +95,7 @@ def train_ensemble(
     Args:
         build_or_model: a function that returns a compiled model, or a compiled model, which is left as it is.
         data: `(x, y)` or `(x, y, sample_weight)` arrays, an array alone for models without targets, an RDD of rows as for
-            `SparkModel.fit`, or a ShardedDataset. Rows are shipped once per executor, not per member.
+            `SparkModel.fit`, a DataFrame, or a ShardedDataset. Rows are shipped once per executor, not per member.
         num_members: members.
         bagging: which rows a member sees: True, as many as there are, drawn with replacement (Breiman 1996); False, all of
             them; "partition", those of one partition, as dist-keras' EnsembleTrainer does.
@@ -101,7 +105,8 @@ def train_ensemble(
         epochs, batch_size, class_weight, shuffle: as for `SparkModel.fit`.
         voting: of the VotingModel: "hard", "soft", "mean", or "auto": "soft" for a crossentropy, "mean" for regression.
         validation_split: share of the rows that no member trains on, the same ones for all of them, and that is scored.
-        validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, scored by each member after each epoch.
+        validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or with a DataFrame as data one with
+            its columns; all of it is scored by each member after each epoch.
         callbacks: Keras callbacks; each member has copies of its own, called where it is trained: on the executor, or with
             several workers on the driver.
         max_failures: members that may fail; the ensemble is the others, and `failures` says which and why.
@@ -109,6 +114,8 @@ def train_ensemble(
             the other); with several workers per member any engine of SparkModel.
         custom_objects: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a bar of the members, 2 a line per member.
+        weights: of the VotingModel, one number per member; those of members that failed are left out.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
 
     Returns:
         A VotingModel with the members in order, and in `histories` each one's loss and metrics by epoch.
@@ -120,7 +127,7 @@ def train_ensemble(
     count = checks.positive_int("num_members", num_members)
     workers = checks.positive_int("workers_per_member", workers_per_member)
     allowed = checks.positive_int("max_failures", max_failures, least=0)
-    rows_of_member = _bagging(bagging)
+    rows_of_member = checks.bagging("bagging", bagging)
     kind = checks.choice("engine", engine, EngineName)
     if workers == 1 and kind in (EngineName.SERVER, EngineName.JOBS):
         raise ValueError(f"engine={kind.value!r} is for workers_per_member > 1; members of one worker take 'auto'.")
@@ -132,17 +139,30 @@ def train_ensemble(
     shown = checks.verbosity(verbose)
     epochs, rows = checks.positive_int("epochs", epochs), checks.positive_int("batch_size", batch_size)
     drawn = int(np.random.randint(2**31 - 1)) if seed is None else checks.positive_int("seed", seed, least=0)
-    source = _source(data)
-    held = None if validation_data is None else Source.validation(validation_data)
-    if held is not None and held.columns is None:
-        raise TypeError("validation_data must be arrays: every member scores all of it.")
-    if rows_of_member == "partition" and source.dataset is not None and source.dataset.num_workers != count:
-        raise ValueError(f"the data is sharded for {source.dataset.num_workers} members, and num_members is {count}.")
-    context = None if kind is EngineName.IN_PROCESS else source.context or active_context(kind)
+    columns = column_choice(
+        data,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+    )
+    source = None if columns is not None else _source(data)
     seeds = member_seeds(drawn, count)
-    models = [_built(build_or_model, each) for each in seeds]
-    ensemble = VotingModel(models, voting_of(models[0]) if voting == "auto" else voting, custom_objects=custom_objects)
-    source = source.with_target(models[0])
+    with in_turn:
+        models = [_built(build_or_model, each) for each in seeds]
+    ensemble = VotingModel(
+        models, voting_of(models[0]) if voting == "auto" else voting, weights, custom_objects=custom_objects
+    )
+    if columns is not None:  # how columns are read follows from the models
+        source = Source.of_frame(data, columns, models[0])
+    assert source is not None
+    held = None if validation_data is None else Source.validation(validation_data, columns, models[0])
+    if rows_of_member == "partition":
+        _check_partitions(source, count)
+    context = None if kind is EngineName.IN_PROCESS else source.context or active_context(kind)
+    source = source.for_model(models[0])
+    held = None if held is None else held.for_model(models[0])
     for model in models:
         source.build(model)
     configs = [
@@ -167,7 +187,15 @@ def train_ensemble(
         outcomes = _in_process(task) if context is None else _on_spark(task, context)
     results, failures = _taken(outcomes, models, allowed, shown)
     kept = sorted(results)
-    trained = VotingModel([models[number] for number in kept], ensemble.voting.value, custom_objects=custom_objects)
+    shares = [ensemble.weights[number] for number in kept]
+    if not any(shares):
+        log.warning("all members with a weight above 0 failed; the others are weighted equally")
+    trained = VotingModel(
+        [models[number] for number in kept],
+        ensemble.voting.value,
+        shares if any(shares) else None,
+        custom_objects=custom_objects,
+    )
     trained.histories = [results[number].history for number in kept]
     trained.failures = sorted(failures.items())
     return trained
@@ -186,7 +214,7 @@ def _taken(
     first: BaseException | None = None
     with (
         closing(outcomes),  # type: ignore[type-var]  # generators can be closed: what still runs is cancelled
-        _Bar(total=len(models), unit=" members", disable=verbose != 1) as bar,
+        Bar(total=len(models), unit=" members", disable=verbose != 1) as bar,
     ):
         for number, outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -202,7 +230,7 @@ def _taken(
             bar.update()
             if verbose == 2:
                 last = " - ".join(f"{k}: {v[-1]:.4f}" for k, v in outcome.history.items() if np.ndim(v[-1]) == 0)
-                _Bar.write(f"Member {number + 1}/{len(models)} - {outcome.seconds:.1f}s - {last}")
+                Bar.write(f"Member {number + 1}/{len(models)} - {outcome.seconds:.1f}s - {last}")
     if not results:
         assert first is not None
         raise first
@@ -261,7 +289,7 @@ def _in_process(tasks: _Tasks) -> Iterator[Outcome]:
             ]
 
         shards = written(tasks.source, "training", tasks.count if tasks.by_partition else 1)
-        held = written(tasks.held.with_target(tasks.models[0]), "validation", 1)[0] if tasks.held is not None else None
+        held = written(tasks.held, "validation", 1)[0] if tasks.held is not None else None
         for fit, key in zip(tasks.fits(None), keys, strict=True):
             try:
                 yield fit.member, fit_member(fit, specs[key], shards[fit.member if tasks.by_partition else 0], held)
@@ -281,10 +309,9 @@ def _on_spark(tasks: _Tasks, context: SparkContext) -> Iterator[Outcome]:
         shipped = {key: stack.enter_context(_broadcast(context, spec)) for key, spec in specs.items()}
         held: Replica | None = None
         if tasks.held is not None:
-            assert tasks.held.columns is not None
-            held_options = tasks.options(len(tasks.held.columns) > 1)
-            datasets.append(held_options.dataset)
-            held = stack.enter_context(replicated(context, dealt(tasks.held.columns, 1), held_options))
+            held_options = tasks.options(tasks.held.has_target)
+            datasets += [held_options.dataset, rows_dataset(held_options)]
+            held = stack.enter_context(_replica(tasks.held, context, held_options, at_once, group))
         rows: Replica | None = None
         if tasks.by_partition:
             base = _references(tasks, context, options)
@@ -328,8 +355,6 @@ def _references(tasks: _Tasks, context: SparkContext, options: SpoolOptions) -> 
     """One shard per member, written by the task that trains it."""
     if tasks.source.dataset is not None:
         return tasks.source.dataset.references(replace(options, dataset=tasks.source.dataset.dataset))
-    if tasks.source.rdd is not None:
-        return references(partitioned(tasks.source.rdd, tasks.count), options)
     return references(tasks.source.data(tasks.count).distributed(context), options)
 
 
@@ -360,7 +385,7 @@ def _broadcast(context: SparkContext, value: Any) -> Iterator[Broadcast[Any]]:
     try:
         yield shipped
     finally:
-        shipped.destroy()
+        destroy(context, shipped)
 
 
 def _by_several_workers(
@@ -379,15 +404,14 @@ def _by_several_workers(
     at_once = 1 if context is None or engine is EngineName.JOBS else max(1, slots(context) // workers)
     stopping = threading.Event()
     pickled = pickle_by_value(list(callbacks)) if callbacks else b""
-    validation = None if held is None else held.columns
-    given: tuple[Any, ...] = (source.dataset or source.rdd,)
+    validation = None if held is None else held.columns or held.data(workers).rdd
+    given: tuple[Any, ...] = source.columns or (source.dataset,)
     with ExitStack() as stack:
-        if source.columns is not None:
-            given = source.columns
-        if context is not None and source.dataset is None:
-            columns = source.columns
-            whole = source.rdd if columns is None else _dealt_rdd(context, columns, workers)
-            given = (stack.enter_context(shard(whole, workers)),)
+        if source.dataset is None and (context is not None or source.rdd is not None):
+            rows = source.data(workers)
+            given = (rows.rdd,)
+            if context is not None:
+                given = (stack.enter_context(shard(rows.distributed(context), workers)),)
 
         def fit(number: int) -> MemberResult:
             config = configs[number]
@@ -425,11 +449,6 @@ def _by_several_workers(
         yield from running.results()
 
 
-def _dealt_rdd(context: SparkContext, columns: tuple[object, ...], workers: int) -> RDD:
-    """Arrays dealt to workers, a block per partition."""
-    return context.parallelize(dealt(columns, workers), workers)
-
-
 class _MemberModel(SparkModel):
     """A SparkModel whose rows are drawn as a member's config says."""
 
@@ -463,20 +482,33 @@ class _StopWhen(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+def _check_partitions(source: Source, members: int) -> None:
+    """Nothing, if there is a partition for each member; where there are more, neighbours are put together.
+
+    Raises:
+        ValueError: there are fewer, or shards for another number of members.
+    """
+    if source.dataset is not None and source.dataset.num_workers != members:
+        raise ValueError(f"the data is sharded for {source.dataset.num_workers} members, and num_members is {members}.")
+    found = members if source.rdd is None else source.rdd.getNumPartitions()
+    if found < members:
+        raise ValueError(
+            f"bagging='partition' gives each member a partition of its own: num_members is {members}, and the data has "
+            f"{found}. Call repartition({members}) on it first, or take fewer members, or bagging=True."
+        )
+
+
+def __getattr__(name: str) -> object:
+    """The Spark ML stages, whose module stands above this one: it is imported when they are asked for."""
+    if name in ("EnsembleEstimator", "EnsembleModel"):
+        return getattr(importlib.import_module("elephas_like.ml_ensemble"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _source(data: Any) -> Source:
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return Source.of(data[0], data[1], data[2] if len(data) == 3 else None)
     return Source.of(data, None, None)
-
-
-def _bagging(value: object) -> Bagging:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if value == "partition":
-        return "partition"
-    raise ValueError(
-        f"bagging must be True (rows drawn with replacement), False (all rows) or 'partition'; got {value!r}."
-    )
 
 
 def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) -> keras.Model:

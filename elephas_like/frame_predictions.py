@@ -13,7 +13,7 @@ from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 from elephas_like.engine.frames import ColumnChoice, Field, with_predictions
 from elephas_like.sources import frame_plan
-from elephas_like.trainer.inference import Predictor, Scorer
+from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import outputs
 
@@ -27,14 +27,14 @@ def appended(
     batch_size: int,
     task: Task = Task.VALUES,
     names: tuple[str, str | None, str | None] = ("prediction", None, None),
-    predictor: Predictor | None = None,
+    predictor: Predictor | EnsemblePredictor | None = None,
 ) -> DataFrame:
     """The DataFrame with columns of predictions after its own.
 
     Args:
         names: of prediction, probability and rawPrediction; None leaves a column out. Models with several outputs get one
             prediction column each: "prediction_" and the output's name.
-        predictor: of the model, where there is one already.
+        predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
     """
     plan = frame_plan(df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model)
     if predictor is None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,25 @@ from elephas_like.core.objective import Objective, maximizes
 from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import Evaluate, TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
+from elephas_like.core.voting import Voting, normalized
 from elephas_like.engine.capacity import task_cpus
+from elephas_like.engine.frames import Choice, ColumnChoice
 from elephas_like.engine.shards import dealt, new_dataset, rows_of_partitions
 from elephas_like.engine.spool import remove_dataset, spool
 from elephas_like.sampling import Sampler, Space
 from elephas_like.search_log import SearchLog, Shelf
 from elephas_like.search_result import SearchResult
 from elephas_like.searching import Limits, Search, Watch, count_parallel, opened, wide
-from elephas_like.sources import Source
+from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import active_context, shard
 from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.trainer.request import as_tuple, validation_share
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import pickle_by_value
 from elephas_like.trainer.state import build as build_model
-from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore, seeded
+from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore
 from elephas_like.wide_trial import WideTrial
 
 __all__ = ["HyperParamModel", "MedianRule", "SearchResult", "search"]
@@ -48,6 +51,7 @@ log = logging.getLogger(__name__)
 
 SLOTS_WAIT = 30.0
 _PROBES = 3
+_PROBES_NEEDED = 20
 
 
 def search(
@@ -74,6 +78,11 @@ def search(
     keep_models: int = 10,
     trial_workers: int | None = None,
     verbose: int | str = "auto",
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
 ) -> SearchResult:
     """Tries points of a space on Spark's slots, one trial a slot, and returns the trials and the best models.
 
@@ -84,8 +93,8 @@ def search(
         build: makes a compiled Keras model from one point of the space. It travels to the executors by value.
         space: hyperopt's (`{"rate": hp.loguniform("rate", -9, -2)}`), or a plain dict of `("loguniform", -9, -2)`-like
             tuples, lists of options, nested dicts and constants; both may be mixed.
-        data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or a ShardedDataset. Unless `trial_workers`
-            is given it goes through the driver, once, and to each executor's disk, once.
+        data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, a DataFrame, or a ShardedDataset. Unless
+            `trial_workers` is given it goes through the driver, once, and to each executor's disk, once.
         max_evals: trials.
         algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`. It knows every trial that has ended.
         objective: a metric of the logs, such as "val_accuracy".
@@ -94,11 +103,12 @@ def search(
         epochs: of every trial, at most.
         batch_size: rows a batch, or a function that takes it from the parameters.
         validation_split: share of the rows, drawn at random by seed, that all trials are scored on.
-        validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, or an RDD of such rows.
+        validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or with a DataFrame as data one with
+            its columns.
         pruning: "median" stops trials that are worse than the median (`MedianRule`); a function of (losses so far, losses of
-            the trials that are over), all lower-is-better, that says whether to stop; None lets all trials finish.
+            the other trials), all lower-is-better, that says whether to stop; None lets all trials finish.
         seed: of points, initial weights, shuffling and validation rows. With one, a random search repeats exactly, and
-            any search does with parallelism=1; pruning depends on which trials ended before.
+            any search does with parallelism=1; which trials are pruned depends on how far the others have come by then.
         checkpoint_dir: a directory of the driver's for the trials (JSON lines) and the best models (`.keras`).
         resume: "never", or "auto": go on with the search that is in `checkpoint_dir`, if there is one.
         timeout: seconds after which no trial begins; those that run end with their epoch.
@@ -107,6 +117,8 @@ def search(
         keep_models: the number of trained models that are kept, for `best_models` and `best_ensemble`.
         trial_workers: trains each trial with a SparkModel on so many workers; as many trials run at a time as fit in the slots.
         verbose: 0 silent, 1 or "auto" a progress bar, 2 a line per trial.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`. They
+            are read as a first model's inputs and outputs want them, so models of all points must take the same rows.
 
     Raises:
         ValueError, TypeError: arguments that make no sense, before anything runs; an objective that is not among the
@@ -131,15 +143,25 @@ def search(
     shown = checks.verbosity(verbose)
     log_of_search, seed = _log(checkpoint_dir, resume, seed)
     sampler = Sampler(points, algo, seed)
-    source = _source(data)
-    held = None if validation_data is None else Source.validation(validation_data)
+    columns = column_choice(
+        data,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+    )
+    model = None if columns is None else _probed(build, points, seed, needed=True)  # which says how columns are read
+    source = _source(data, columns, model)
+    held = None if validation_data is None else Source.validation(validation_data, columns, model)
     context = source.context or (None if held is None else held.context) or active_context(EngineName.AUTO)
     parallel = count_parallel(context, asked, workers or 1, SLOTS_WAIT)
+    model = model or _probed(build, points, seed, needed=False)
+    source, held = _read_by(model, source), None if held is None else _read_by(model, held)
     with _Data(source, held, spooled=workers is None) as rows:
-        model = _probed(build, points, seed)
-        rows.open(model)
-        if model is not None and rows.sample is not None and not own_callbacks:  # callbacks may add to the logs
-            _check_objective(goal, model, rows.sample, seed)
+        rows.open()
+        if model is not None and not _may_add_logs(callbacks):
+            _check_objective(goal, model, rows.sample, source, seed)
         identity = {
             "space": points.described(),
             "algo": algo if isinstance(algo, str) else f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}",
@@ -172,6 +194,8 @@ def search(
                 )
             else:
                 distributed = stack.enter_context(rows.sharded(context, workers))
+                if held is not None and held.frame is not None:  # its columns were chosen here
+                    validation_data = held.data(workers).rdd
                 slots = wide(
                     WideTrial(build, workers, distributed, goal, epochs, seed, split, validation_data, own_callbacks),
                     watch,
@@ -210,8 +234,8 @@ class _Data:
         for dataset in (self.name, f"{self.name}-val"):
             remove_dataset(dataset)
 
-    def open(self, model: keras.Model | None) -> None:
-        """Writes the rows down. `model` says whether they have a target."""
+    def open(self) -> None:
+        """Writes the rows down."""
         if not self._spooled:
             if self._source.columns is not None:
                 self.sample = self._source.sample(keras.config.floatx())
@@ -220,14 +244,13 @@ class _Data:
         if self._held is not None:
             sources.append((f"{self.name}-val", self._held))
         for dataset, source in sources:
-            given = source if model is None and source.columns is None else source.with_target(model)
             self.shards.append(
                 spool(
-                    _rows(given),
+                    _rows(source),
                     dataset=dataset,
                     worker=0,
                     floatx=keras.config.floatx(),
-                    expect_target=given.has_target,
+                    expect_target=source.has_target,
                     place="the data, shard",
                 )
             )
@@ -244,8 +267,7 @@ class _Data:
         elif context is None:
             raise ValueError("trial_workers needs Spark: start a SparkSession first.")
         else:
-            rows = source.rdd if source.rdd is not None else source.data(workers).distributed(context)
-            with shard(rows, workers) as dataset:
+            with shard(source.data(workers).distributed(context), workers) as dataset:
                 yield dataset
 
 
@@ -258,7 +280,9 @@ def _rows(source: Source) -> Iterator[object]:
         yield from rows
 
 
-def _source(data: Any) -> Source:
+def _source(data: Any, columns: ColumnChoice | None, model: keras.Model | None) -> Source:
+    if columns is not None:
+        return Source.of_frame(data, columns, model)
     if isinstance(data, tuple | list):
         if not 1 <= len(data) <= 3:
             raise ValueError(f"data must be (x, y) or (x, y, sample_weight); got {len(data)} parts.")
@@ -267,9 +291,17 @@ def _source(data: Any) -> Source:
     source = Source.of(data, None, None)
     if source.columns is not None:
         raise TypeError(
-            f"data must be (x, y) arrays, an RDD of (x, y) rows or a ShardedDataset; got {type(data).__name__}."
+            "data must be (x, y) arrays, an RDD of (x, y) rows, a DataFrame or a ShardedDataset; got "
+            f"{type(data).__name__}."
         )
     return source
+
+
+def _read_by(model: keras.Model | None, source: Source) -> Source:
+    """The source as a first model reads it; where none could be built, arrays say whether they have a target."""
+    if model is not None:
+        return source.for_model(model)
+    return source if source.columns is None else replace(source, has_target=len(source.columns) > 1)
 
 
 def _limits(max_evals: object, timeout: object, max_failures: object) -> Limits:
@@ -341,39 +373,62 @@ def _begun(
     return Shelf(keep, found.models), earlier
 
 
-def _probed(build: Callable[[Any], keras.Model], space: Space, seed: int) -> keras.Model | None:
+def _probed(build: Callable[[Any], keras.Model], space: Space, seed: int, *, needed: bool) -> keras.Model | None:
     """A model of a point of the space, if one can be built here: what is wrong with all of them is said before Spark works.
 
     Raises:
-        TypeError, ValueError: `build` returns something else than a compiled model.
+        TypeError, ValueError: `build` returns something else than a compiled model; or no model could be built, and one is
+            needed to read the columns of a DataFrame.
     """
-    for attempt in range(_PROBES):
+    failure: Exception | None = None
+    for attempt in range(_PROBES_NEEDED if needed else _PROBES):
         params = space.at(_point(space, np.random.default_rng([seed, attempt])))
         with seeded(seed, attempt):
             try:
                 made = build(params)
             except Exception as error:  # a trial that fails is a trial's affair
                 log.info("a first model with %s could not be built: %s", params, error)
+                failure = error
                 continue
             return checked(made)
+    if needed:
+        raise ValueError(
+            f"the columns of a DataFrame are read as a model's inputs want them, and build(params) failed at all of "
+            f"{_PROBES_NEEDED} points that were tried, at last with {type(failure).__name__}: {failure}"
+        ) from failure
     return None
 
 
-def _check_objective(goal: Objective, model: keras.Model, sample: tuple[object, ...], seed: int) -> None:
+def _may_add_logs(callbacks: Any) -> bool:
+    """Whether logs may hold more than metrics: Keras' own callbacks add the learning rate at most, but for lambdas."""
+    return any(
+        isinstance(one, keras.callbacks.LambdaCallback) or not type(one).__module__.startswith("keras.")
+        for one in as_tuple(callbacks)
+    )
+
+
+def _check_objective(
+    goal: Objective, model: keras.Model, sample: tuple[object, ...] | None, source: Source, seed: int
+) -> None:
     """Nothing, if the objective is among the metrics of a first model.
+
+    Args:
+        sample: a batch of one row; None where the rows were never here, and one is read if the name calls for it.
 
     Raises:
         ValueError: it is not; the message lists them.
     """
+    if goal.name in ("loss", "val_loss"):
+        return
     try:
         with seeded(seed, 0):
-            build_model(model, sample)
+            build_model(model, source.sample(keras.config.floatx()) if sample is None else sample)
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
     names = list(model.get_metrics_result())
     known = [*names, *(f"val_{name}" for name in names)]
-    if goal.name not in known:
+    if goal.name not in [*known, "learning_rate"]:
         raise ValueError(
             f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.near(goal.name, known)}"
         )
@@ -414,7 +469,8 @@ class HyperParamModel:
 
     `model` is a function with `{{uniform(0, 1)}}` templates in its source, which takes what `data()` returns, trains a model
     and returns `{"loss": -accuracy, "status": STATUS_OK, "model": model}`. With `space=` it is a plain function instead,
-    whose first argument is the parameters. `data` is called once in each Python process that trains.
+    whose first argument is the parameters. `data` is called once in each Python process that trains, where there are no
+    DataFrames: those go to `search`.
 
     Args:
         sc: the SparkContext; None runs trials one by one in this process.
@@ -515,7 +571,13 @@ class HyperParamModel:
         *,
         space: Any = None,
     ) -> Any:
-        """A VotingModel of the best models."""
+        """A VotingModel of the best models.
+
+        Raises:
+            ValueError: as `best_models` and VotingModel, before anything runs.
+        """
+        checks.choice("voting", voting, Voting)
+        normalized(weights, checks.positive_int("nb_ensemble_models", nb_ensemble_models))
         models = self.best_models(nb_ensemble_models, model, data, max_evals, space=space)
         return importlib.import_module("elephas_like.ensemble").VotingModel(models, voting=voting, weights=weights)
 

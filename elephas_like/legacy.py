@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from elephas_like.core.types import Array, Mode
 from elephas_like.core.weight_lists import Weights
-from elephas_like.exchange.parameters import BaseParameterClient
+from elephas_like.exchange.framing import split_address
+from elephas_like.exchange.parameters import BaseParameterClient, HttpClient
 from elephas_like.parameter_server import BaseParameterServer, ClientServerFactory
 from elephas_like.trainer import partition
 from elephas_like.trainer.serialization import model_to_dict
@@ -161,6 +162,29 @@ class SparkHFModel:
             "model of the package keras-hub (keras_hub.models.BertTextClassifier, for example) with SparkModel; "
             "tokenize in its preprocessor or in a Spark column."
         )
+
+
+def get_server_weights(master_url: str = "localhost:5000") -> Weights:
+    """The weights of the HttpServer at "host:port", by the name of Elephas 0.3.
+
+    Raises:
+        RefusedError: without the server's token in the environment (401). ConnectionLostError: nobody is there.
+    """
+    return _client_of(master_url).get_parameters()
+
+
+def put_deltas_to_server(delta: Sequence[Array], master_url: str = "localhost:5000") -> bytes:
+    """Has the HttpServer at "host:port" subtract `delta` from its weights, by the name of Elephas 0.3.
+
+    Raises:
+        RefusedError: without the server's token in the environment (401), or a delta that does not fit (400, 413).
+    """
+    return _client_of(master_url).update_parameters(delta)
+
+
+def _client_of(master_url: str) -> HttpClient:
+    host, port = split_address(master_url)
+    return HttpClient(port, host=host)
 
 
 def save_and_zip_model(model: Any, temp_dir: str) -> str:

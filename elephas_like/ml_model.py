@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,35 +10,81 @@ from typing import Any
 import keras
 import numpy as np
 from pyspark.ml import Estimator, Model
-from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NumericType
 
-from elephas_like.core import checks
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.engine.frames import ColumnChoice
-from elephas_like.engine.params import COLUMNS, FITTING, stage_params
+from elephas_like.engine.params import (
+    COLUMNS,
+    FITTING,
+    HasBatchSize,
+    HasCategoricalLabels,
+    HasCustomObjects,
+    HasEpochs,
+    HasFrequency,
+    HasInferenceBatchSize,
+    HasKerasModelConfig,
+    HasKerasOptimizerConfig,
+    HasLoss,
+    HasMetrics,
+    HasMode,
+    HasNumberOfClasses,
+    HasNumberOfWorkers,
+    HasPredictClasses,
+    HasValidationSplit,
+    HasVerbosity,
+    stage_params,
+)
 from elephas_like.engine.udf import sql_function
 from elephas_like.frame_predictions import appended, fields
-from elephas_like.ml_saving import StageReader, StageWriter, read_h5, write_h5
+from elephas_like.ml_saving import read_h5, write_h5
+from elephas_like.ml_stages import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
-from elephas_like.trainer.recipe import compile_as, copy_of, from_json
+from elephas_like.trainer.recipe import from_json
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import inputs, one_hot_classes, task
+
+# Elephas' module of this name had the mixins too.
+__all__ = [
+    "ElephasEstimator",
+    "ElephasTransformer",
+    "HasBatchSize",
+    "HasCategoricalLabels",
+    "HasCustomObjects",
+    "HasEpochs",
+    "HasFrequency",
+    "HasInferenceBatchSize",
+    "HasKerasModelConfig",
+    "HasKerasOptimizerConfig",
+    "HasLoss",
+    "HasMetrics",
+    "HasMode",
+    "HasNumberOfClasses",
+    "HasNumberOfWorkers",
+    "HasPredictClasses",
+    "HasValidationSplit",
+    "HasVerbosity",
+    "load_ml_estimator",
+    "load_ml_transformer",
+    "register_keras_udf",
+]
 
 _INFERENCE_ROWS = 1024
 _OPTIONS = [
     "mode",
     "frequency",
     "strategy",
+    "codec",
     "engine",
     "parameter_server_mode",
     "host",
     "port",
     "optimizer_state",
     "on_nan",
+    "max_staleness",
     "seed",
     "join_timeout",
     "round_timeout",
@@ -54,12 +99,8 @@ _TransformerParams: Any = stage_params(
 )
 
 
-class _Stage(MLReadable, MLWritable):
-    """What estimator and transformer share: setters, saving, loading."""
-
-    def set_params(self, **params: Any) -> Any:
-        """Sets Params by name, in either style."""
-        return self._set(**params)
+class _ElephasStage(Stage):
+    """What Elephas' stages have besides: setters that are deprecated there, and HDF5."""
 
     def setFeaturesCol(self, value: Any) -> Any:
         """Deprecated: give features_col to the constructor."""
@@ -73,27 +114,30 @@ class _Stage(MLReadable, MLWritable):
         """Deprecated: give output_col to the constructor."""
         return self._deprecated("setOutputCol", "output_col", value)
 
-    def write(self) -> StageWriter:
-        """The writer, for `write().overwrite().save(path)`."""
-        return StageWriter(self)
+    def save(
+        self, path: str | os.PathLike[str] | None = None, *, file_name: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Saves the stage in a new directory; or as Elephas' HDF5 file, replacing it, if the name ends in .h5.
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves the stage in a new directory, on any filesystem that Spark reaches; or as Elephas' HDF5 if it ends in .h5."""
-        name = os.fspath(path)
+        Args:
+            path: a path, or a URL of any filesystem that Spark reaches. `file_name=` means the same, as in Elephas.
+        """
+        given = path if path is not None else file_name
+        if given is None or None not in (path, file_name):
+            raise TypeError("give the place once, as path or as file_name.")
+        name = os.fspath(given)
         if name.endswith(".h5"):
             write_h5(self, name)
         else:
             self.write().save(name)
 
     @classmethod
-    def read(cls, custom_objects: Mapping[str, object] | None = None) -> StageReader:
-        """The reader, for `read().load(path)`."""
-        return StageReader(cls, custom_objects)
-
-    @classmethod
-    def load(cls, path: str, custom_objects: Mapping[str, object] | None = None) -> Any:
+    def load(cls, path: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None) -> Any:
         """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
-        return cls.read(custom_objects).load(path)
+        name = os.fspath(path)
+        if name.endswith(".h5") or os.path.isfile(name):  # Elephas asked for no suffix
+            return read_h5(cls, name, custom_objects)
+        return cls.read(custom_objects).load(name)
 
     def _deprecated(self, setter: str, name: str, value: Any) -> Any:
         warnings.warn(
@@ -108,7 +152,7 @@ class _Stage(MLReadable, MLWritable):
         return ColumnChoice(given("featuresCol"), None, None, given("columnShapes") or {}, given("columnDtypes") or {})
 
 
-class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
+class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimator):
     """Trains a Keras model on the rows of a DataFrame; `fit` returns an ElephasTransformer.
 
     Args:
@@ -133,29 +177,12 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         **params: Any,
     ) -> None:
         super().__init__()
-        if model is not None and not isinstance(model, keras.Model):
-            raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+        check_one_model(model, params)
         self._model = model
         self.callbacks = callbacks
         self.worker_callbacks = worker_callbacks
         self.validation_data = validation_data
         self._set(**params)
-
-    def get_model(self) -> keras.Model:
-        """The model that a fit would begin with, a new one each time."""
-        custom = self.given("custom_objects")
-        if self._model is not None:
-            model = copy_of(self._model, custom)
-        elif self.isDefined("keras_model_config"):
-            model = from_json(self.given("keras_model_config"), custom, compiled=not self.isSet("loss"))
-        else:
-            raise ValueError("no model: give one, ElephasEstimator(model, ...), or keras_model_config and loss.")
-        parts = {"loss": self.given("loss"), "optimizer": self.given("optimizer_config")}
-        if self.isSet("metrics") or (self._model is None and self.isSet("loss")):
-            parts["metrics"] = self.given("metrics")
-        if any(value is not None for value in parts.values()):
-            compile_as(model, **parts, custom_objects=custom)
-        return model
 
     def get_config(self) -> dict[str, Any]:
         """Elephas' names with what they are set to."""
@@ -167,41 +194,21 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
             "custom_objects": self.given("custom_objects"),
         }
 
-    def copy(self, extra: Mapping[Any, Any] | None = None) -> ElephasEstimator:
-        """A copy with other values; callbacks are copied too, since fits with param maps may run at the same time."""
-        copied = super().copy(extra)
-        for name in ("callbacks", "worker_callbacks"):
-            given = getattr(self, name)
-            if given is not None:
-                one = not isinstance(given, Sequence)
-                setattr(copied, name, copy.copy(given) if one else [copy.copy(callback) for callback in given])
-        return copied
-
-    def kept_model(self) -> keras.Model | None:
-        """The model to save."""
-        return self._model
-
-    def kept_history(self) -> list[dict[str, list[float]]]:
-        """The history to save: an estimator has none."""
-        return []
-
-    def kept_architecture(self) -> str | None:
-        """The model's architecture in JSON."""
-        return self._model.to_json() if self._model is not None else self.given("keras_model_config")
-
     @classmethod
     def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
         """The estimator of what was saved."""
-        return cls(model, **params)
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        estimator: ElephasEstimator = cls(model, **params)._set(**architecture)
+        return estimator
 
     def _fit(self, dataset: DataFrame) -> ElephasTransformer:
+        check_frame(dataset)
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
-        rows, held = self._split(dataset)
+        rows, held, split = self.split(dataset)
         options = {name: self.given(name) for name in _OPTIONS}
         spark_model = SparkModel(model, **options)
-        split = 0.0 if held is not None and not self.isSet("validation_split") else self.given("validation_split")
         arguments = {name: self.given(name) for name in _FIT}
         if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
             arguments["batch_size"] = None
@@ -223,24 +230,6 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
         fitted = ElephasTransformer(model, history=spark_model.training_histories)
         return self._copyValues(fitted)._resetUid(self.uid)
 
-    def _split(self, dataset: DataFrame) -> tuple[DataFrame, Any]:
-        """Rows to train on, and those to score: by the validation column, or what was given."""
-        name = self.given("validationCol")
-        if name is None:
-            return dataset, self.validation_data
-        if self.validation_data is not None:
-            raise ValueError("give validation_col or validation_data, not both.")
-        if name not in dataset.columns:
-            raise ValueError(
-                f"validation_col={name!r} is none of {dataset.columns}.{checks.near(name, dataset.columns)}"
-            )
-        if dataset.schema[name].dataType.simpleString() != "boolean":
-            raise TypeError(
-                f"validation_col={name!r} must be boolean; it is {dataset.schema[name].dataType.simpleString()}."
-            )
-        held = functions.coalesce(functions.col(f"`{name}`"), functions.lit(False))
-        return dataset.filter(~held), dataset.filter(held)
-
     def _check_labels(self, dataset: DataFrame, model: keras.Model) -> None:
         """Elephas' nb_classes and categorical, against what the model says."""
         classes, asked = one_hot_classes(model), self.given("nb_classes")
@@ -255,7 +244,7 @@ class ElephasEstimator(_Stage, _EstimatorParams, Estimator):
             )
 
 
-class ElephasTransformer(_Stage, _TransformerParams, Model):
+class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     """Applies a Keras model to the rows of a DataFrame: `transform` adds a column of predictions.
 
     A classifier's prediction is the index of the class, a double, as Spark's evaluators want it; a regression's is the
@@ -280,8 +269,9 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
         **params: Any,
     ) -> None:
         super().__init__()
-        if model is not None and not isinstance(model, keras.Model):
-            raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+        check_one_model(model, params)
+        if model is not None and weights is not None:
+            raise ValueError("a model brings its weights: weights= goes with keras_model_config.")
         self._model = model
         self._history = [dict(one) for one in history or ()]
         if model_type is not None:
@@ -327,9 +317,9 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
             "model_type": self._known_type() or self._told_type(),
         }
 
-    def kept_model(self) -> keras.Model:
+    def kept_models(self) -> list[keras.Model]:
         """The model to save."""
-        return self.get_model()
+        return [self.get_model()]
 
     def kept_history(self) -> list[dict[str, list[float]]]:
         """The history to save."""
@@ -338,9 +328,12 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
     @classmethod
     def remade(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
         """The transformer of what was saved."""
-        return cls(model, history=history, **params)
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        transformer: ElephasTransformer = cls(model, history=history, **params)._set(**architecture)
+        return transformer
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         model = self.get_model()
         found = task(model, self._known_type()) if self.given("predict_classes") else Task.VALUES
         raw = self.given("rawPredictionCol")
@@ -357,21 +350,26 @@ class ElephasTransformer(_Stage, _TransformerParams, Model):
         )
 
     def _known_type(self) -> ModelType | None:
-        told = self.given("modelType")
-        return None if told is None else ModelType[told.upper()]
+        return _type_of(self.given("modelType"))
 
     def _told_type(self) -> ModelType:
         return ModelType.CLASSIFICATION if task(self.get_model()).classifies else ModelType.REGRESSION
 
 
-def load_ml_estimator(file_name: str, custom_objects: Mapping[str, object] | None = None) -> ElephasEstimator:
+def load_ml_estimator(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasEstimator:
     """The estimator of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
-    return _loaded(ElephasEstimator, file_name, custom_objects)
+    estimator: ElephasEstimator = ElephasEstimator.load(file_name, custom_objects)
+    return estimator
 
 
-def load_ml_transformer(file_name: str, custom_objects: Mapping[str, object] | None = None) -> ElephasTransformer:
+def load_ml_transformer(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasTransformer:
     """The transformer of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
-    return _loaded(ElephasTransformer, file_name, custom_objects)
+    transformer: ElephasTransformer = ElephasTransformer.load(file_name, custom_objects)
+    return transformer
 
 
 def register_keras_udf(
@@ -396,8 +394,9 @@ def register_keras_udf(
         model_type: "classification" or "regression", where loss and activation do not say it.
         dtype: of the bytes in binary arguments.
     """
-    told = ModelType[model_type.upper()] if isinstance(model_type, str) else model_type
-    found = task(model, told)
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    found = task(model, _type_of(model_type))
     if output not in ("prediction", "probability"):
         raise ValueError(f"output must be one of 'prediction', 'probability'; got {output!r}.")
     both = fields(model, found, ("prediction", "probability" if output == "probability" else None, None))
@@ -409,10 +408,13 @@ def register_keras_udf(
     return spark.udf.register(name, function)
 
 
-def _loaded(kind: Any, file_name: str, custom_objects: Mapping[str, object] | None) -> Any:
-    if file_name.endswith(".h5"):
-        return read_h5(kind, file_name, custom_objects)
-    return kind.load(file_name, custom_objects)
+def _type_of(told: ModelType | str | None) -> ModelType | None:
+    if told is None or isinstance(told, ModelType):
+        return told
+    known = {kind.name.lower(): kind for kind in ModelType}
+    if told not in known:
+        raise ValueError(f"model_type must be one of {', '.join(map(repr, known))}; got {told!r}.")
+    return known[told]
 
 
 def _has_two_classes(model: keras.Model, found: Task) -> bool:

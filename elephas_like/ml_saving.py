@@ -1,7 +1,7 @@
 """Spark ML stages written and read: Params as JSON, the model in Keras' own format, code by its import path.
 
 A directory, on any filesystem that Spark reaches, holds `metadata` as every Spark ML stage has it, and `model`, the bytes of a
-`.keras` archive in Parquet. Elephas' HDF5 files are read too. Nothing that is read is unpickled.
+`.keras` archive (of an ensemble: of a zip of those) in Parquet. Elephas' HDF5 files are read too. Nothing that is read is unpickled.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import dataclasses
 import importlib
 import json
 import os
+import tempfile
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -21,18 +23,33 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import SparkSession
 
 from elephas_like.core.model_types import ModelTypeEncoder, as_enum
-from elephas_like.trainer.recipe import archive, custom_objects_of, from_archive
+from elephas_like.engine import files
+from elephas_like.spark_model import started_context
+from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20
 """Bytes of a model that one row holds."""
 
 
 class StageWriter(MLWriter):
-    """Writes an estimator or a transformer; `overwrite()` replaces what is there."""
+    """Writes a stage (ml_stages.Stage); `overwrite()` replaces what is there."""
 
     def __init__(self, stage: Any) -> None:
         super().__init__()
         self._stage = stage
+
+    def save(self, path: str) -> None:
+        """Writes the stage under `path`, whole or not at all: what `overwrite()` replaces is there until the end.
+
+        Raises:
+            FileExistsError: something is there, and it is not to be replaced. OSError: with the filesystem's reason.
+            ValueError: a setting that cannot be saved, by name.
+        """
+        path, context = os.fspath(path), self.sparkSession.sparkContext
+        if not self.shouldOverwrite and files.exists(path, context, hadoop=True):
+            raise FileExistsError(f"{path} already exists; write().overwrite().save(...) replaces it.")
+        with files.said(f"cannot write {path}"), files.drafted(path, context) as draft:
+            self.saveImpl(draft)
 
     def saveImpl(self, path: str) -> None:
         """Writes the stage under `path`."""
@@ -62,6 +79,11 @@ class StageReader(MLReader):
         """The stage, with the uid that it was saved with."""
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
+        if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator: Params and no more
+            given = {"custom_objects": self._custom_objects} if self._custom_objects else {}
+            stage = self._kind(**metadata["paramMap"] | given)
+            stage._resetUid(metadata["uid"])
+            return stage
         if metadata["class"] != expected:
             raise ValueError(f"{path} holds a {metadata['class']}, not a {expected}.")
         described = metadata["elephas_like"] | {"params": metadata["paramMap"]}
@@ -72,29 +94,30 @@ class StageReader(MLReader):
 
 
 def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
-    """What there is to save of a stage as JSON can hold it, and its model's archive.
+    """What there is to save of a stage as JSON can hold it, and its models as bytes.
 
     Raises:
         ValueError: a setting that cannot be saved, by name.
     """
     given = stage.given("custom_objects") or {}
-    model = stage.kept_model()
-    custom = dict(given)
-    if model is not None:
-        custom = custom_objects_of(model) | custom
+    custom: dict[str, object] = {}
+    for model in stage.kept_models():
+        custom |= custom_objects_of(model)
+    custom |= given
     params = {
         param.name: encoded(f"{type(stage).__name__}'s {param.name}", value)
         for param, value in stage.extractParamMap().items()
         if stage.isSet(param) and param.name != "custom_objects"
     }
+    packed: bytes | None = stage.packed(given)
     described = {
         "params": params,
         "given": sorted(given),
         "custom_objects": {name: encoded(f"the custom object {name!r}", value) for name, value in custom.items()},
         "history": encoded("the history", stage.kept_history()),
-        "has_model": model is not None,
+        "has_model": packed is not None,
     }
-    return described, None if model is None else archive(model, given)
+    return described, packed
 
 
 def restored(
@@ -109,7 +132,7 @@ def restored(
     chosen = {name: custom[name] for name in (*described["given"], *custom_objects)}
     if chosen:
         params["custom_objects"] = chosen
-    model = None if content is None else from_archive(content, custom)
+    model = None if content is None else kind.unpacked(content, custom)
     return kind.remade(model, decoded(described["history"]), params)
 
 
@@ -198,31 +221,42 @@ def read_bytes(spark: SparkSession, path: str) -> bytes:
 
 
 def write_h5(stage: Any, file_name: str) -> None:
-    """Elephas' form: settings as JSON in an HDF5 attribute; and beside it what its form has no place for."""
+    """Elephas' form: settings as JSON in an HDF5 attribute; and beside it what its form has no place for.
+
+    Args:
+        file_name: a path, or a URL of any Hadoop filesystem. A file that is there is replaced, as Elephas does.
+    """
     described, model = describe(stage)
-    draft = f"{file_name}.draft"
-    with h5py.File(draft, "w", libver="latest") as file:  # attributes of more than 64 KiB
-        config = {"class_name": type(stage).__name__, "config": stage.get_config()}
-        file.attrs["distributed_config"] = json.dumps(config, cls=ModelTypeEncoder, default=str)
-        file["elephas_like"] = np.frombuffer(json.dumps(described | {"uid": stage.uid}).encode(), np.uint8)
-        if model is not None:
-            file["model"] = np.frombuffer(model, np.uint8)
-    os.replace(draft, file_name)
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        local = str(Path(folder) / "stage.h5")
+        with h5py.File(local, "w", libver="latest") as file:  # attributes of more than 64 KiB
+            config = {"class_name": type(stage).__name__, "config": stage.get_config()}
+            file.attrs["distributed_config"] = json.dumps(config, cls=ModelTypeEncoder, default=str)
+            file["elephas_like"] = np.frombuffer(json.dumps(described | {"uid": stage.uid}).encode(), np.uint8)
+            if model is not None:
+                file["model"] = np.frombuffer(model, np.uint8)
+        files.put(local, file_name, started_context(), overwrite=True)
 
 
 def read_h5(kind: Any, file_name: str, custom_objects: Mapping[str, object] | None = None) -> Any:
     """A stage from a file of ours or of Elephas'.
 
+    Args:
+        file_name: a path, or a URL of any Hadoop filesystem.
+
     Raises:
-        ValueError: the file holds something else.
+        FileNotFoundError: there is no such file. ValueError: the file holds something else.
     """
-    with h5py.File(file_name, "r") as file:
-        text = file.attrs.get("distributed_config")
-        if text is None:
-            raise ValueError(f"{file_name} holds no Spark ML stage: it has no attribute 'distributed_config'.")
-        saved = json.loads(text, object_hook=as_enum)
-        described = json.loads(file["elephas_like"][()].tobytes()) if "elephas_like" in file else None
-        content = file["model"][()].tobytes() if "model" in file else None
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        local = str(Path(folder) / "stage.h5")
+        files.get(file_name, local, started_context())
+        with h5py.File(local, "r") as file:
+            text = file.attrs.get("distributed_config")
+            if text is None:
+                raise ValueError(f"{file_name} holds no Spark ML stage: it has no attribute 'distributed_config'.")
+            saved = json.loads(text, object_hook=as_enum)
+            described = json.loads(file["elephas_like"][()].tobytes()) if "elephas_like" in file else None
+            content = file["model"][()].tobytes() if "model" in file else None
     if saved.get("class_name") != kind.__name__:
         raise ValueError(f"{file_name} holds a {saved.get('class_name')}, not a {kind.__name__}.")
     if described is None:

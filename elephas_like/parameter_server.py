@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -33,7 +34,7 @@ _OPTIONS = ("custom_objects", "token", "debug", "threaded", "use_reloader")
 
 
 class BaseParameterServer(abc.ABC):
-    """Holds the weights of a model, started and stopped by hand, or in a `with`.
+    """Holds the weights of a model; `start` and `stop`, or a `with`, are for its subclasses, one of your own among them.
 
     Args:
         model: what `model_to_dict` makes of a Keras model.
@@ -57,6 +58,8 @@ class BaseParameterServer(abc.ABC):
                     ElephasWarning,
                     stacklevel=3,
                 )
+        if not isinstance(model, Mapping):
+            raise TypeError(f"model must be what model_to_dict(model) gives; got {type(model).__name__}.")
         self.port = positive_int("port", port, least=0)
         self.mode = choice("mode", mode, Mode)
         self.threaded = bool(options.get("threaded", True))
@@ -67,7 +70,6 @@ class BaseParameterServer(abc.ABC):
         self._custom_objects = options.get("custom_objects")
         self._network: keras.Model | None = None
         self._shared = SharedWeights(model["weights"], locked=self.mode is not Mode.HOGWILD)
-        self._listener: Listener | None = None
         self.lock = self._shared.lock
 
     @property
@@ -83,24 +85,13 @@ class BaseParameterServer(abc.ABC):
         self._network.set_weights(self.weights)
         return self._network
 
+    @abc.abstractmethod
     def start(self) -> None:
-        """Listens, and returns when clients can connect.
+        """Listens, and returns when clients can connect."""
 
-        Raises:
-            PortError: the port is taken.
-        """
-        if self._listener is not None:
-            raise ElephasError("expected start() once; this server is running.")
-        host, _ = split_address(determine_master(self.port))
-        self._listener = self._listen(host)
-        self.port = self._listener.port
-        self.master_url = determine_master(self.port)
-
+    @abc.abstractmethod
     def stop(self) -> None:
         """Ends connections and frees the port; the weights stay. May be called again, and `start()` after it."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.stop()
 
     def __enter__(self) -> BaseParameterServer:
         """The running server."""
@@ -136,18 +127,48 @@ class BaseParameterServer(abc.ABC):
         """`func` under the writer's lock."""
         return self.make_threadsafe_if_necessary(func, self.lock.acquire_write)
 
+
+class _ListeningServer(BaseParameterServer):
+    """What both transports share: a Listener from start to stop."""
+
+    _listener: Listener | None = None
+
+    @property
+    def server(self) -> threading.Thread | None:
+        """The thread that answers clients, a process in Elephas; None while nobody listens."""
+        return None if self._listener is None else self._listener.thread
+
+    def start(self) -> None:
+        """Listens, and returns when clients can connect.
+
+        Raises:
+            PortError: the port is taken.
+        """
+        if self._listener is not None:
+            raise ElephasError("expected start() once; this server is running.")
+        host, _ = split_address(determine_master(self.port))
+        self._listener = self._listen(host)
+        self.port = self._listener.port
+        self.master_url = determine_master(self.port)
+
+    def stop(self) -> None:
+        """Ends connections and frees the port; the weights stay. May be called again, and `start()` after it."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+
     @abc.abstractmethod
     def _listen(self, host: str) -> Listener: ...
 
 
-class HttpServer(BaseParameterServer):
+class HttpServer(_ListeningServer):
     """The parameter server over HTTP: GET /parameters, POST /update."""
 
     def _listen(self, host: str) -> Listener:
         return http_listener(self._shared, self.token, host, self.port, threaded=self.threaded)
 
 
-class SocketServer(BaseParameterServer):
+class SocketServer(_ListeningServer):
     """The parameter server over plain TCP."""
 
     def _listen(self, host: str) -> Listener:

@@ -42,23 +42,29 @@ class Space:
 
     Raises:
         ValueError: an empty space, an unknown kind of parameter, or two parameters of one label.
+        TypeError: neither a dict nor hyperopt's.
     """
 
     def __init__(self, space: object) -> None:
-        if isinstance(space, dict) and not space:
+        if not isinstance(space, dict | list | tuple | pyll.Apply):
+            raise TypeError(
+                "space must be a dict of parameters, as {'units': [32, 64], 'rate': ('loguniform', -9, -2)}, or hyperopt's; "
+                f"got {type(space).__name__}."
+            )
+        if not isinstance(space, pyll.Apply) and not space:
             raise ValueError("the space is empty: give at least one parameter, as {'units': [32, 64]}.")
         self.expression = pyll.as_apply(_entries(space, "") if isinstance(space, dict) else space)
+        if not any(node.name == "hyperopt_param" for node in pyll.dfs(self.expression)):
+            raise ValueError(
+                "the space has no parameters, only constants: write {'units': [32, 64]}, {'rate': ('loguniform', -9, -2)} or "
+                "hyperopt's own hp.choice(...), hp.loguniform(...)."
+            )
         try:
             self.domain = hyperopt.base.Domain(lambda params: 0.0, self.expression)
         except DuplicateLabel as error:
             raise ValueError(
                 f"two parameters of the space have the label {error.args[0]!r}; labels must differ."
             ) from error
-        if not self.domain.params:
-            raise ValueError(
-                "the space has no parameters, only constants: write {'units': [32, 64]}, {'rate': ('loguniform', -9, -2)} or "
-                "hyperopt's own hp.choice(...), hp.loguniform(...)."
-            )
 
     @property
     def labels(self) -> list[str]:

@@ -44,6 +44,7 @@ def _over_trials(axes: Any, trials: pd.DataFrame, objective: str, maximize: bool
     best = done[objective].cummax() if maximize else done[objective].cummin()
     axes.step(done["trial"], best, where="post", color="black", linewidth=1, label="best so far")
     axes.set(xlabel="trial", ylabel=objective)
+    axes.locator_params(axis="x", integer=True)
     axes.legend(fontsize="small")
 
 
@@ -74,6 +75,9 @@ def _against(axes: Any, trials: pd.DataFrame, name: str, objective: str) -> None
         places = values.to_numpy(float)
         if (places > 0).all() and places.max() > 30 * places.min():
             axes.set_xscale("log")
+            axes.tick_params(axis="x", which="minor", labelbottom=False)
+        else:
+            axes.locator_params(axis="x", nbins=5)
     else:
         options = sorted(values.map(str).unique())
         places = values.map(str).map(options.index).to_numpy(float)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import SparkContext
-from tqdm.auto import tqdm
 
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.core.objective import Objective
@@ -27,6 +26,7 @@ from elephas_like.exchange.trials import NO_STATE, TrialStore
 from elephas_like.fitting import server_addresses
 from elephas_like.sampling import Point, Sampler
 from elephas_like.search_log import SearchLog, Shelf
+from elephas_like.trainer.bars import Bar
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Watch:
                 return True
             if self.late:
                 self._stopped[trial] = TrialStatus.TIMEOUT
-            elif self._is_bad(losses):
+            elif self._is_bad(trial):
                 self._stopped[trial] = TrialStatus.PRUNED
             return trial not in self._stopped
 
@@ -96,20 +96,15 @@ class Watch:
                 return replace(result, status=self._stopped.get(result.number, TrialStatus.INTERRUPTED))
             return result
 
-    def _is_bad(self, losses: Sequence[float]) -> bool:
+    def _is_bad(self, trial: int) -> bool:
         if self._rule is None:
             return False
+        running = (losses for number, losses in self._losses.items() if number != trial)
         try:
-            return bool(self._rule(tuple(losses), tuple(map(tuple, self._over))))
+            return bool(self._rule(tuple(self._losses[trial]), tuple(map(tuple, [*self._over, *running]))))
         except Exception as error:  # the user's own rule, in a server's thread: raised where the search is waited for
             self.error = error
             return False
-
-
-class _Bar(tqdm):
-    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a search."""
-
-    monitor_interval = 0
 
 
 class Search:
@@ -166,7 +161,7 @@ class Search:
         if not any(record.result.counts for record in self.records.values()):
             self._raise_failures(f"all {len(self.records)} trials failed")
 
-    def _loop(self, slots: Slots, bar: _Bar) -> None:
+    def _loop(self, slots: Slots, bar: Bar) -> None:
         todo = iter([number for number in range(self._limits.max_evals) if number not in self.records])
         more = True
         while True:
@@ -192,7 +187,7 @@ class Search:
         slots.start(TrialOrder(number, params, self._batch_size(params), self._shelf.bar))
         return True
 
-    def _take(self, result: TrialResult, bar: _Bar) -> None:
+    def _take(self, result: TrialResult, bar: Bar) -> None:
         result = self._watch.ended(result)
         point, params = self._running.pop(result.number)
         self._shelf.offer(result)
@@ -205,7 +200,7 @@ class Search:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)
         self._show(bar, result)
 
-    def _show(self, bar: _Bar, result: TrialResult) -> None:
+    def _show(self, bar: Bar, result: TrialResult) -> None:
         best = min(
             (r.result.loss for r in self.records.values() if r.result.counts and r.result.loss is not None),
             default=None,
@@ -219,11 +214,11 @@ class Search:
         if self._verbose == 2:
             value = "-" if result.loss is None else f"{self._objective.value(result.loss):.4f}"
             params = self.records[result.number].params
-            _Bar.write(f"trial {result.number}: {result.status.value}, {name} {value}, {result.seconds:.1f}s, {params}")
+            Bar.write(f"trial {result.number}: {result.status.value}, {name} {value}, {result.seconds:.1f}s, {params}")
 
-    def _bar(self) -> _Bar:
+    def _bar(self) -> Bar:
         total, done = self._limits.max_evals, len(self.records)
-        return _Bar(total=total, initial=done, desc="search", unit="trial", disable=self._verbose != 1)
+        return Bar(total=total, initial=done, desc="search", unit="trial", disable=self._verbose != 1)
 
     def _failed(self) -> list[TrialRecord]:
         return [record for record in self.records.values() if record.result.status is TrialStatus.FAILED]

@@ -21,6 +21,7 @@ from elephas_like.core.voting import Selection
 from elephas_like.engine.inference import of_shards
 from elephas_like.engine.shards import ShardedDataset, SpoolOptions, new_dataset, references
 from elephas_like.engine.versions import versions
+from elephas_like.engine.waits import destroy
 from elephas_like.sources import Source, arrays, refuse_foreign
 from elephas_like.spark_model import SparkModel
 from elephas_like.trainer.copies import fresh_copy
@@ -300,4 +301,4 @@ def _moments_on_executors(model: keras.Model, data: RDD | ShardedDataset, task: 
             data.forget()
             return of_shards(refs, lambda _, ref: shipped.value(ref), keep=True)
     finally:
-        shipped.destroy()
+        destroy(source.context, shipped)

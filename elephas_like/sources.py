@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import ShardRef
+from elephas_like.core.types import ShardRef, Slot
 from elephas_like.engine.frames import ColumnChoice, Frame, Plan, plan
 from elephas_like.engine.shards import ShardedDataset, SpoolOptions, dealt, partitioned
 from elephas_like.engine.spool import Block, spool
@@ -63,15 +63,19 @@ class Source:
         return cls(columns=tuple(columns))
 
     @classmethod
-    def of_frame(cls, df: DataFrame, columns: ColumnChoice, model: keras.Model, *, target: bool = True) -> Source:
-        """The rows of a DataFrame for a model, without labels if not `target`."""
-        if not target or model.loss is None:
+    def of_frame(
+        cls, df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, target: bool = True
+    ) -> Source:
+        """The rows of a DataFrame for a model, without labels if not `target`; as the columns lie if there is no model."""
+        if not target or (model is not None and model.loss is None):
             columns = replace(columns, label=None, sample_weight=None)
         frame = Frame(df, frame_plan(df, columns, model))
         return cls(rdd=frame.blocks, frame=frame)
 
     @classmethod
-    def any(cls, data: Any, y: Any, sample_weight: Any, columns: ColumnChoice | None, model: keras.Model) -> Source:
+    def any(
+        cls, data: Any, y: Any, sample_weight: Any, columns: ColumnChoice | None, model: keras.Model | None
+    ) -> Source:
         """The source of a fit's data, of whatever kind."""
         if columns is None:
             return cls.of(data, y, sample_weight)
@@ -139,10 +143,9 @@ class Source:
             return replace(self, columns=(cut_inputs(x, model), *y, *rest[1:]))
         if self.rdd is None or self.frame is not None:  # a frame's plan cuts its columns
             return self
-        cut_one = (
-            partial(cut_row, inputs=inputs, outputs=outputs) if self.has_target else partial(cut, parts=inputs, axis=0)
-        )
-        return replace(self, rdd=self.rdd.map(cut_one))
+        if not self.has_target:
+            return replace(self, rdd=cut_features(self.rdd, model))
+        return replace(self, rdd=self.rdd.map(partial(_cut_pair, inputs=inputs, outputs=outputs)))
 
     def data(self, num_workers: int, options: SpoolOptions | None = None) -> Data:
         """The rows for so many workers; those of a ShardedDataset with its shards, if it is told how they are written."""
@@ -200,17 +203,17 @@ class Source:
         raise ValueError("there are no rows to train on: the data is empty.")
 
 
-def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model) -> Plan:
-    """How a DataFrame is read for a model; what does not fit is said here, before any job."""
+def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> Plan:
+    """How a DataFrame is read for a model, or for any if there is none; what does not fit is said here, before any job."""
     if df.isStreaming:
         raise TypeError("a streaming DataFrame has no end to train to; train on what foreachBatch hands over.")
     return plan(
         df.schema,
         columns,
-        inputs(model),
-        outputs(model),
+        Slot("input") if model is None else inputs(model),
+        Slot("output") if model is None else outputs(model),
         floatx=keras.config.floatx(),
-        classes=one_hot_classes(model),
+        classes=None if model is None else one_hot_classes(model),
     )
 
 
@@ -251,6 +254,10 @@ def _cut_x(row: Any, parts: int) -> Any:
     return row if isinstance(row, Block) else cut(row, parts, axis=0)  # whole blocks have their columns already
 
 
+def _cut_pair(row: Any, inputs: int, outputs: int) -> Any:
+    return row if isinstance(row, Block) else cut_row(row, inputs, outputs)
+
+
 def _targets(model: keras.Model) -> int:
     """Targets that a row has: one for each output, unless the model's own train step makes something else of them."""
     return output_count(model) if type(model).train_step is keras.Model.train_step else 1
@@ -262,7 +269,8 @@ def refuse_foreign(data: object) -> None:
     refuse_connect(data)
     if module.startswith("pyspark.sql"):
         raise TypeError(
-            "DataFrames are taken by fit, evaluate, predict; here pass df.rdd.map(lambda row: (features, label))."
+            "DataFrames are taken by fit, evaluate, predict, search and train_ensemble; here pass "
+            "df.rdd.map(lambda row: (features, label))."
         )
     if module.startswith("tensorflow") and not hasattr(data, "numpy"):
         raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")

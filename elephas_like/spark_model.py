@@ -30,7 +30,7 @@ from elephas_like.engine import files
 from elephas_like.engine.capacity import task_cpus
 from elephas_like.engine.frames import Choice
 from elephas_like.engine.inference import collected, evaluations, prediction_chunks, rows_of
-from elephas_like.engine.labeled import lp_to_simple_rdd, to_simple_rdd
+from elephas_like.engine.labeled import classes_of, lp_to_simple_rdd, to_simple_rdd
 from elephas_like.engine.matrices import from_matrix, from_vector, is_matrix, is_vector, like_matrix, like_vector
 from elephas_like.engine.shards import (
     ShardedDataset,
@@ -38,14 +38,20 @@ from elephas_like.engine.shards import (
     dealt,
     new_dataset,
     parallelized,
-    partitioned,
     shuffled,
 )
 from elephas_like.engine.versions import versions
 from elephas_like.engine.waits import destroy
 from elephas_like.fitting import Fit, Settings, Timeouts, chosen_engine, run
 from elephas_like.frame_predictions import appended
-from elephas_like.legacy import AsynchronousSparkWorker, ElephasAttributes, SparkHFModel, save_and_zip_model
+from elephas_like.legacy import (
+    AsynchronousSparkWorker,
+    ElephasAttributes,
+    SparkHFModel,
+    get_server_weights,
+    put_deltas_to_server,
+    save_and_zip_model,
+)
 from elephas_like.parameter_server import ClientServerFactory
 from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
 from elephas_like.trainer.callbacks import DriverHooks
@@ -56,6 +62,7 @@ from elephas_like.trainer.request import FitRequest
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
 from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.task import one_hot_classes
 from elephas_like.trainer.worker import TrainerFactory
 
 # The names that Elephas' module of this name had, those that it imported included.
@@ -70,11 +77,13 @@ __all__ = [
     "SparkModel",
     "SparkWorker",
     "check_model",
+    "get_server_weights",
     "is_multiple_input_model",
     "is_multiple_output_model",
     "load_spark_model",
     "lp_to_simple_rdd",
     "model_to_dict",
+    "put_deltas_to_server",
     "save_and_zip_model",
     "shard",
     "to_simple_rdd",
@@ -718,21 +727,56 @@ class AsynchronousSparkModel(SparkModel):
         )
 
 
-def shard(data: Any, num_workers: int, y: Any = None, *, shuffle: bool = False, seed: int = 0) -> ShardedDataset:
+def shard(
+    data: Any,
+    num_workers: int,
+    y: Any = None,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    model: keras.Model | None = None,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
+) -> ShardedDataset:
     """Rows to be written down once, on the executors, and trained on many times.
 
     Args:
-        data: an RDD of rows, or arrays with `y`, as for `SparkModel.fit`.
+        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
         num_workers: shards.
         shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
             Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
         seed: of the order in which rows are mixed.
+        model: of a DataFrame: a model with the inputs, outputs and loss of those that will be trained, as which its columns
+            are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
+            becomes a dict of features, and labels stay what they are, which suits models with one input and one output
+            whose loss takes such labels.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense, before any job.
     """
     workers = checks.positive_int("num_workers", num_workers)
-    source = Source.of(data, y, None)
+    columns = column_choice(
+        data,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+    )
+    if columns is None and model is not None:
+        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
+    if model is not None:
+        check_model(model)
+    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
     if source.rdd is not None:
-        rdd = shuffled(source.rdd, workers, seed) if shuffle else partitioned(source.rdd, workers)
-        return ShardedDataset(rdd, workers, new_dataset())
+        if shuffle:
+            rows = source.rdd if source.frame is None else source.frame.rows()
+            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
+        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
     assert source.columns is not None
     context = active_context(EngineName.SERVER)
     if context is None:
@@ -761,11 +805,13 @@ class SparkMLlibModel(SparkModel):
             batch_size: rows a batch on each worker; None takes the constructor's, 32 by default.
             validation_split: share of each worker's rows that is held out; 0 where `validation_data` is given.
             categorical: labels become one-hot rows.
-            nb_classes: of `categorical`; None takes the largest label + 1, which costs a job.
+            nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
             options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
         """
         points = _one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
         held = options.get("validation_data")
+        if categorical and nb_classes is None:
+            nb_classes = one_hot_classes(self._model) or classes_of(points)
         if held is not None:
             validation_split = 0.0
             if isinstance(held, RDD):

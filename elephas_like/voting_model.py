@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,27 @@ from typing import Any
 import keras
 import numpy as np
 from pyspark import RDD
+from pyspark.sql import DataFrame
 
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
-from elephas_like.core.types import Array, Integers
+from elephas_like.core.columns import blank, signature
+from elephas_like.core.decisions import Task
+from elephas_like.core.model_types import ModelType
+from elephas_like.core.types import Array, Integers, ShardRef, Slot
 from elephas_like.core.voting import Ballot, Results, Selection, Voting
-from elephas_like.engine.inference import collected, prediction_chunks, rows_of
+from elephas_like.engine.frames import Choice, ColumnChoice
+from elephas_like.engine.inference import collected, of_shards, prediction_chunks, rows_of
+from elephas_like.engine.shards import SpoolOptions, new_dataset, references
 from elephas_like.engine.versions import versions
-from elephas_like.sources import arrays, refuse_foreign
+from elephas_like.engine.waits import destroy
+from elephas_like.frame_predictions import appended
+from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import build_optimizer
-from elephas_like.trainer.verdicts import Judge, gives_logits, output_width
+from elephas_like.trainer.task import outputs, task
+from elephas_like.trainer.verdicts import Judge, ShardJudge, Tally, gives_logits, output_width
 
 _FORMAT = 1
 _DESCRIPTION = "ensemble.json"
@@ -80,38 +89,107 @@ class VotingModel:
         self.histories: list[dict[str, list[float]]] = []
         self.failures: list[tuple[int, BaseException]] = []
 
-    def predict(self, data: Any, batch_size: int = 128, verbose: int | str = 0, *, collect: bool = True) -> Any:
+    def predict(
+        self,
+        data: Any,
+        batch_size: int = 128,
+        verbose: int | str = 0,
+        *,
+        collect: bool = True,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
         """Labels, shape (rows,), for hard and soft votes; the mean output, shaped as a member's, for "mean".
 
         Args:
-            data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features, predicted on the
-                executors in one pass for all members.
+            data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features or a DataFrame,
+                predicted on the executors in one pass for all members.
             batch_size: rows a batch.
             verbose: Keras' progress bar for arrays, one per member.
-            collect: False returns an RDD with a prediction per row, for an RDD only; nothing runs until it is asked for.
+            collect: False returns an RDD with a prediction per row for an RDD, and for a DataFrame itself with a column
+                `prediction`, as `transform` gives it; nothing runs until it is asked for.
+            features_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
         """
-        return self._predicted(data, batch_size, verbose, collect, labels=self.voting is not Voting.MEAN)
+        columns = column_choice(
+            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
+        )
+        if columns is not None and not collect:
+            return self._appended(data, columns, ("prediction", None, None), batch_size)
+        return self._predicted(data, columns, batch_size, verbose, collect, labels=self.voting is not Voting.MEAN)
 
-    def predict_proba(self, data: Any, batch_size: int = 128, verbose: int | str = 0, *, collect: bool = True) -> Any:
+    def predict_proba(
+        self,
+        data: Any,
+        batch_size: int = 128,
+        verbose: int | str = 0,
+        *,
+        collect: bool = True,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
         """Class probabilities, shape (rows, classes): the members' weighted mean, or with hard votes the share of each class.
 
-        A binary model with one output has the two columns 1 - p and p. Arguments as for `predict`.
+        A binary model with one output has the two columns 1 - p and p. Arguments as for `predict`; a DataFrame with
+        `collect=False` gets a column `probability` besides.
 
         Raises:
             ValueError: voting is "mean", which has no classes.
         """
         if self.voting is Voting.MEAN:
             raise ValueError("predict_proba needs voting='soft' or 'hard'; with voting='mean' use predict.")
-        return self._predicted(data, batch_size, verbose, collect, labels=False)
+        columns = column_choice(
+            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
+        )
+        if columns is not None and not collect:
+            return self._appended(data, columns, ("prediction", "probability", None), batch_size)
+        return self._predicted(data, columns, batch_size, verbose, collect, labels=False)
+
+    def transform(
+        self,
+        df: DataFrame,
+        *,
+        features_col: Choice | None = None,
+        output_col: str = "prediction",
+        probability_col: str | None = None,
+        raw_prediction_col: str | None = None,
+        batch_size: int = 1024,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """The DataFrame with what the ensemble says of each row, computed in one pass for all members when it is read.
+
+        Args:
+            features_col, column_shapes, column_dtypes: as for `SparkModel.fit`.
+            output_col: of the prediction: the label of hard and soft votes, a double, as Spark's evaluators want it; the mean
+                output of "mean", a double where that is one number, else an array.
+            probability_col, raw_prediction_col: of Vectors with what `predict_proba` gives; None adds none. Votes have no
+                other raw form.
+            batch_size: rows that are predicted at once.
+
+        Raises:
+            ValueError: columns that are not there or do not fit the members, or are there already; a probability of "mean";
+                members that put out more than one class a row.
+        """
+        columns = column_choice(df, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes)
+        if columns is None:
+            raise TypeError(f"transform takes a DataFrame; got {type(df).__name__}. predict takes arrays and RDDs.")
+        return self._appended(df, columns, (output_col, probability_col, raw_prediction_col), batch_size)
 
     def evaluate(
         self,
         x: Any,
-        y: Any,
+        y: Any = None,
         *,
         batch_size: int = 128,
         sample_weight: Any = None,
         return_dict: bool = False,
+        features_col: Choice | None = None,
+        label_col: Choice | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
     ) -> Any:
         """Loss and metrics of the ensemble, those that the first model was compiled with, as Keras gives them.
 
@@ -120,8 +198,10 @@ class VotingModel:
         scores, counts) are given what was voted for. An ensemble of one model has exactly its numbers.
 
         Args:
-            x: arrays of features, or tuples and dicts of them.
-            y: targets. sample_weight: weights of the rows.
+            x: arrays of features, or tuples and dicts of them; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
+                DataFrame, evaluated on the executors in one pass for all members: metric states are summed.
+            y: targets of arrays. sample_weight: weights of their rows.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
 
         Returns:
             A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
@@ -129,12 +209,23 @@ class VotingModel:
         Raises:
             ValueError: the first model is not compiled.
         """
-        refuse_foreign(x)
-        if isinstance(x, RDD):
-            raise TypeError("evaluate takes arrays; predict(rdd) gives an RDD's predictions in the order of its rows.")
+        columns = column_choice(
+            x,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
-        results = judge.evaluate(arrays(x), arrays(y), arrays(sample_weight), rows)
+        if columns is not None or isinstance(x, RDD):
+            source = Source.any(x, y, sample_weight, columns, self.models[0])
+            results = self._evaluated(source.for_model(self.models[0]), judge, rows)
+        else:
+            refuse_foreign(x)
+            features, targets = cut_inputs(arrays(x), self.models[0]), cut_targets(arrays(y), self.models[0])
+            results = judge.evaluate(features, targets, arrays(sample_weight), rows)
         if return_dict:
             return results
         values = list(results.values())
@@ -223,27 +314,84 @@ class VotingModel:
         shares = ", ".join(f"{weight:.3g}" for weight in self.weights)
         return f"VotingModel({len(self.models)} models, voting={self.voting.value!r}, weights=[{shares}])"
 
-    def _predicted(self, data: Any, batch_size: int, verbose: int | str, collect: bool, *, labels: bool) -> Any:
+    def _predicted(
+        self,
+        data: Any,
+        columns: ColumnChoice | None,
+        batch_size: int,
+        verbose: int | str,
+        collect: bool,
+        *,
+        labels: bool,
+    ) -> Any:
         rows = checks.positive_int("batch_size", batch_size)
         ballot = self._ballot()
+        if columns is not None:
+            data = Source.of_frame(data, columns, self.models[0], target=False).rdd
         if not isinstance(data, RDD):
             if not collect:
-                raise ValueError("collect=False needs an RDD; arrays are predicted here.")
+                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
             refuse_foreign(data)
-            outputs = [model.predict(arrays(data), batch_size=rows, verbose=verbose) for model in self.models]
-            combined = ballot(outputs)
+            features = cut_inputs(arrays(data), self.models[0])
+            combined = ballot([model.predict(features, batch_size=rows, verbose=verbose) for model in self.models])
             return votes.labels(combined) if labels else combined
-        members = tuple(Predictor.of(ModelSpec.from_model(model, self.custom_objects), rows) for model in self.models)
-        combine = _Labels(ballot) if labels else ballot
-        shipped = data.context.broadcast(EnsemblePredictor(members, combine, rows))
-        chunks = prediction_chunks(data, lambda: shipped.value, rows, keras.config.floatx(), versions())
+        shipped = data.context.broadcast(self._predictor(rows, _Labels(ballot) if labels else ballot))
+        given = data if columns is not None else cut_features(data, self.models[0])
+        chunks = prediction_chunks(given, lambda: shipped.value, rows, keras.config.floatx(), versions())
         if not collect:
             return rows_of(chunks)
         try:
             found = collected(chunks)
         finally:
-            shipped.destroy()
+            destroy(data.context, shipped)
         return np.zeros(0, np.int64) if labels and len(found) == 0 else found  # type: ignore[arg-type]  # an array
+
+    def _appended(
+        self, df: DataFrame, columns: ColumnChoice, names: tuple[str, str | None, str | None], batch_size: int
+    ) -> DataFrame:
+        """The DataFrame with columns of predictions, probabilities and raw predictions, where these have names."""
+        rows = checks.positive_int("batch_size", batch_size)
+        first = self.models[0]
+        if self.voting is Voting.MEAN:
+            if names[1] or names[2]:
+                raise ValueError("probabilities need voting='soft' or 'hard'; voting='mean' has no classes.")
+            kind = task(first, ModelType.REGRESSION)
+        else:
+            kind = Task.CLASSES
+            slot = outputs(first)
+            if isinstance(slot, Slot) and slot.shape is not None and len(slot.shape) > 1:
+                raise ValueError(
+                    f"the members put out classes of shape {slot.shape} a row, and a column of predictions has one: "
+                    "predict(df) gives all of them, as an array."
+                )
+        predictor = self._predictor(rows, self._ballot())
+        return appended(df, columns, first, batch_size=rows, task=kind, names=names, predictor=predictor)
+
+    def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
+        """Loss and metrics of rows that stay where they are."""
+        assert source.rdd is not None
+        context, ballot = source.rdd.context, self._ballot()
+        shipped = context.broadcast(ShardJudge(self._predictor(batch_size, ballot), ballot))
+
+        def judged(index: int, ref: ShardRef) -> tuple[str, Tally | None]:
+            return signature(ref), shipped.value(ref)
+
+        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+        try:
+            found = of_shards(references(source.rdd, options), judged)
+        finally:
+            destroy(context, shipped)
+        tallies = [(text, tally) for text, tally in found if tally is not None]
+        if not tallies:
+            raise ValueError("there are no rows to evaluate: the data is empty.")
+        total = tallies[0][1]
+        for _, tally in tallies[1:]:
+            total = total + tally
+        return judge.results(total, blank(tallies[0][0]))
+
+    def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
+        specs = [ModelSpec.from_model(model, self.custom_objects) for model in self.models]
+        return EnsemblePredictor(tuple(Predictor.of(spec, batch_size) for spec in specs), combine, batch_size)
 
     def _ballot(self) -> Ballot:
         return Ballot(self.voting, self.weights, tuple(gives_logits(model) for model in self.models))

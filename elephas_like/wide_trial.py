@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.spark_model import SparkModel
-from elephas_like.trainer.trial import TrialCallback, checked, file_of, seeded
-
-_building = threading.Lock()
-"""Keras' seeds and names are a process's own: models are built one after the other, also where fits run together."""
+from elephas_like.trainer.recipe import in_turn
+from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.trial import TrialCallback, checked, file_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class WideTrial:
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one fit; its model has the state of the epoch with the lowest loss."""
         started = time.perf_counter()
-        with _building, seeded(self.seed, order.number):
+        with in_turn, seeded(self.seed, order.number):
             model = checked(self.build(order.params))
         eyes = TrialCallback(self.objective, report)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them

@@ -7,7 +7,6 @@ import tempfile
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import keras
-import numpy as np
 import tensorflow as tf
 from pyspark.sql import SparkSession
 from sklearn.datasets import load_digits
@@ -29,16 +28,13 @@ for part in range(2):  # as any TensorFlow program would have left them
 spark = SparkSession.builder.master("local[2]").appName("tfrecord").getOrCreate()
 digits = read_tfrecords(spark, f"{folder}/digits")  # types are found in the first record, or given by schema=
 digits.printSchema()
-rows = digits.rdd.map(lambda row: (np.array(row.pixels, "float32"), row.label))
 
 model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
 model.compile(keras.optimizers.Adam(0.005), "sparse_categorical_crossentropy", metrics=["accuracy"])
 spark_model = SparkModel(model, num_workers=2, batch_size=16, seed=1)
-spark_model.fit(rows, epochs=int(os.environ.get("EPOCHS", "8")), verbose=2)
+spark_model.fit(digits, features_col="pixels", epochs=int(os.environ.get("EPOCHS", "8")), verbose=2)
+print(f"training accuracy: {spark_model.evaluate(digits, features_col='pixels', return_dict=True)['accuracy']:.2f}")
 
-classes = spark_model.predict(rows.map(lambda row: row[0])).argmax(axis=1)
-found = spark.createDataFrame([(int(label),) for label in classes], "prediction int")
-print("rows written:", write_tfrecords(found, f"{folder}/predictions"))
-truth = [row.label for row in digits.select("label").collect()]
-print(f"training accuracy: {np.mean(classes == np.array(truth)):.2f}")
+predicted = spark_model.predict(digits, features_col="pixels", collect=False)  # a column of what the model puts out
+print("rows written:", write_tfrecords(predicted.select("label", "prediction"), f"{folder}/predictions"))
 spark.stop()

@@ -1,6 +1,6 @@
 """Defects of Elephas 7.3 that must not come along, one test each, named after its number in the project's list of them.
 
-P2, P19, P20 and P21 are those of the Spark ML classes, P26 and P27 those of the search for hyper-parameters.
+P2, P19, P20 and P21 are those of the Spark ML classes, in elephas/test_ml_defects.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import pytest
 from pyspark.mllib.linalg import DenseVector, Matrices, Vectors
 from pyspark.mllib.regression import LabeledPoint
 
-from elephas_like import AsynchronousSparkModel, SparkMLlibModel, SparkModel, WorkerError, load_spark_model
+from elephas_like import (
+    AsynchronousSparkModel,
+    HyperParamModel,
+    SparkMLlibModel,
+    SparkModel,
+    VotingModel,
+    WorkerError,
+    load_spark_model,
+)
 from elephas_like.core.types import Mode
 from elephas_like.mllib import from_matrix, to_matrix
 from elephas_like.parameter import HttpClient, HttpServer, SocketClient, SocketServer
@@ -157,17 +165,26 @@ def test_p10_an_h5_file_compiled_with_a_short_name_comes_back(name, tmp_path) ->
     assert set(loaded.evaluate(X, Y, return_dict=True)) == {"loss", name}
 
 
-def test_p11_p12_fits_follow_each_other_and_a_failed_one_leaves_nothing(sc) -> None:
+def of_a_free_port() -> AsynchronousSparkModel:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    model = AsynchronousSparkModel(line(), num_workers=2, port=port, frequency="batch", seed=1)
-    good = to_simple_rdd(sc, X, Y)
+    return AsynchronousSparkModel(line(), num_workers=2, port=port, frequency="batch", seed=1)
+
+
+def test_p11_fits_of_one_model_follow_each_other(sc) -> None:
+    model = of_a_free_port()
     with nothing_left():
         for _ in range(2):
-            model.fit(good, batch_size=4, verbose=0)
-        with pytest.raises(WorkerError):
-            model.fit(good.map(lambda row: (row[0][: 3 + int(row[1][0] > 0)], row[1])), batch_size=4, verbose=0)
-    with socket.create_server(("127.0.0.1", port)):
+            model.fit(to_simple_rdd(sc, X, Y), batch_size=4, verbose=0)
+    assert len(model.training_histories) == 2
+
+
+def test_p12_a_failed_fit_leaves_no_server_and_no_port(sc) -> None:
+    model = of_a_free_port()
+    good = to_simple_rdd(sc, X, Y)
+    with nothing_left(), pytest.raises(WorkerError):
+        model.fit(good.map(lambda row: (row[0][: 3 + int(row[1][0] > 0)], row[1])), batch_size=4, verbose=0)
+    with socket.create_server(("127.0.0.1", model.port)):
         pass  # the port is free
     model.fit(good, batch_size=4, verbose=0)
 
@@ -262,6 +279,31 @@ def test_p25_clients_know_the_driver_before_they_travel(monkeypatch) -> None:
     clients = [HttpClient(1234), SocketClient(1234)]
     monkeypatch.setenv("SPARK_LOCAL_IP", "10.9.8.7")  # what a worker's environment says
     assert {client.master_url for client in clients} == {"127.0.0.1:1234"}
+
+
+def sure_of(share: float) -> keras.Model:
+    """A model that gives class 0 this probability, and class 1 the rest, whatever it is asked."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    model.layers[0].bias.assign([share, 1 - share])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_p26_best_models_are_the_best() -> None:
+    def model(params: dict[str, float]) -> dict[str, object]:
+        layers = [keras.Input((1,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(params["x"]))]
+        return {"loss": params["x"], "status": "ok", "model": keras.Sequential(layers)}
+
+    search = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    space = {"x": ("uniform", 0, 1)}
+    (trials,) = search.compute_trials(model, lambda: (), 5, space=space)
+    best = search.best_models(2, model, lambda: (), 5, space=space)
+    assert [float(found.get_weights()[1][0]) for found in best] == pytest.approx(sorted(trials.losses())[:2])
+
+
+def test_p27_the_hard_vote_is_a_majority() -> None:
+    members = [sure_of(1.0), sure_of(0.9), sure_of(0.0)]  # two for class 0, one for class 1
+    assert VotingModel(members, voting="hard").predict(np.zeros((1, 1))).tolist() == [0]
 
 
 def test_p28_a_callable_loss_is_what_it_is() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from elephas_like.core.voting import member_seeds
 from elephas_like.ensemble import VotingModel, greedy_selection, train_ensemble
-from elephas_like.trainer.copies import seeded
+from elephas_like.trainer.recipe import copy_of
+from elephas_like.trainer.seeds import seeded
 
 layers = keras.layers
 
@@ -73,6 +76,22 @@ def test_without_bagging_and_shuffling_a_member_is_keras() -> None:
     np.testing.assert_allclose(found.histories[0]["val_loss"], history.history["val_loss"], rtol=1e-4)
 
 
+def test_a_single_array_is_cut_for_models_of_several_inputs_as_by_a_fit() -> None:
+    def build() -> keras.Model:
+        both = [keras.Input((5,)), keras.Input((5,))]
+        model = keras.Model(both, layers.Dense(1)(layers.Concatenate()(both)))
+        model.compile("sgd", "mse")
+        return model
+
+    _, (x, y, x_test, y_test) = diabetes()
+    told = {"epochs": 1, "seed": 1, "engine": "in_process", "verbose": 0}
+    whole = train_ensemble(build, (x, y), 2, **told)
+    apart = train_ensemble(build, ((x[:, :5], x[:, 5:]), y), 2, **told)
+    expected = apart.predict((x_test[:, :5], x_test[:, 5:]))
+    np.testing.assert_array_equal(whole.predict(x_test), expected)
+    assert whole.evaluate(x_test, y_test) == apart.evaluate((x_test[:, :5], x_test[:, 5:]), y_test)
+
+
 def test_seeds_repeat_and_members_differ() -> None:
     build, (x, y, *_) = diabetes()
     one, other = (train_ensemble(build, (x, y), 2, seed=4, engine="in_process", verbose=0) for _ in range(2))
@@ -83,6 +102,33 @@ def test_seeds_repeat_and_members_differ() -> None:
     state = np.random.get_state()[1].copy()
     train_ensemble(build, (x, y), 1, seed=4, engine="in_process", verbose=0)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+def test_members_begin_with_their_own_weights_while_others_make_models() -> None:
+    """As the fits of a grid search do, side by side: initial weights come from generators of the whole process."""
+    _, (x, y, *_) = diabetes()
+    inside, made = threading.Event(), threading.Event()
+
+    def build() -> keras.Model:
+        inside.set()
+        made.wait(0.5)  # nobody else's model comes in between
+        model = keras.Sequential([keras.Input((10,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        return model
+
+    def copies() -> None:
+        inside.wait(60)
+        copy_of(other)
+        made.set()
+
+    other = mlp(10, 1, None, "mse", "mae")()
+    beside = threading.Thread(target=copies)
+    beside.start()
+    found = train_ensemble(build, (x, y), 1, seed=4, engine="in_process", verbose=0)
+    beside.join(60)
+    with seeded(member_seeds(4, 1)[0]):
+        alone = build()
+    np.testing.assert_array_equal(found.models[0].get_weights()[0], alone.get_weights()[0])
 
 
 def test_a_build_function_may_ask_for_the_seed() -> None:

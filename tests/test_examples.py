@@ -24,6 +24,7 @@ LINES = 60
         ("regression.py", "on all rows, as an RDD: {'loss': 0."),
         ("search.py", "test accuracy: 0.9"),
         ("spark_ml_pipeline.py", "test accuracy: 0.8"),
+        ("ensemble_pipeline.py", "test accuracy: 0.9"),
         ("dataframe_udf.py", "mean squared error: 0."),
         ("mllib.py", "accuracy: 0.9"),
         ("hadoop_files.py", "served as predicted: True"),

@@ -187,6 +187,22 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: 
         small(**arguments)
 
 
+def test_an_objective_is_checked_beside_keras_own_callbacks_and_left_to_those_that_may_add_it() -> None:
+    keras_own = [keras.callbacks.ReduceLROnPlateau()]
+    with pytest.raises(ValueError, match="not among the metrics: 'loss', 'accuracy'"):
+        small(callbacks=keras_own, objective="val_f1_score")
+    small(callbacks=keras_own, objective="learning_rate", direction="min", max_evals=1, epochs=1)
+
+    adds = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(val_f1_score=0.25))
+    assert small(callbacks=adds, objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.25
+
+    class Adds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["val_f1_score"] = 0.5
+
+    assert small(callbacks=[Adds()], objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.5
+
+
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
@@ -285,6 +301,24 @@ def test_hyperas_functions_run_as_in_elephas() -> None:
         elephas.best_models(4, templated, data, max_evals=3)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"voting": "sof"}, "Did you mean 'soft'"),
+        ({"weights": [1]}, "weights must be one number per model: expected 2, got 1"),
+        ({"nb_ensemble_models": 4}, "nb_models=4 of max_evals=3"),
+        ({"nb_ensemble_models": 0}, "nb_ensemble_models must be a whole number"),
+    ],
+)
+def test_bad_ensembles_are_refused_before_anything_runs(arguments: dict, said: str) -> None:
+    def never(*rows: object) -> float:
+        raise AssertionError("it ran")
+
+    given = {"nb_ensemble_models": 2, "model": never, "data": never, "max_evals": 3, "space": {"x": [1, 2]}}
+    with pytest.raises(ValueError, match=said):
+        HyperParamModel(None, verbose=0).best_ensemble(**(given | arguments))
+
+
 def test_plain_functions_bring_their_space() -> None:
     def square(params, x):
         return (params["x"] - x) ** 2
@@ -301,3 +335,13 @@ def test_plain_functions_bring_their_space() -> None:
         elephas.minimize(templated, data, 2, space={"x": [1]})
     with pytest.raises(TypeError, match="data must be a function"):
         elephas.minimize(square, 3, 2, space={"x": [1]})
+
+
+def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:
+    def never(params: dict) -> keras.Model:
+        raise AssertionError("a model was built")
+
+    with pytest.raises(TypeError, match="generators live on one machine"):
+        search(never, SPACE, (row for row in ()), max_evals=1, verbose=0, objective="loss")
+    with pytest.raises(TypeError, match="validation_data must be"):
+        search(never, SPACE, cancer(), max_evals=1, verbose=0, validation_data=3)

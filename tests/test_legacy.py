@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from elephas_like import SparkModel
-from elephas_like.legacy import SparkHFModel, get_minor_version, is_running_in_notebook, save_and_zip_model
+from elephas_like.exchange.parameters import RefusedError
+from elephas_like.legacy import (
+    SparkHFModel,
+    get_minor_version,
+    get_server_weights,
+    is_running_in_notebook,
+    put_deltas_to_server,
+    save_and_zip_model,
+)
+from elephas_like.parameter import HttpServer
+from elephas_like.utils import model_to_dict
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
 
@@ -63,6 +73,20 @@ def test_train_of_0_x_on_an_rdd(sc) -> None:
     rows = sc.parallelize(list(zip(X, np.zeros(20), strict=True)), 2)
     history = SparkModel(sc, classifier()).train(rows, nb_epoch=2, batch_size=4, verbose=0, validation_split=0.2)
     assert len(history.history["val_loss"]) == 2
+
+
+def test_servers_are_asked_by_the_functions_of_0_3(monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.delenv("ELEPHAS_LIKE_TOKEN", raising=False)
+    with HttpServer(model_to_dict(classifier()), 0, "asynchronous") as server:
+        place = f"localhost:{server.port}"
+        before = get_server_weights(place)
+        assert put_deltas_to_server([np.ones_like(weight) for weight in before], place) == b"Update done"
+        for was, now in zip(before, get_server_weights(place), strict=True):
+            np.testing.assert_allclose(now, was - 1)
+        monkeypatch.delenv("ELEPHAS_LIKE_TOKEN")
+        with pytest.raises(RefusedError, match="401"):
+            get_server_weights(place)
 
 
 def test_hugging_face_models_say_what_to_use() -> None:

@@ -15,7 +15,7 @@ from pyspark.ml.evaluation import (
     RegressionEvaluator,
 )
 
-from elephas_like import ElephasEstimator, ElephasTransformer, SparkModel, register_keras_udf
+from elephas_like import ElephasEstimator, ElephasTransformer, SparkModel, ml_model, register_keras_udf
 from elephas_like.engine.params import FITTING
 
 sys.path.insert(0, str(Path(__file__).parent / "integration"))
@@ -149,6 +149,35 @@ def test_every_argument_of_spark_model_and_its_fit_is_one_of_the_estimator_s() -
     assert named - {"self", "model", "**unknown"} <= known
 
 
+def test_every_param_of_the_estimator_reaches_a_fit(wines) -> None:
+    read_otherwise = (
+        "sampleWeightCol validationCol validation_split nb_classes categorical optimizer_config loss metrics"
+    )
+    passed_on = {*ml_model._OPTIONS, *ml_model._FIT, *read_otherwise.split()}
+    assert {entry.name for entry in FITTING} <= passed_on
+    model = mlp(13, 3, "softmax", "sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="codec 'one_bit' needs workers that keep what their messages lost"):
+        ElephasEstimator(model, codec="one_bit", engine="jobs").fit(wines)
+    with pytest.raises(ValueError, match="max_staleness is for mode 'asynchronous' or 'hogwild'"):
+        ElephasEstimator(model, max_staleness=2).fit(wines)
+
+
+def test_a_model_is_given_once() -> None:
+    model = mlp(2, 1, None, "mse")
+    for kind in (ElephasEstimator, ElephasTransformer):
+        with pytest.raises(ValueError, match="give a model or keras_model_config, not both"):
+            kind(model, keras_model_config=model.to_json())
+    with pytest.raises(ValueError, match="weights= goes with keras_model_config"):
+        ElephasTransformer(model, weights=model.get_weights())
+
+
+def test_data_of_another_kind_is_named() -> None:
+    model = mlp(2, 1, None, "mse")
+    for use in (ElephasEstimator(model).fit, ElephasTransformer(model).transform):
+        with pytest.raises(TypeError, match=r"expected a Spark DataFrame, got numpy\.ndarray; spark\.createDataFrame"):
+            use(np.zeros((2, 2)))
+
+
 def test_setters_of_elephas_work_and_say_what_to_use(spark) -> None:
     estimator = ElephasEstimator(mlp(2, 1, None, "mse"))
     for setter, getter in (("setFeaturesCol", "getFeaturesCol"), ("setLabelCol", "getLabelCol")):
@@ -199,3 +228,7 @@ def test_a_sql_function(spark, wines) -> None:
     assert spark.sql("SELECT added(1.5D, 2) AS total").collect()[0].total == 3.5
     with pytest.raises(ValueError, match="output must be one of"):
         register_keras_udf(spark, "f", model, output="raw")
+    with pytest.raises(ValueError, match="model_type must be one of 'classification', 'regression'; got 'ranking'"):
+        register_keras_udf(spark, "f", model, model_type="ranking")
+    with pytest.raises(TypeError, match=r"model must be a keras\.Model; got str"):
+        register_keras_udf(spark, "f", "model")

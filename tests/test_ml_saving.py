@@ -11,7 +11,9 @@ import keras
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
 from elephas_like import ElephasEstimator, ElephasTransformer, load_ml_estimator, load_ml_transformer
 from elephas_like.ml_saving import decoded, encoded
@@ -44,9 +46,17 @@ def predictions(stage, df) -> list[float]:
     return [row.prediction for row in stage.transform(df).collect()]
 
 
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_fitted_pipeline_comes_back_whole(fitted, df, tmp_path: Path, prefix: str) -> None:
-    path = f"{prefix}{tmp_path}/pipeline"
+@pytest.fixture(params=["local", "file", "viewfs"])
+def base(request: pytest.FixtureRequest, sc, tmp_path: Path) -> str:
+    if request.param == "viewfs":
+        cluster = f"stages{abs(hash(str(tmp_path)))}"  # Hadoop keeps a filesystem that it has made by its name
+        sc._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{cluster}.link./data", f"file://{tmp_path}")
+        return f"viewfs://{cluster}/data"
+    return str(tmp_path) if request.param == "local" else f"file://{tmp_path}"
+
+
+def test_a_fitted_pipeline_comes_back_whole(fitted, df, base: str) -> None:
+    path = f"{base}/pipeline"
     fitted.write().save(path)
     loaded = PipelineModel.load(path)
     one, two = fitted.stages[-1], loaded.stages[-1]
@@ -115,11 +125,46 @@ def test_values_come_back_as_they_were() -> None:
     assert decoded(json.loads(json.dumps(encoded("it", loss)))).get_config()["from_logits"]
 
 
-def test_hdf5_keeps_all_that_the_directory_does(fitted, tmp_path: Path) -> None:
+def test_what_fails_to_replace_a_stage_leaves_it_there(spark, tmp_path: Path) -> None:
+    path = str(tmp_path / "estimator")
+    first = ElephasEstimator(model())
+    first.save(path)
+    with pytest.raises(FileExistsError, match=r"estimator already exists; write\(\)\.overwrite\(\)"):
+        first.save(path)
+    with pytest.raises(ValueError, match="cannot be found again by its name"):
+        ElephasEstimator(model(), loss=lambda y, p: p).write().overwrite().save(path)
+    assert ElephasEstimator.load(path).uid == first.uid
+    second = ElephasEstimator(model())
+    second.write().overwrite().save(path)
+    assert load_ml_estimator(tmp_path / "estimator").uid == second.uid
+    assert [found.name for found in tmp_path.iterdir()] == ["estimator"]
+
+
+@pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
+def test_a_search_of_spark_s_comes_back_with_our_estimator(kind, df, tmp_path: Path) -> None:
+    estimator = ElephasEstimator(model(), features_col=["a", "b"], epochs=1, num_workers=1, engine="in_process", seed=1)
+    grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 2]).addGrid(estimator.class_weight, [{0: 1.0}]).build()
+    folds = {"numFolds": 2} if kind is CrossValidator else {}
+    search = kind(estimator=estimator, estimatorParamMaps=grid, evaluator=RegressionEvaluator(), parallelism=2, **folds)
+    search.save(str(tmp_path / "search"))
+    again = kind.load(str(tmp_path / "search"))
+    assert again.getEstimator().uid == estimator.uid
+    assert [found[estimator.epochs] for found in again.getEstimatorParamMaps()] == [1, 2]
+    found = again.fit(df)
+    found.save(str(tmp_path / "found"))
+    loaded = type(found).load(str(tmp_path / "found"))
+    assert isinstance(loaded.bestModel, ElephasTransformer)
+    assert loaded.bestModel.history == found.bestModel.history
+    assert predictions(loaded, df) == predictions(found, df)
+
+
+def test_hdf5_keeps_all_that_the_directory_does(fitted, base: str) -> None:
     transformer = fitted.stages[-1]
-    path = str(tmp_path / "stage.h5")
+    path = f"{base}/stage.h5"
     transformer.save(path)
+    transformer.save(file_name=path)  # Elephas' name, and its replacing
     loaded = load_ml_transformer(path)
+    assert ElephasTransformer.load(path).uid == loaded.uid
     assert (loaded.uid, loaded.history) == (transformer.uid, transformer.history)
     for first, second in zip(transformer.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -129,7 +174,7 @@ def test_hdf5_keeps_all_that_the_directory_does(fitted, tmp_path: Path) -> None:
 
 def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    path = str(tmp_path / "elephas.h5")
+    path = str(tmp_path / "elephas.hdf5")
     config = {
         "keras_model_config": plain.to_json(),
         "mode": "asynchronous",
@@ -164,6 +209,19 @@ def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
     transformer = load_ml_transformer(path)
     np.testing.assert_array_equal(transformer.weights[0], plain.get_weights()[0])
     assert transformer.getModelType() == "regression"
+    metadata = {"class": "elephas.ml_model.ElephasEstimator", "uid": "old", "timestamp": 1, "sparkVersion": "3.5.1"}
+    params = {
+        "keras_model_config": plain.to_json(),
+        "loss": "mse",
+        "epochs": 4,
+        "featuresCol": "x",
+        "custom_objects": {},
+    }
+    (tmp_path / "elephas" / "metadata").mkdir(parents=True)
+    written = json.dumps(metadata | {"paramMap": params, "defaultParamMap": {"epochs": 10}})
+    (tmp_path / "elephas" / "metadata" / "part-00000").write_text(written)
+    estimator = ElephasEstimator.load(str(tmp_path / "elephas"))
+    assert (estimator.uid, estimator.get_epochs(), estimator.getFeaturesCol()) == ("old", 4, "x")
     with h5py.File(path, "w"):
         pass
     with pytest.raises(ValueError, match="holds no Spark ML stage"):

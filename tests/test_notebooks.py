@@ -10,6 +10,8 @@ import pytest
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 OUTPUT = 2_000
+PICTURE = 100_000
+"""Characters of a cell's text, and of a picture in it."""
 
 
 @pytest.mark.slow
@@ -30,5 +32,7 @@ def test_outputs_that_are_committed_are_short_and_complete(path: Path) -> None:
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
+        pictures = [output.get("data", {}).pop("image/png", "") for output in cell["outputs"]]
+        assert max(map(len, pictures), default=0) < PICTURE
         assert len(json.dumps(cell["outputs"])) < OUTPUT
         assert not any(output["output_type"] == "error" for output in cell["outputs"])

@@ -131,11 +131,14 @@ def test_a_server_stops_for_good_and_starts_again(kind, model) -> None:
     server.start()
     with pytest.raises(ElephasError, match="this server is running"):
         server.start()
+    assert server.server is not None
+    assert server.server.is_alive()
     port = server.port
     client = BaseParameterClient.get_client(kind, port)
     client.update_parameters([np.ones((2, 1), "float32"), np.ones(1, "float32")])
     server.stop()
     server.stop()
+    assert server.server is None
     for _ in range(500):
         if threading.active_count() == before:
             break
@@ -169,6 +172,11 @@ def test_debug_is_accepted_and_never_honoured(model) -> None:
         HttpServer(model, 0, "asynchronous", debugg=True)
 
 
+def test_a_server_takes_a_dict_of_the_model(kind) -> None:
+    with pytest.raises(TypeError, match=r"model must be what model_to_dict\(model\) gives; got Sequential"):
+        SERVERS[kind](keras.Sequential(), 0, "asynchronous")
+
+
 def test_factories_and_clients_by_their_type(kind, model) -> None:
     factory = ClientServerFactory.get_factory(kind)
     server = factory.create_server(model, 0, "hogwild", custom_objects={})
@@ -194,6 +202,21 @@ def test_a_subclass_registers_a_type_of_its_own() -> None:
         assert isinstance(BaseParameterClient.get_client("mine"), Mine)
     finally:
         del BaseParameterClient._types["mine"]
+
+
+def test_a_server_of_one_s_own_defines_start_and_stop(model) -> None:
+    class Mine(BaseParameterServer):
+        started = 0
+
+        def start(self) -> None:
+            self.started += 1
+
+        def stop(self) -> None:
+            self.started -= 1
+
+    with Mine(model, 0, "asynchronous") as server:
+        assert (server.started, plain(server.weights)[1]) == (1, [0.0])
+    assert server.started == 0
 
 
 def test_a_request_is_as_large_as_the_weights_and_no_larger(model) -> None:

@@ -49,6 +49,9 @@ def test_hyperopts_own_spaces_are_taken_and_may_be_mixed() -> None:
     ("space", "said"),
     [
         ({}, "the space is empty"),
+        ([], "the space is empty"),
+        ([1, 2], "no parameters, only constants"),
+        ({"head": {}}, "no parameters, only constants"),
         ({"units": 32}, "no parameters, only constants"),
         ({"x": ("unifrom", 0, 1)}, "unknown kind 'unifrom'. Did you mean 'uniform'"),
         ({"x": ("uniform", 0)}, "parameter 'x': uniform"),
@@ -58,9 +61,19 @@ def test_hyperopts_own_spaces_are_taken_and_may_be_mixed() -> None:
         ({"a": hp.uniform("x", 0, 1), "b": hp.uniform("x", 0, 2)}, "the label 'x'"),
     ],
 )
-def test_what_is_no_space_is_refused(space: dict, said: str) -> None:
+def test_what_is_no_space_is_refused(space: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Space(space)
+
+
+@pytest.mark.parametrize("space", [None, "units", 3, {32, 64}])
+def test_what_is_neither_a_dict_nor_hyperopts_is_refused(space: object) -> None:
+    with pytest.raises(TypeError, match=r"space must be a dict of parameters.*or hyperopt's; got"):
+        Space(space)
+
+
+def test_a_list_of_hyperopts_is_a_space() -> None:
+    assert Space([hp.uniform("x", 0, 1), 7]).at({"x": 0.5}) == (0.5, 7)
 
 
 @pytest.mark.parametrize("algo", ["random", "tpe", "anneal", hyperopt.rand.suggest])

@@ -76,6 +76,25 @@ def test_bad_trials_are_stopped_by_the_rule() -> None:
     assert pruned == [epochs < EPOCHS for epochs in expected]
 
 
+def test_trials_that_run_still_count_among_the_others() -> None:
+    seen = []
+    watch = Watch(GOAL, lambda losses, others: bool(seen.append((losses, others))), EPOCHS, None)
+    watch(0, 0, {"loss": 3.0})
+    watch(1, 0, {"loss": 2.0})
+    watch(0, 1, {"loss": 1.0})
+    watch.ended(TrialResult(0, TrialStatus.OK, ({"loss": 3.0}, {"loss": 1.0}), best_epoch=1, loss=1.0))
+    watch(1, 1, {"loss": 4.0})
+    watch.ended(TrialResult(1, TrialStatus.FAILED))  # without a loss: nobody is measured by it
+    watch(2, 0, {"loss": 9.0})
+    assert seen == [
+        ((3.0,), ()),
+        ((2.0,), ((3.0,),)),
+        ((3.0, 1.0), ((2.0,),)),
+        ((2.0, 4.0), ((3.0, 1.0),)),
+        ((9.0,), ((3.0, 1.0),)),
+    ]
+
+
 def test_an_error_in_the_users_rule_is_raised() -> None:
     search, slots, _ = made(rule=lambda losses, others: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -131,6 +131,9 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(spark, tmp_path) -> Non
 def test_what_cannot_be_read_or_written_says_why(spark, tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no file at"):
         read_tfrecords(spark, str(tmp_path))
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.none.link./data", f"file://{tmp_path}")
+    with pytest.raises(FileNotFoundError, match="there is no file at viewfs://none/data/x"):
+        read_tfrecords(spark, "viewfs://none/data/x")
     (tmp_path / "bad").write_bytes(b"no record at all, whatever its name is")
     with pytest.raises(DataError, match=r"bad cannot be read: .*Is it a TFRecord file"):
         read_tfrecords(spark, str(tmp_path / "bad"))

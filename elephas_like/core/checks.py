@@ -7,7 +7,7 @@ import math
 import numbers
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from elephas_like.core.types import Frequency
 
@@ -74,6 +74,17 @@ def verbosity(value: object) -> int:
     if value not in (None, False, 0, 2):
         raise ValueError(f"verbose must be 0, 1, 2 or 'auto'; got {value!r}.")
     return int(value or 0)
+
+
+def bagging(name: str, value: object) -> bool | Literal["partition"]:
+    """Which rows a member of an ensemble sees: True, False, or "partition"."""
+    if value == "partition":
+        return "partition"
+    if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's too
+        return bool(value)
+    raise ValueError(
+        f"{name} must be True (rows drawn with replacement), False (all rows) or 'partition'; got {value!r}."
+    )
 
 
 def frequency(value: object) -> Frequency | int:

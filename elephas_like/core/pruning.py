@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from elephas_like.core.checks import positive_int
 
 Rule = Callable[[Sequence[float], Sequence[Sequence[float]]], bool]
-"""(losses of the trial, epoch by epoch; losses of every trial that is over) -> whether to stop it. Lower is better."""
+"""(losses of the trial, epoch by epoch; losses of all other trials, those that run still included) -> whether to stop it.
+
+Lower is better."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,16 @@ class MedianRule:
         stop at epoch s  if  min(l_1..l_s) > median over trials j of (l_j1 + ... + l_js) / s
 
     from Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2. A trial of n
-    epochs counts for epochs up to n, also one that was itself stopped.
+    epochs counts for epochs up to n, also one that was itself stopped, or that runs still: where many trials begin at
+    once, nothing would be stopped before the first of them has ended.
 
     min_trials: others that must have come as far before anything is stopped.
-    warmup_epochs: epochs that every trial gets.
+    warmup_epochs: epochs after which nothing is stopped yet; more than 0 where good trials begin slowly (learning rates that
+        warm up). The defaults are measured in docs/tuning.md.
     """
 
     min_trials: int = 5
-    warmup_epochs: int = 1
+    warmup_epochs: int = 0
 
     def __post_init__(self) -> None:
         positive_int("min_trials", self.min_trials)

@@ -49,7 +49,7 @@ def exists(path: str, context: SparkContext | None = None, *, hadoop: bool = Fal
     """Whether there is a file or directory."""
     if not on_hadoop(path, hadoop, context):
         return os.path.exists(local_path(path))
-    with _said(f"cannot look at {path}"):
+    with said(f"cannot look at {path}"):
         files, place = _place(context, path)
         return bool(files.exists(place))
 
@@ -76,7 +76,7 @@ def put(
     """
     refuse_existing(target, context, overwrite=overwrite, hadoop=hadoop)
     if on_hadoop(target, hadoop, context):
-        with _said(f"cannot write {target}"):
+        with said(f"cannot write {target}"):
             _put_there(local, target, context)
     else:
         _put_here(local, local_path(target), move)
@@ -103,11 +103,29 @@ def get(source: str, local: str, context: SparkContext | None = None, *, hadoop:
     if not exists(source, context, hadoop=hadoop):
         raise FileNotFoundError(f"{source} does not exist.")
     if on_hadoop(source, hadoop, context):
-        with _said(f"cannot read {source}"):
+        with said(f"cannot read {source}"):
             files, place = _place(context, source)
             files.copyToLocalFile(False, place, _path(context, _as_url(local)), True)
     else:
         _copy(local_path(source), local)
+
+
+@contextmanager
+def drafted(target: str, context: SparkContext | None) -> Iterator[str]:
+    """A path beside `target` on its Hadoop filesystem for somebody else to write to, Spark for one.
+
+    What is there in the end takes the place of `target`, replacing what was there; after an error nothing has changed.
+    Directories above are made. A target without a scheme is one of Spark's default filesystem.
+    """
+    files, place = _place(context, target)
+    above = place.getParent()
+    draft = _path(context, f"{above.toString().rstrip('/')}/.{place.getName()}.{uuid.uuid4().hex}")
+    try:
+        files.mkdirs(above)
+        yield draft.toString()
+        _rename(context, files, draft, place)
+    finally:
+        files.delete(draft, True)
 
 
 def local_path(path: str) -> str:
@@ -121,15 +139,23 @@ def _put_here(local: str, target: str, move: bool) -> None:
     draft, aside = (place.with_name(f".{place.name}.{uuid.uuid4().hex}") for _ in range(2))
     try:
         (os.rename if move else _copy)(local, str(draft))
-        if place.is_dir():
+        if place.exists() and (place.is_dir() or draft.is_dir()):
             os.rename(place, aside)
         os.replace(draft, place)
+    except BaseException:
+        if aside.exists():
+            os.rename(aside, place)
+        raise
     finally:
-        for left in (draft, aside):
-            if left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink(missing_ok=True)
+        _remove(draft)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _copy(source: str, target: str) -> None:
@@ -140,15 +166,9 @@ def _copy(source: str, target: str) -> None:
 
 
 def _put_there(local: str, target: str, context: SparkContext | None) -> None:
-    files, place = _place(context, target)
-    above = place.getParent()
-    files.mkdirs(above)
-    draft = _path(context, f"{above.toString().rstrip('/')}/.{place.getName()}.{uuid.uuid4().hex}")
-    try:
-        files.copyFromLocalFile(False, True, _path(context, _as_url(local)), draft)
-        _rename(context, files, draft, place)
-    finally:
-        files.delete(draft, True)
+    with drafted(target, context) as draft:
+        files, place = _place(context, draft)
+        files.copyFromLocalFile(False, True, _path(context, _as_url(local)), place)
 
 
 def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) -> None:
@@ -157,7 +177,7 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
     if not files.exists(place):
         _must(files.rename(draft, place), place)
         return
-    if not files.getFileStatus(place).isDirectory():
+    if not any(files.getFileStatus(path).isDirectory() for path in (draft, place)):
         options = context._gateway.new_array(hadoop.Options.Rename, 1)  # type: ignore[union-attr]  # see _hadoop
         options[0] = hadoop.Options.Rename.OVERWRITE
         try:
@@ -169,7 +189,12 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
                 raise
     aside = _path(context, f"{draft.toString()}.old")
     _must(files.rename(place, aside), place)
-    _must(files.rename(draft, place), place)
+    try:
+        _must(files.rename(draft, place), place)
+    except BaseException:
+        if not files.exists(place):
+            files.rename(aside, place)
+        raise
     files.delete(aside, True)
 
 
@@ -202,7 +227,7 @@ def _hadoop(context: SparkContext | None) -> Any:
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
+def said(what: str) -> Iterator[None]:
     """Errors of the JVM as OSErrors that say what was tried and why it failed."""
     try:
         yield

@@ -241,6 +241,16 @@ class Frame:
 
         return self.df.select(*plan.selected()).mapInArrow(pack, _PACKED).rdd.mapPartitions(_unpacked)
 
+    def rows(self) -> RDD:
+        """The rows one by one, in order: `(x, y)`, `(x, y, sample_weight)`, or x alone where there is no target."""
+        plan = self.plan
+
+        def each(blocks: Iterable[Block]) -> Iterator[object]:
+            for row in one_by_one(plan, blocks):
+                yield row if plan.has_target else row[0]  # type: ignore[index]  # (x,)
+
+        return self.blocks.mapPartitions(each)
+
 
 def _packed(plan: Plan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     seen, error = _Seen(), None
@@ -326,7 +336,7 @@ class _SchemaReader:
                 raise ValueError(f"{argument} must name the model's {_listed(names)}; got {_listed(chosen)}.")
             columns = [chosen[name] for name in names]
         elif isinstance(chosen, str):
-            members = self._members(chosen)
+            members = self._members(argument, chosen)
             cell = None if members else self._cell(argument, chosen)
             if cell is not None and cell.kind in (Kind.VECTOR, Kind.ARRAY):
                 cut = [Leaf((cell,), place.shape, part=(i, len(places))) for i, place in enumerate(places)]
@@ -375,8 +385,8 @@ class _SchemaReader:
             if slot.shape is None:
                 return {name: self._leaf(argument, columns, Slot(name)) for name, columns in chosen.items()}
             raise ValueError(f"{argument}: the model has one, {slot.name!r}; got {_listed(chosen)}.")
-        if isinstance(chosen, str) and self._members(chosen):
-            members = self._members(chosen)
+        if isinstance(chosen, str) and self._members(argument, chosen):
+            members = self._members(argument, chosen)
             if slot.shape is None:
                 return {name: self._leaf(argument, f"{chosen}.{name}", Slot(name)) for name in members}
             raise ValueError(
@@ -464,9 +474,9 @@ class _SchemaReader:
             )
         return path, found
 
-    def _members(self, name: str) -> list[str]:
+    def _members(self, argument: str, name: str) -> list[str]:
         """The fields of a struct column that is no image; [] for any other."""
-        _, found = self._find("features_col", name)
+        _, found = self._find(argument, name)
         if not isinstance(found.dataType, sql.StructType) or set(found.dataType.fieldNames()) >= _IMAGE_FIELDS:
             return []
         return found.dataType.fieldNames()

@@ -11,9 +11,10 @@ from pyspark.mllib.regression import LabeledPoint
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from elephas_like.core.errors import DataError
 from elephas_like.core.labels import encode_label
 from elephas_like.core.types import Array
-from elephas_like.engine.matrices import from_vector, to_vector
+from elephas_like.engine.matrices import from_vector, is_vector, to_vector
 
 
 def to_simple_rdd(sc: SparkContext, features: Any, labels: Any) -> RDD:
@@ -67,11 +68,30 @@ def lp_to_simple_rdd(lp_rdd: RDD, categorical: bool = False, nb_classes: int | N
     Args:
         categorical: labels become one-hot rows.
         nb_classes: None takes the largest label + 1, which costs a job.
+
+    Raises:
+        TypeError: something else than an RDD; and when rows are asked for, rows that are no LabeledPoints.
     """
+    pairs = _pairs(lp_rdd)
     if not categorical:
-        return lp_rdd.map(lambda point: (from_vector(point.features), point.label))
-    classes = nb_classes or int(lp_rdd.map(lambda point: point.label).max()) + 1
-    return lp_rdd.map(lambda point: (from_vector(point.features), encode_label(point.label, classes)))
+        return pairs
+    classes = nb_classes or classes_of(lp_rdd)
+    return pairs.map(lambda pair: (pair[0], encode_label(pair[1], classes)))
+
+
+def classes_of(lp_rdd: RDD) -> int:
+    """The largest label of an RDD of LabeledPoints + 1; it costs a job.
+
+    Raises:
+        TypeError: as `lp_to_simple_rdd`.
+    """
+    return int(_pairs(lp_rdd).map(lambda pair: pair[1]).max()) + 1
+
+
+def _pairs(lp_rdd: RDD) -> RDD:
+    if not isinstance(lp_rdd, RDD):
+        raise TypeError(f"expected an RDD of LabeledPoints, got {type(lp_rdd).__name__}; SparkModel takes other data.")
+    return lp_rdd.map(_pair)
 
 
 def to_data_frame(sc: SparkContext, features: Any, labels: Any, categorical: bool = False) -> DataFrame:
@@ -111,10 +131,22 @@ def _points(df: DataFrame, features_col: str, label_col: str) -> RDD:
         raise ValueError(f"there is no column {missing[0]!r}; the DataFrame has {', '.join(map(repr, df.columns))}.")
 
     def points(rows: Iterable[Any]) -> Iterator[LabeledPoint]:
-        return (LabeledPoint(float(label), to_vector(np.asarray(from_vector(vector)))) for vector, label in rows)
+        for vector, label in rows:
+            if not is_vector(vector) or label is None:
+                raise DataError(
+                    f"expected a vector in {features_col!r} and a number in {label_col!r}, got {vector!r} and {label!r}. "
+                    "SparkModel and ElephasEstimator take columns of other kinds."
+                )
+            yield LabeledPoint(float(label), to_vector(np.asarray(from_vector(vector))))
 
     # Backquotes: names with dots and blanks are names all the same.
     return df.select(_quoted(features_col), _quoted(label_col)).rdd.mapPartitions(points)
+
+
+def _pair(point: Any) -> tuple[Array, float]:
+    if not hasattr(point, "features"):  # a Row with these fields does as well
+        raise TypeError(f"expected a LabeledPoint, got {type(point).__name__}: to_labeled_point makes them of arrays.")
+    return from_vector(point.features), point.label
 
 
 def _quoted(name: str) -> str:

@@ -15,7 +15,10 @@ from pyspark.ml.param import Param, Params
 
 from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies.codecs import resolve_codec
+from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState
+from elephas_like.core.voting import normalized
 
 UNSET: Any = object()
 """No default: asking for a value that was not set is an error."""
@@ -42,10 +45,6 @@ class Entry:
     default: object = None
     mixin: Mixin | None = None
     aliases: tuple[str, ...] = ()
-
-
-def _anything(name: str, value: Any) -> object:
-    return value
 
 
 def _text(name: str, value: Any) -> str:
@@ -84,6 +83,23 @@ def _frequency(name: str, value: Any) -> str | int | Schedule:
     return int(found) if isinstance(found, int) else found.value
 
 
+def _strategy(name: str, value: Any) -> object:
+    resolve(value, Mode.SYNCHRONOUS, 2)  # raises; a name stays a name, to be saved as one
+    return value
+
+
+def _codec(name: str, value: Any) -> object:
+    resolve_codec(value)
+    return value
+
+
+def _compiled_part(name: str, value: Any) -> object:
+    """What `compile` may take: a name, a function, a Keras object or its configuration, or those by output."""
+    if isinstance(value, str | list | tuple | Mapping) or callable(value) or hasattr(value, "get_config"):
+        return value
+    raise TypeError(f"{name} must be a name, a function, or a Keras object or its configuration; got {value!r}.")
+
+
 def _columns(name: str, value: Any) -> object:
     """A column's name, several, or a mapping to those."""
     if isinstance(value, Mapping):
@@ -113,6 +129,22 @@ def _list(name: str, value: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise TypeError(f"{name} must be a list; got {value!r}.")
     return list(value)
+
+
+def _shares(name: str, value: Any) -> list[float]:
+    shares = [float(share) for share in _list(name, value.tolist() if hasattr(value, "tolist") else value)]
+    normalized(shares, len(shares))
+    return shares
+
+
+def _verbosity(name: str, value: Any) -> int:
+    return checks.verbosity(value)
+
+
+def _function(name: str, value: Any) -> object:
+    if not callable(value) or hasattr(value, "get_config"):
+        raise TypeError(f"{name} must be a function that returns a compiled model; got {type(value).__name__}.")
+    return value
 
 
 def _epochs_between(name: str, value: Any) -> int | list[int]:
@@ -177,12 +209,12 @@ COLUMNS = (
 FITTING = (
     Entry(
         "optimizer_config",
-        _anything,
+        _compiled_part,
         "an optimizer: its name, or what keras.optimizers.serialize gives",
         None,
         Mixin("HasKerasOptimizerConfig", "optimizer_config", None),
     ),
-    Entry("loss", _anything, "the loss: a name, a function, or a keras Loss", UNSET, Mixin("HasLoss", "loss")),
+    Entry("loss", _compiled_part, "the loss: a name, a function, or a keras Loss", UNSET, Mixin("HasLoss", "loss")),
     Entry("metrics", _list, "metrics, for a model from its JSON", ["acc"], Mixin("HasMetrics", "metrics", ["acc"])),
     Entry("mode", _one_of(Mode), "who waits for whom", "synchronous", Mixin("HasMode", "mode", "asynchronous")),
     Entry("frequency", _frequency, "when rounds end", "auto", Mixin("HasFrequency", "frequency", "epoch")),
@@ -202,7 +234,7 @@ FITTING = (
     ),
     Entry("epochs", _whole(1), "passes over the rows", 10, Mixin("HasEpochs", "epochs", 10)),
     Entry("batch_size", _whole(1), "rows a batch on each worker", 32, Mixin("HasBatchSize", "batch_size", 32)),
-    Entry("verbose", _whole(0), "0 silent, 1 a bar, 2 a line per epoch", 0, Mixin("HasVerbosity", "verbosity", 0)),
+    Entry("verbose", _verbosity, "0 silent, 1 a bar, 2 a line per epoch", 0, Mixin("HasVerbosity", "verbosity", 0)),
     Entry(
         "validation_split",
         checks.share,
@@ -224,8 +256,8 @@ FITTING = (
         "boolean column: rows that are scored and not trained on",
         aliases=("validationIndicatorCol",),
     ),
-    Entry("strategy", _anything, "how updates are averaged: a name or a Strategy"),
-    Entry("codec", _anything, "how updates travel: a name or a Codec; None: as they are"),
+    Entry("strategy", _strategy, "how updates are averaged: a name or a Strategy"),
+    Entry("codec", _codec, "how updates travel: a name or a Codec; None: as they are"),
     Entry("max_staleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("engine", _one_of(EngineName), "what holds the rounds", "auto"),
     Entry("parameter_server_mode", _among("http", "socket"), "the server's transport", "http"),
@@ -243,6 +275,37 @@ FITTING = (
     Entry("initial_epoch", _whole(0), "the epoch to begin with", 0),
 )
 """What the estimator takes besides: the arguments of SparkModel and of its fit."""
+
+
+ENSEMBLE = (
+    Entry("numMembers", _whole(1), "models in the ensemble", 5),
+    Entry(
+        "bagging",
+        checks.bagging,
+        "which rows a member sees: True, as many as there are, drawn with replacement; False, all; 'partition', one of the "
+        "partitions",
+        True,
+    ),
+    Entry(
+        "voting",
+        _among("auto", "hard", "soft", "mean"),
+        "how members vote; auto: soft for a crossentropy, mean for regression",
+        "auto",
+    ),
+    Entry("weights", _shares, "the members' votes, one number each; None: all equal"),
+    Entry("workersPerMember", _whole(1), "1: a Spark task trains a member; k: a fit of k workers does", 1),
+    Entry("maxFailures", _whole(0), "members that may fail; the ensemble is the others", 0),
+    Entry(
+        "build", _function, "a function that returns a compiled model, called once per member; None: a model is copied"
+    ),
+)
+"""What ensembles take besides, of the arguments of train_ensemble."""
+
+
+def entries_of(table: Iterable[Entry], names: str) -> tuple[Entry, ...]:
+    """The entries of a table that have these names, in the order of the names, which blanks part."""
+    by_name = {entry.name: entry for entry in table}
+    return tuple(by_name[name] for name in names.split())
 
 
 def snake(name: str) -> str:
@@ -313,6 +376,23 @@ def _copied(value: Any) -> Any:
 
 
 MIXINS: dict[str, Any] = {entry.mixin.name: _mixin(entry) for entry in (*COLUMNS, *FITTING) if entry.mixin is not None}
+
+HasBatchSize = MIXINS["HasBatchSize"]
+HasCategoricalLabels = MIXINS["HasCategoricalLabels"]
+HasCustomObjects = MIXINS["HasCustomObjects"]
+HasEpochs = MIXINS["HasEpochs"]
+HasFrequency = MIXINS["HasFrequency"]
+HasInferenceBatchSize = MIXINS["HasInferenceBatchSize"]
+HasKerasModelConfig = MIXINS["HasKerasModelConfig"]
+HasKerasOptimizerConfig = MIXINS["HasKerasOptimizerConfig"]
+HasLoss = MIXINS["HasLoss"]
+HasMetrics = MIXINS["HasMetrics"]
+HasMode = MIXINS["HasMode"]
+HasNumberOfClasses = MIXINS["HasNumberOfClasses"]
+HasNumberOfWorkers = MIXINS["HasNumberOfWorkers"]
+HasPredictClasses = MIXINS["HasPredictClasses"]
+HasValidationSplit = MIXINS["HasValidationSplit"]
+HasVerbosity = MIXINS["HasVerbosity"]
 
 
 def stage_params(name: str, entries: tuple[Entry, ...]) -> Any:

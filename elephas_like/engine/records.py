@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as MLlibVectorUDT
@@ -95,9 +96,13 @@ def listed(spark: SparkSession, path: str) -> list[str]:
         local = files.local_path(path)
         found = sorted(glob.glob(os.path.join(local, "*") if os.path.isdir(local) else local))
     else:
-        found = [
-            row.path for row in spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()
-        ]
+        try:
+            there = spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()
+        except AnalysisException as error:
+            if "PATH_NOT_FOUND" not in str(error.getCondition()):
+                raise
+            there = []
+        found = [row.path for row in there]
     kept = [name for name in found if not os.path.basename(name).startswith((".", "_")) and not os.path.isdir(name)]
     if not kept:
         raise FileNotFoundError(f"there is no file at {path}.")

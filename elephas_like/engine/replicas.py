@@ -20,6 +20,7 @@ from elephas_like.engine.parallel import PartitionJobs
 from elephas_like.engine.shards import SpoolOptions, references
 from elephas_like.engine.spool import Block, alone, find, remove, spool
 from elephas_like.engine.versions import check_versions
+from elephas_like.engine.waits import destroy
 
 BLOCK_BYTES = 32 * 2**20
 """About how large a block is that travels at once."""
@@ -117,7 +118,7 @@ class _Shipping:
 
     def __call__(self, block: Block) -> Broadcast[Parcel]:
         shipped = self._context.broadcast(Parcel(block))
-        self._stack.callback(shipped.destroy)
+        self._stack.callback(destroy, self._context, shipped)
         return shipped
 
     def __enter__(self) -> _Shipping:

@@ -20,7 +20,7 @@ from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.engine.spool import Block, remove, remove_dataset, spool
 from elephas_like.engine.versions import check_versions
-from elephas_like.engine.waits import TIDY_SECONDS, Overdue, run_within, tidying
+from elephas_like.engine.waits import TIDY_SECONDS, Overdue, readably, run_within, tidying
 
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
@@ -185,7 +185,9 @@ def persisted_anew(refs: RDD) -> None:
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
     """The rows of each partition, one partition at a time on the driver."""
     for index in range(rdd.getNumPartitions()):
-        yield rdd.context.runJob(rdd, lambda rows: rows, [index])
+        with readably(rdd.context):
+            rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
+        yield rows
 
 
 def attempt_id() -> int:

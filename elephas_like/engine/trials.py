@@ -29,6 +29,7 @@ from elephas_like.engine.replicas import Replica, blocks_of, replicated
 from elephas_like.engine.shards import SpoolOptions, attempt_id, sweep
 from elephas_like.engine.spool import FLOATS
 from elephas_like.engine.versions import check_versions, versions
+from elephas_like.engine.waits import destroy
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class TrialJobs(_Threads):
     def __exit__(self, *error: object) -> None:
         """Ends what still runs, and frees what was shipped."""
         self.cancel()
-        self._shipped.destroy()
+        destroy(self._context, self._shipped)
         self._shipped_rows.close()
         if not self._context.master.startswith("local["):
             datasets = [ref.dataset for ref in self._shards]

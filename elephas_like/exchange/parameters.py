@@ -106,15 +106,15 @@ class Listener:
     def __init__(self, running: socketserver.BaseServer, port: int) -> None:
         self._running = running
         self.port = port
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=running.serve_forever, kwargs={"poll_interval": 0.05}, name="elephas-like-parameters", daemon=True
         )
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Ends connections and frees the port."""
         self._running.shutdown()
-        self._thread.join()
+        self.thread.join()
         self._running.server_close()
 
 

@@ -15,20 +15,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import keras
-from tqdm.auto import tqdm
 
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
+from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.state import Variables, metric_results
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
 _ANSWERED = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
-
-
-class _Bar(tqdm):
-    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a fit."""
-
-    monitor_interval = 0
 
 
 def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -136,7 +130,7 @@ class DriverHooks:
             steps=self.steps,
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._own)
-        self._bar: _Bar | None = None
+        self._bar: Bar | None = None
         self._epoch_started = 0.0
         self.history.epoch_seconds = []
 
@@ -180,7 +174,7 @@ class DriverHooks:
         self._epoch_started = time.perf_counter()
         self.model.reset_metrics()
         if self.verbose == 1:
-            self._bar = _Bar(total=self.rows, unit=" samples", unit_scale=True, desc=f"Epoch {epoch + 1}/{self.epochs}")
+            self._bar = Bar(total=self.rows, unit=" samples", unit_scale=True, desc=f"Epoch {epoch + 1}/{self.epochs}")
         return self._around(state, lambda: self._list.on_epoch_begin(epoch))
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
@@ -220,7 +214,7 @@ class DriverHooks:
         elif self.verbose == 2:
             shown = " - ".join(f"{name}: {value:.4f}" for name, value in logs.items() if isinstance(value, float))
             rate = record.samples / seconds if seconds else math.inf
-            _Bar.write(f"Epoch {record.epoch + 1}/{self.epochs} - {seconds:.1f}s - {rate:,.0f} samples/s - {shown}")
+            Bar.write(f"Epoch {record.epoch + 1}/{self.epochs} - {seconds:.1f}s - {rate:,.0f} samples/s - {shown}")
         self._epoch_started = time.perf_counter()
         return self._around(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
 

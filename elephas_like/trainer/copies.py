@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import keras
-import numpy as np
 
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, custom_objects_of, layers_of
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Keras', NumPy's and Python's generators begin at a seed; the last two go on from where they were at the end."""
-    keep = np.random.get_state(), random.getstate()
-    keras.utils.set_random_seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(keep[0])
-        random.setstate(keep[1])
 
 
 def fresh_copy(model: keras.Model) -> keras.Model:

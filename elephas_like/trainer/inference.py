@@ -49,16 +49,14 @@ class Predictor:
     def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
         """(output arrays with a leading axis of rows, their structure) of one batch after the other, in row order."""
         model = self.model()
-        for features in _batches(ref, self.batch_size):
+        for features, *_ in batches(ref, self.batch_size):
             yield _predicted(model, features)
 
     def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
         """The same of features that are in memory: an array, or a tuple or dict of them, with `rows` rows."""
         model = self.model()
-        leaves, structure = flatten(features)
-        for begin in range(0, rows, self.batch_size):
-            batch = [leaf[begin : begin + self.batch_size] for leaf in leaves]  # type: ignore[index]  # arrays
-            yield _predicted(model, unflatten(structure, batch))
+        for batch in _parts(features, rows, self.batch_size):
+            yield _predicted(model, batch)
 
     def model(self) -> keras.Model:
         """The model, built when this process first asks for it."""
@@ -79,21 +77,40 @@ class EnsemblePredictor:
 
     def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
         """(the ensemble's output alone, its structure) of one batch after the other, in row order."""
+        models = self.models()
+        for features, *_ in batches(ref, self.batch_size):
+            yield [self._combined(models, features)], 0
+
+    def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
+        """The same of features that are in memory: an array, or a tuple or dict of them, with `rows` rows."""
+        models = self.models()
+        for batch in _parts(features, rows, self.batch_size):
+            yield [self._combined(models, batch)], 0
+
+    def models(self) -> tuple[keras.Model, ...]:
+        """The members, built when this process first asks for them."""
         key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
-        models = _kept(key, [member.spec for member in self.members])
-        for features in _batches(ref, self.batch_size):
-            outputs = [_predicted(model, features)[0][0] for model in models]
-            yield [self.combine(outputs)], 0
+        return _kept(key, [member.spec for member in self.members])
+
+    def _combined(self, models: Sequence[keras.Model], features: object) -> Array:
+        return self.combine([_predicted(model, features)[0][0] for model in models])
 
 
-def _batches(ref: ShardRef, batch_size: int) -> Iterator[object]:
-    """The features of a shard's rows, as a model takes them."""
+def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:
+    """(x,), (x, y) or (x, y, sample_weight) of successive batches of a shard's rows, as a model takes them."""
     data = ShardData(ref, FitConfig(batch_size=batch_size, shuffle=False))
     for step in range(rounds.steps(ref.rows, batch_size)):
         rows = np.arange(step * batch_size, min((step + 1) * batch_size, ref.rows))
         batch = unflatten(data.structure, data.take(rows))
         assert isinstance(batch, tuple)
-        yield batch[0]
+        yield batch
+
+
+def _parts(features: object, rows: int, batch_size: int) -> Iterator[object]:
+    """Successive batches of features that are in memory."""
+    leaves, structure = flatten(features)
+    for begin in range(0, rows, batch_size):
+        yield unflatten(structure, [leaf[begin : begin + batch_size] for leaf in leaves])  # type: ignore[index]  # arrays
 
 
 def _kept(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
@@ -111,7 +128,7 @@ def _kept(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
 class Scorer:
     """What a UDF calls: features in, the arrays of the prediction columns out (core/decisions.py)."""
 
-    predictor: Predictor
+    predictor: Predictor | EnsemblePredictor
     task: Task
 
     def __call__(self, features: object, rows: int) -> list[Array]:

@@ -1,4 +1,5 @@
-"""Models in `.h5` files: those that Keras 3 saves and cannot load again, and those of Keras 2, by Elephas 3 to 7.
+"""Models in `.h5` files: those that Keras 3 saves and cannot load again, and those of Keras 2, by Elephas 3 to 7; and
+architectures in Keras 2's JSON, which Elephas' Spark ML files hold.
 
 Keras 3 loads the architecture and the weights of such files, and trips over what they were compiled with: short names of
 losses ("mse"), wrapped metrics, arguments of optimizers and layers that are gone. Here that part is read by us.
@@ -50,6 +51,21 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> ke
             with keras.saving.custom_object_scope(objects):
                 model.compile(**_compile_arguments(json.loads(training), model, objects))
             restore_slots(model, path)
+    return model
+
+
+def is_old_architecture(config: Mapping[str, Any]) -> bool:
+    """Whether the JSON of an architecture is of Keras 2, or of an `.h5` file: layers do not say their modules there."""
+    return "class_name" in config and "module" not in config
+
+
+def of_old_architecture(config: Mapping[str, Any], custom_objects: Mapping[str, object] | None = None) -> keras.Model:
+    """The model of such an architecture, with weights drawn anew."""
+    objects = dict(custom_objects or {})
+    known = objects.get(config["class_name"], keras.Sequential if config["class_name"] == "Sequential" else keras.Model)
+    with warnings.catch_warnings(), keras.saving.custom_object_scope(objects):
+        warnings.simplefilter("ignore")  # about arguments that nobody can take out of it
+        model: keras.Model = known.from_config(_cleared(config["config"]), custom_objects=objects)  # type: ignore[attr-defined]
     return model
 
 

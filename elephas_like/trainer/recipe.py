@@ -11,29 +11,33 @@ from pathlib import Path
 
 import keras
 
+from elephas_like.trainer.legacy_files import is_old_architecture, of_old_architecture
 from elephas_like.trainer.spec import ModelSpec, custom_objects_of, lambdas_of
 
-_lock = threading.Lock()
-"""Keras keeps settings of saving and loading per process: parallel fits of a grid search take turns."""
+in_turn = threading.RLock()
+"""Keras keeps settings of saving and loading, and the generators of initial weights, per process: parallel fits of a grid
+search take turns where they make models."""
 
 
 def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *, compiled: bool = True) -> keras.Model:
     """The model of an architecture in JSON, with weights drawn anew.
 
     Args:
-        config: what `model.to_json()` gave; Keras 3 puts there what the model was compiled with, too.
+        config: what `model.to_json()` gave, of Keras 2 or 3; Keras 3 puts there what the model was compiled with, too.
         compiled: whether to take that.
     """
     parts = json.loads(config)
     if not compiled:
         parts.pop("compile_config", None)
-    with _lock:
+    with in_turn:
+        if is_old_architecture(parts):
+            return of_old_architecture(parts, custom_objects)
         return keras.models.model_from_json(json.dumps(parts), custom_objects=dict(custom_objects or {}))
 
 
 def copy_of(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
     """A model with the same weights, compile arguments and optimizer state, that shares nothing with the first."""
-    with _lock:
+    with in_turn:
         return ModelSpec.from_model(model, custom_objects).build()
 
 
@@ -49,7 +53,8 @@ def compile_as(
 
     Args:
         optimizer: a name, an optimizer (a copy is taken), or what `keras.optimizers.serialize` gives.
-        loss, metrics: as for `model.compile`.
+        loss, metrics: as for `model.compile`; of metric objects copies are taken: a metric is a state, and models that are
+            trained side by side each need their own.
 
     Raises:
         ValueError: there is no loss, here or before.
@@ -62,7 +67,7 @@ def compile_as(
         arguments = {
             "optimizer": keras.optimizers.get(optimizer) if optimizer else None,
             "loss": loss,
-            "metrics": metrics,
+            "metrics": None if metrics is None else keras.tree.map_structure(_own_metric, metrics),
         }
         given = {name: value for name, value in arguments.items() if value is not None}
         before = model.get_compile_config() if model.compiled else None
@@ -72,8 +77,23 @@ def compile_as(
         model.compile(**given)
 
 
+def _own_metric(metric: object) -> object:
+    return type(metric).from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric
+
+
 def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> bytes:
     """The model in `.keras` format, optimizer included.
+
+    Raises:
+        ValueError: it holds a lambda, which no other process could be sure to read.
+    """
+    refuse_lambdas(model)
+    with in_turn:
+        return ModelSpec.from_model(model, custom_objects).archive
+
+
+def refuse_lambdas(model: keras.Model) -> None:
+    """Nothing, if a model can be saved for other processes.
 
     Raises:
         ValueError: it holds a lambda, which no other process could be sure to read.
@@ -83,13 +103,11 @@ def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = No
             f"the model {model.name!r} holds a lambda, which cannot be saved so that it can be loaded safely: make it a "
             "function with a name in a module, or a layer."
         )
-    with _lock:
-        return ModelSpec.from_model(model, custom_objects).archive
 
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
     """The model of an archive."""
-    with _lock, tempfile.TemporaryDirectory() as folder:
+    with in_turn, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         path.write_bytes(content)
         with warnings.catch_warnings():
@@ -97,4 +115,13 @@ def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = N
             return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}))
 
 
-__all__ = ["archive", "compile_as", "copy_of", "custom_objects_of", "from_archive", "from_json"]
+__all__ = [
+    "archive",
+    "compile_as",
+    "copy_of",
+    "custom_objects_of",
+    "from_archive",
+    "from_json",
+    "in_turn",
+    "refuse_lambdas",
+]

@@ -9,7 +9,6 @@ import gc
 import logging
 import math
 import platform
-import random
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef, TrainState
 from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, build_optimizer
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
@@ -265,18 +265,6 @@ def _many_graphs() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(ours)
-
-
-@contextmanager
-def seeded(seed: int, number: int) -> Iterator[None]:
-    """Python's, NumPy's and Keras' generators seeded for one trial; the first two are put back."""
-    keep = np.random.get_state(), random.getstate()
-    keras.utils.set_random_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
-    try:
-        yield
-    finally:
-        np.random.set_state(keep[0])
-        random.setstate(keep[1])
 
 
 def file_of(model: keras.Model) -> tuple[bytes, str]:

@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from elephas_like.core import voting
 from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import Array
+from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
-from elephas_like.trainer.state import metrics_of
+from elephas_like.trainer.inference import EnsemblePredictor, batches
+from elephas_like.trainer.state import metric_results, read_metrics
 
 _OF_DECISIONS = (
     keras.metrics.Accuracy,
@@ -49,6 +50,24 @@ def output_width(model: keras.Model) -> int | None:
     return None if not outputs or not outputs[0].shape else outputs[0].shape[-1]
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Sums over some rows, which add up over parts of a dataset.
+
+    loss: of the rows. metrics: the metrics' states, given the mean outputs. votes: given what was voted for; None where the
+    two are the same.
+    """
+
+    loss: float
+    rows: int
+    metrics: Floats
+    votes: Floats | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        votes = None if self.votes is None or other.votes is None else self.votes + other.votes
+        return Tally(self.loss + other.loss, self.rows + other.rows, self.metrics + other.metrics, votes)
+
+
 class Judge:
     """The first member's loss and metrics, for outputs of the ensemble.
 
@@ -67,7 +86,23 @@ class Judge:
 
     def evaluate(self, x: object, y: object, sample_weight: object, batch_size: int) -> dict[str, float]:
         """Loss and metrics by name over rows that pass through all members, a batch at a time."""
-        return self._totals(list(self._judged(x, y, sample_weight, batch_size)))
+        return self.results(self.tally(x, y, sample_weight, batch_size))
+
+    def tally(self, x: object, y: object, sample_weight: object, batch_size: int) -> Tally:
+        """The sums of which loss and metrics over these rows are made."""
+        return self._tally(list(self._judged(x, y, sample_weight, batch_size)))
+
+    def results(self, tally: Tally, sample: tuple[object, ...] | None = None) -> dict[str, float]:
+        """Loss and metrics by name, as Keras' evaluate has them, of sums.
+
+        Args:
+            sample: a batch like those that the sums come from, where they come from elsewhere: it builds the metrics here.
+        """
+        results = self._named(tally.metrics, sample)
+        if tally.votes is not None:
+            of_votes = self._named(tally.votes, sample)
+            results |= {name: of_votes[name] for name in self._of_decisions()}
+        return {"loss": tally.loss / tally.rows if tally.rows else float("nan")} | results
 
     def check_metric(self, metric: str, x: object, y: object, sample_weight: object) -> None:
         """Nothing, if the judge has this metric.
@@ -84,13 +119,12 @@ class Judge:
 
         The judge's last call must not have been a compiled one (`predict`): `check_metric` makes one that is not.
         """
-        return self._totals(
-            [
-                _Judged(given, given, targets, weights, rows, 0.0)
-                for part, targets, weights, rows in _batches(mean, y, sample_weight, batch_size)
-                for given in [self._as_judged(np.asarray(part))]
-            ]
-        )
+        judged = [
+            _Judged(given, given, targets, weights, rows, 0.0)
+            for part, targets, weights, rows in _batches(mean, y, sample_weight, batch_size)
+            for given in [self._as_judged(np.asarray(part))]
+        ]
+        return self.results(self._tally(judged))
 
     def _judged(self, x: object, y: object, sample_weight: object, batch_size: int) -> Iterator[_Judged]:
         shares = self._ballot.weights
@@ -127,13 +161,13 @@ class Judge:
             logs = np.log(given) - (np.log1p(-given) if one else np.float32(0))
         return np.clip(logs, -80.0, 80.0)  # float32's infinities would make a loss of NaN
 
-    def _totals(self, batches: Sequence[_Judged]) -> dict[str, float]:
-        """Keras' numbers: the losses of batches weighted by their rows, and metrics over all of them."""
+    def _tally(self, batches: Sequence[_Judged]) -> Tally:
+        """Keras' sums: the losses of batches weighted by their rows, and the states of metrics over all of them."""
         judge, loss, rows = self._judge, 0.0, 0
-        results = self._metrics([(batch.mean, batch.targets, batch.weights) for batch in batches])
+        metrics = self._states([(batch.mean, batch.targets, batch.weights) for batch in batches])
+        votes = None
         if any(batch.decided is not batch.mean for batch in batches):
-            of_votes = self._metrics([(batch.decided, batch.targets, batch.weights) for batch in batches])
-            results |= {name: of_votes[name] for name in self._of_decisions()}
+            votes = self._states([(batch.decided, batch.targets, batch.weights) for batch in batches])
         for batch in batches:
             targets, weights = _tensors(batch.targets), _tensors(batch.weights)
             found = judge.compute_loss(y=targets, y_pred=tf.convert_to_tensor(batch.mean), sample_weight=weights)
@@ -141,14 +175,18 @@ class Judge:
             loss += batch.rows * (float(found) - own + batch.penalty)
             rows += batch.rows
         judge.reset_metrics()
-        return {"loss": loss / rows if rows else float("nan")} | results
+        return Tally(loss, rows, metrics, votes)
 
-    def _metrics(self, batches: Sequence[tuple[Array, object, object]]) -> dict[str, float]:
-        """The judge's metrics over batches of (outputs, targets, weights), the loss aside."""
+    def _states(self, batches: Sequence[tuple[Array, object, object]]) -> Floats:
+        """The states of the judge's metrics after batches of (outputs, targets, weights)."""
         self._judge.reset_metrics()
         for outputs, targets, weights in batches:
             self._judge.compute_metrics(None, _tensors(targets), tf.convert_to_tensor(outputs), _tensors(weights))
-        return {name: value for name, value in metrics_of(self._judge).items() if name != "loss"}
+        return read_metrics(self._judge)
+
+    def _named(self, states: Floats, sample: tuple[object, ...] | None) -> dict[str, float]:
+        """What the judge's metrics say of their states, the loss aside."""
+        return {name: value for name, value in metric_results(self._judge, states, sample).items() if name != "loss"}
 
     def _of_decisions(self) -> list[str]:
         """Names of the metrics that look at decisions: those of the compiled metrics, in their order."""
@@ -158,6 +196,29 @@ class Judge:
                 named = zip(compiled.result(), compiled.metrics, strict=False)
                 found += [name for name, metric in named if isinstance(metric, _OF_DECISIONS)]
         return found
+
+
+@dataclass(frozen=True)
+class ShardJudge:
+    """Judges an ensemble on executors, in one pass over the rows for all members: what the driver sends there."""
+
+    members: EnsemblePredictor
+    ballot: Ballot
+
+    def __call__(self, ref: ShardRef) -> Tally | None:
+        """The sums of a shard's rows, a batch in memory at a time; None where there are no rows.
+
+        Raises:
+            ValueError: rows without a target.
+        """
+        judge, total = Judge(self.members.models(), self.ballot), None
+        size = self.members.batch_size
+        for x, *rest in batches(ref, size):
+            if not rest:
+                raise ValueError("the rows have no target to evaluate by: expected (x, y) or (x, y, sample_weight).")
+            found = judge.tally(x, rest[0], rest[1] if len(rest) > 1 else None, size)
+            total = found if total is None else total + found
+        return total
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ in turn), so that nothing is rebuilt, recompiled or traced again between rounds,
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import OrderedDict
@@ -28,6 +27,7 @@ from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
 from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value
 from elephas_like.trainer.state import Variables, build, read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
@@ -45,15 +45,10 @@ class Program:
     """A compiled, built model of this process with its traced loops."""
 
     def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
-        keep = np.random.get_state(), random.getstate()  # the user's own, when this is the driver's process
-        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, 0xE1E]).generate_state(1)[0]))
-        try:
+        with seeded(seed, 0xE1E):
             self.model = spec.build()
             check_width(self.model, sample)
             build(self.model, sample)
-        finally:
-            np.random.set_state(keep[0])
-            random.setstate(keep[1])
         self.key = spec.key
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)

@@ -69,6 +69,24 @@ def test_a_directory_goes_there_and_comes_back(base, sc, tmp_path) -> None:
     assert {name: text for name, text in found.items() if not name.endswith(".crc")} == {"a": "a", "b": "b"}
 
 
+def test_what_somebody_else_writes_takes_its_place_whole_or_not_at_all(base, sc, tmp_path) -> None:
+    target = f"{base}/deep/saved"
+
+    def write(text: str) -> None:
+        with files.drafted(target, sc) as draft:
+            files.put(written(tmp_path, text), f"{draft}/a", sc, hadoop=True)
+            if text == "bad":
+                raise KeyError
+
+    write("one")
+    with pytest.raises(KeyError):
+        write("bad")
+    assert (tmp_path / "there" / "deep" / "saved" / "a").read_text() == "one"
+    write("two")
+    assert [name for name in names(tmp_path) if not name.endswith(".crc")] == ["deep", "deep/saved", "deep/saved/a"]
+    assert (tmp_path / "there" / "deep" / "saved" / "a").read_text() == "two"
+
+
 def test_what_is_not_there_is_not_found(base, sc, tmp_path) -> None:
     assert not files.exists(f"{base}/none", sc)
     with pytest.raises(FileNotFoundError, match="none does not exist"):
@@ -107,3 +125,32 @@ def test_a_plain_path_is_of_the_default_filesystem_where_hadoop_is_said(sc, tmp_
     files.put(written(tmp_path), target, sc, hadoop=True)  # Spark's default is file:/// here
     assert os.path.exists(target)
     assert files.exists(target, sc, hadoop=True)
+
+
+def test_a_directory_takes_the_place_of_a_file_and_a_file_that_of_a_directory(base, sc, tmp_path) -> None:
+    source, target = tmp_path / "source", f"{base}/saved"
+    source.mkdir()
+    (source / "a").write_text("a")
+    files.put(written(tmp_path), target, sc)
+    files.put(str(source), target, sc, overwrite=True)
+    files.get(target, str(tmp_path / "back"), sc)
+    assert (tmp_path / "back" / "a").read_text() == "a"
+    files.put(written(tmp_path, "two"), target, sc, overwrite=True)
+    assert (tmp_path / "there" / "saved").read_text() == "two"
+    assert [name for name in names(tmp_path) if not name.endswith(".crc")] == ["saved"]
+
+
+def test_a_directory_whose_replacement_fails_is_there_as_before(tmp_path, monkeypatch) -> None:
+    source, target = tmp_path / "source", tmp_path / "saved"
+    for folder, text in ((source, "new"), (target, "old")):
+        folder.mkdir()
+        (folder / "a").write_text(text)
+
+    def full(*paths: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        files.put(str(source), str(target), overwrite=True)
+    assert (target / "a").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "source"]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors as MLVectors
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.regression import LabeledPoint
 from pyspark.sql import Row
+from pyspark.sql.types import StructType
 
 from elephas_like.engine.labeled import (
     argmax,
+    classes_of,
     df_to_simple_rdd,
     from_data_frame,
     from_labeled_point,
@@ -77,6 +81,21 @@ def test_columns_of_any_name_and_of_ml_vectors(spark) -> None:
         df_to_simple_rdd(df)
 
 
+def test_rows_of_another_kind_are_named(spark, sc) -> None:
+    with pytest.raises(TypeError, match="expected an RDD of LabeledPoints, got DataFrame"):
+        lp_to_simple_rdd(to_data_frame(sc, X, CLASSES))
+    with pytest.raises(Exception, match="expected a LabeledPoint, got tuple"):
+        lp_to_simple_rdd(sc.parallelize([(1.0, 2.0)], 1)).collect()
+    kind = StructType().add("features", VectorUDT()).add("label", "double")
+    for row in ((None, 1.0), (MLVectors.dense([1.0]), None)):
+        with pytest.raises(Exception, match=r"expected a vector in 'features' and a number in 'label', got"):
+            df_to_simple_rdd(spark.createDataFrame([row], kind)).collect()
+
+
 def test_argmax_is_a_column(spark) -> None:
     df = spark.createDataFrame([([0.1, 0.7, 0.2],), ([0.9, 0.05, 0.05],)], ["p"])
     assert [row.c for row in df.select(argmax("p").alias("c")).collect()] == [1, 0]
+
+
+def test_the_number_of_classes(sc) -> None:
+    assert classes_of(sc.parallelize([LabeledPoint(0.0, [1.0]), LabeledPoint(3.0, [1.0])])) == 4

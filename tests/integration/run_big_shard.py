@@ -19,8 +19,8 @@ import keras
 import numpy as np
 from pyspark import SparkConf, SparkContext
 
-import elephas_like.spark_model
 from elephas_like import SparkModel
+from elephas_like.trainer import request
 
 WIDTH = 784
 ROWS = 2**30 // (WIDTH * 4)
@@ -29,7 +29,7 @@ ROWS = 2**30 // (WIDTH * 4)
 def main(version: str) -> None:
     scratch = Path(os.environ["TMPDIR"])
     if version == "all rows":
-        elephas_like.spark_model.FitConfig = partial(elephas_like.spark_model.FitConfig, resident_bytes=2**40)
+        request.FitConfig = partial(request.FitConfig, resident_bytes=2**40)
     conf = SparkConf().set("spark.ui.enabled", "false").set("spark.local.dir", str(scratch))
     context = SparkContext("local[1]", "big shard", conf=conf)
     context.setLogLevel("OFF")

@@ -63,6 +63,17 @@ def test_members_of_an_ensemble_come_as_a_list(sc) -> None:
     assert min(member.evaluate(X, Y, verbose=0, return_dict=True)["accuracy"] for member in (one, other)) > 0.75
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_members_of_an_ensemble_are_trained_on_a_dataframe(spark, shuffle: bool) -> None:
+    rows = [([float(value) for value in x], int(y)) for x, y in zip(X[:200], Y[:200], strict=True)]
+    frame = spark.createDataFrame(rows, "pixels array<float>, digit int").coalesce(1)
+    trainer = distkeras.EnsembleTrainer(
+        classifier(), "adam", "sparse_categorical_crossentropy", features_col="pixels", label_col="digit", seed=2
+    )
+    one, other = trainer.train(frame, shuffle=shuffle)
+    assert not np.array_equal(one.get_weights()[0], other.get_weights()[0])
+
+
 def test_the_pull_of_elastic_trainers() -> None:
     def pull(workers: int, **options: float) -> float:
         trainer = distkeras.AEASGD(classifier(), "adam", "mse", num_workers=workers, **options)
@@ -79,7 +90,7 @@ def test_the_pull_of_elastic_trainers() -> None:
 def test_an_optimizer_without_momentum_is_not_for_eamsgd() -> None:
     trainer = distkeras.EAMSGD(classifier(), "adam", "mse")
     with pytest.raises(ValueError, match=r"'sgd'.*AEASGD takes any"):
-        trainer.train(None)
+        trainer._optimizer()
     optimizer = distkeras.EAMSGD(classifier(), "sgd", "mse", learning_rate=0.2, momentum=0.8)._optimizer()
     assert (float(optimizer.learning_rate), optimizer.momentum, optimizer.nesterov) == (pytest.approx(0.2), 0.8, True)
 
@@ -87,5 +98,8 @@ def test_an_optimizer_without_momentum_is_not_for_eamsgd() -> None:
 def test_arguments_are_checked_when_they_are_given() -> None:
     with pytest.raises(ValueError, match="batch_size"):
         distkeras.SingleTrainer(classifier(), "adam", "mse", batch_size=0)
+    for shuffle in (False, True):
+        with pytest.raises(TypeError, match=r"a DataFrame or an RDD of \(x, y\) rows; got ndarray"):
+            distkeras.ADAG(classifier(), "adam", "mse").train(X, shuffle=shuffle)
     with pytest.raises(TypeError, match="DataFrame"):
         distkeras.EnsembleTrainer(classifier(), "adam", "mse").train(X)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 import pytest
 
 from elephas_like.trainer.legacy_files import load_h5
+from elephas_like.trainer.recipe import from_json
 
 FILES = sorted((Path(__file__).parent.parent / "data" / "elephas").glob("*.h5"))
 
@@ -27,6 +30,31 @@ def test_a_file_of_elephas_predicts_as_it_did_and_can_be_trained(path: Path) -> 
         target = seen["y"] if name == "regression" else np.eye(3, dtype="float32")[[0, 1, 2, 0, 1]]
         history = model.fit(seen["x"], target, verbose=0).history
         assert set(history) == {"loss", {"classifier": "acc", "regression": "mae"}[name]}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_architecture_alone_is_the_same_model(path: Path) -> None:
+    """Elephas' Spark ML files hold no more than this JSON and the weights."""
+    with h5py.File(path) as file:
+        architecture = file.attrs["model_config"]
+    model = from_json(architecture if isinstance(architecture, str) else architecture.decode())
+    model.set_weights(load_h5(str(path)).get_weights())
+    seen = np.load(path.with_suffix(".npz"))
+    np.testing.assert_allclose(model.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
+
+
+def test_layers_of_one_s_own_in_an_old_architecture() -> None:
+    class Double(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    layers = [
+        {"class_name": "InputLayer", "config": {"batch_input_shape": [None, 2], "dtype": "float32", "name": "x"}},
+        {"class_name": "Double", "config": {"name": "double"}},
+    ]
+    config = {"class_name": "Sequential", "config": {"name": "old", "layers": layers}, "keras_version": "2.8.0"}
+    model = from_json(json.dumps(config), {"Double": Double})
+    np.testing.assert_array_equal(model.predict(np.ones((1, 2)), verbose=0), [[2, 2]])
 
 
 def test_all_versions_are_there() -> None:

@@ -39,6 +39,15 @@ def test_compiling_otherwise_keeps_the_rest() -> None:
     assert set(model.evaluate(np.ones((4, 2)), np.ones(4), verbose=0, return_dict=True)) == {"loss", "mse"}
 
 
+def test_models_that_were_compiled_with_one_metric_have_a_state_each() -> None:
+    given = [keras.metrics.MeanAbsoluteError(name="apart"), "mse"]
+    one, other = compiled(), compiled()
+    for model in (one, other):
+        compile_as(model, metrics=given)
+    assert one.evaluate(np.ones((4, 2)), np.zeros(4), verbose=0, return_dict=True)["apart"] > 0
+    assert float(given[0].result()) == 0.0  # neither model counts in it
+
+
 def test_architectures_with_and_without_what_they_were_compiled_with() -> None:
     text = compiled().to_json()
     assert from_json(text).compiled

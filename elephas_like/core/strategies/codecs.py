@@ -171,16 +171,17 @@ class Int4(Codec):
 
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """The sign of each number and the mean size of each block: C(v) = mean|v| sign(v). 0.14 bytes a number.
+    """The sign of each number and the mean size of each block: C(v) = mean|v| sign(v). 0.19 bytes a number.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training
     of Speech DNNs", Interspeech 2014. Needs its error feedback.
 
-    block: numbers that share a size; 256 here.
+    block: numbers that share a size; 64 here. The paper has one for each column of a matrix: rows of weights that hardly move
+        (a pixel that is always black) must not be given the size of others. With 256, digits lost 0.3 points more.
     """
 
     name: ClassVar[str] = "one_bit"
-    block: int = 256
+    block: int = 64
     error_feedback: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:

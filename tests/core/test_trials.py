@@ -1,0 +1,39 @@
+"""What of a search may win, and that its words travel as plain data."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+
+from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
+
+
+@pytest.mark.parametrize(
+    ("status", "loss", "counts"),
+    [
+        (TrialStatus.OK, 0.5, True),
+        (TrialStatus.TIMEOUT, 0.5, True),  # it was stopped by the clock, not for being bad
+        (TrialStatus.PRUNED, 0.1, False),  # stopped for being worse than others at the time, whatever it had reached
+        (TrialStatus.INTERRUPTED, 0.1, False),
+        (TrialStatus.FAILED, None, False),
+        (TrialStatus.OK, None, False),
+    ],
+)
+def test_which_trials_may_be_the_best(status: TrialStatus, loss: float | None, counts: bool) -> None:
+    assert TrialResult(0, status, loss=loss).counts is counts
+
+
+def test_the_first_trial_beats_any_bar() -> None:
+    assert TrialOrder(0, {}).keep_below == math.inf
+
+
+def test_orders_and_results_travel() -> None:
+    order = TrialOrder(3, {"units": 8}, batch_size=16, keep_below=0.25)
+    result = TrialResult(3, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0, model=b"\x00", notes={"a": [1]})
+    assert pickle.loads(pickle.dumps((order, result))) == (order, result)  # noqa: S301  our own bytes
+
+
+def test_a_models_bytes_stay_out_of_what_is_printed() -> None:
+    assert "model" not in repr(TrialResult(0, TrialStatus.OK, model=b"x" * 1000))

@@ -1,0 +1,55 @@
+"""A model's file carries a configuration that Keras itself does not see, and is a plain Keras file for everyone else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.trainer.model_files import load_model, save_model
+from tests.trainer.small import mlp, rows
+
+CONFIG = {"class_name": "SparkModel", "config": {"num_workers": 4, "words": "é"}}
+
+
+@pytest.fixture
+def model() -> keras.Model:
+    trained = mlp("adam")
+    trained.fit(*rows(8), verbose=0)
+    return trained
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_model_optimizer_and_configuration_come_back(model: keras.Model, tmp_path: Path, suffix: str) -> None:
+    path = str(tmp_path / f"model.{suffix}")
+    save_model(model, path, CONFIG)
+    loaded, config = load_model(path)
+    assert config == CONFIG
+    for mine, other in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    for mine, other in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_plain_keras_reads_the_file(model: keras.Model, tmp_path: Path, suffix: str) -> None:
+    path = str(tmp_path / f"model.{suffix}")
+    save_model(model, path, CONFIG)
+    x, _ = rows(4)
+    # Not compiled: of an .h5 file with the string "mse" Keras 3 cannot read its own compile arguments.
+    np.testing.assert_array_equal(keras.models.load_model(path, compile=False)(x), model(x))
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_a_file_of_keras_own_has_no_configuration(model: keras.Model, tmp_path: Path, suffix: str) -> None:
+    path = str(tmp_path / f"model.{suffix}")
+    model.save(path)
+    assert load_model(path)[1] == {}
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(model: keras.Model, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="JSON"):
+        save_model(model, str(tmp_path / "model.keras"), {"config": object()})
+    assert list(tmp_path.iterdir()) == []
