@@ -45,7 +45,7 @@ import tensorflow as tf
 
 from elephas_like import SparkModel
 from elephas_like.core.rounds import AUTO_ROUNDS
-from elephas_like.core.strategies import CODECS, STRATEGIES, Average, Nesterov
+from elephas_like.core.strategies import CODECS, STRATEGIES, Average, Nesterov, OneBit
 from elephas_like.core.types import Mode
 from elephas_like.engine.spool import Block
 
@@ -95,6 +95,7 @@ METHODS: dict[str, dict[str, object]] = {
     "average_epoch": {"strategy": "average", "frequency": "epoch"},
     "equal_average_epoch": {"strategy": EqualAverage(), "frequency": "epoch"},
     **{codec: {"codec": codec} for codec in SMALLER},
+    "one_bit_256": {"codec": OneBit(block=256)},
 }
 """Arguments of SparkModel by the name of a method."""
 
