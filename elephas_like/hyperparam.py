@@ -29,6 +29,7 @@ from elephas_like.engine.capacity import task_cpus
 from elephas_like.engine.frames import Choice, ColumnChoice
 from elephas_like.engine.shards import dealt, new_dataset, rows_of_partitions
 from elephas_like.engine.spool import remove_dataset, spool
+from elephas_like.legacy import HyperasWorker
 from elephas_like.sampling import Sampler, Space
 from elephas_like.search_log import SearchLog, Shelf
 from elephas_like.search_result import SearchResult
@@ -45,7 +46,7 @@ from elephas_like.trainer.state import build as build_model
 from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore
 from elephas_like.wide_trial import WideTrial
 
-__all__ = ["HyperParamModel", "MedianRule", "SearchResult", "search"]
+__all__ = ["HyperParamModel", "HyperasWorker", "MedianRule", "SearchResult", "search"]
 
 log = logging.getLogger(__name__)
 

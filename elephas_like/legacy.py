@@ -164,6 +164,20 @@ class SparkHFModel:
         )
 
 
+class HyperasWorker:
+    """The worker of Elephas 2's hyper-parameter search, which a job ran in every partition.
+
+    Raises:
+        NotImplementedError: always, with what to use instead.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            "HyperasWorker searched on its own in each partition. Trials share one sampler now and run on Spark's slots: use "
+            "HyperParamModel(sc, num_workers), or search(build, space, data)."
+        )
+
+
 def get_server_weights(master_url: str = "localhost:5000") -> Weights:
     """The weights of the HttpServer at "host:port", by the name of Elephas 0.3.
 

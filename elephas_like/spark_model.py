@@ -373,7 +373,7 @@ class SparkModel(ElephasAttributes):
             WorkerError: an exception on a worker, with its own type, message and traceback.
         """
         _refuse(others)
-        data = _one_of(data=data, rdd=rdd, x=x)
+        data = checks.one_of(data=data, rdd=rdd, x=x)
         check_model(self._model)
         request = FitRequest.checked(
             self._model,
@@ -535,7 +535,7 @@ class SparkModel(ElephasAttributes):
         Returns:
             A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
         """
-        x = _one_of(x=x, x_test=others.pop("x_test", None))
+        x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
         _refuse(others)
         check_model(self._model)
@@ -808,7 +808,7 @@ class SparkMLlibModel(SparkModel):
             nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
             options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
         """
-        points = _one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
+        points = checks.one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
         held = options.get("validation_data")
         if categorical and nb_classes is None:
             nb_classes = one_hot_classes(self._model) or classes_of(points)
@@ -906,15 +906,6 @@ def _refuse(others: Mapping[str, object]) -> None:
             raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
         known = [*inspect.signature(SparkModel.fit).parameters]
         raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
-
-
-def _one_of(**given: Any) -> Any:
-    """The one argument of several names for the same that was given."""
-    present = {name: value for name, value in given.items() if value is not None}
-    if len(present) != 1:
-        names = ", ".join(given)
-        raise TypeError(f"give the data once, as one of {names}; got {', '.join(present) or 'none'}.")
-    return next(iter(present.values()))
 
 
 def started_context() -> SparkContext | None:

@@ -91,10 +91,11 @@ class VotingModel:
 
     def predict(
         self,
-        data: Any,
+        data: Any = None,
         batch_size: int = 128,
         verbose: int | str = 0,
         *,
+        X: Any = None,
         collect: bool = True,
         features_col: Choice | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -104,13 +105,14 @@ class VotingModel:
 
         Args:
             data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features or a DataFrame,
-                predicted on the executors in one pass for all members.
+                predicted on the executors in one pass for all members. `X=` means the same, as in hyperas.
             batch_size: rows a batch.
             verbose: Keras' progress bar for arrays, one per member.
             collect: False returns an RDD with a prediction per row for an RDD, and for a DataFrame itself with a column
                 `prediction`, as `transform` gives it; nothing runs until it is asked for.
             features_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
         """
+        data = checks.one_of(data=data, X=X)
         columns = column_choice(
             data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
         )

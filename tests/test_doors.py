@@ -19,7 +19,7 @@ ELEPHAS = {
     "ml_model": "ElephasEstimator ElephasTransformer load_ml_estimator load_ml_transformer HasKerasModelConfig "
     "HasKerasOptimizerConfig HasMode HasFrequency HasNumberOfClasses HasCategoricalLabels HasEpochs HasBatchSize HasVerbosity "
     "HasValidationSplit HasNumberOfWorkers HasMetrics HasLoss HasCustomObjects HasInferenceBatchSize HasPredictClasses",
-    "hyperparam": "HyperParamModel",
+    "hyperparam": "HyperParamModel HyperasWorker",
     "ml": "to_data_frame from_data_frame df_to_simple_rdd HasMode HasLoss",
     "ml.adapter": "to_data_frame from_data_frame df_to_simple_rdd",
     "ml.params": "HasKerasModelConfig HasKerasOptimizerConfig HasMode HasFrequency HasNumberOfClasses HasCategoricalLabels "

@@ -12,6 +12,7 @@ import pytest
 from elephas_like import SparkModel
 from elephas_like.exchange.parameters import RefusedError
 from elephas_like.legacy import (
+    HyperasWorker,
     SparkHFModel,
     get_minor_version,
     get_server_weights,
@@ -92,6 +93,11 @@ def test_servers_are_asked_by_the_functions_of_0_3(monkeypatch) -> None:
 def test_hugging_face_models_say_what_to_use() -> None:
     with pytest.raises(NotImplementedError, match="keras-hub"):
         SparkHFModel(object(), tokenizer="x")
+
+
+def test_the_worker_of_elephas_search_says_what_to_use() -> None:
+    with pytest.raises(NotImplementedError, match="HyperParamModel"):
+        HyperasWorker("model", 10)._minimize(iter(()))
 
 
 def test_small_things(tmp_path: Path) -> None:

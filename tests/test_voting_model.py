@@ -35,7 +35,7 @@ def test_a_hard_vote_is_a_majority_of_labels() -> None:
     votes = np.stack([each.predict(X, verbose=0).argmax(1) for each in models])
     expected = [np.bincount(column).argmax() for column in votes.T]  # the lowest of equal counts
     ensemble = VotingModel(models)
-    assert ensemble.predict(X).tolist() == expected
+    assert ensemble.predict(X).tolist() == ensemble.predict(X=X).tolist() == expected
     np.testing.assert_allclose(ensemble.predict_proba(X)[0], np.bincount(votes[:, 0], minlength=3) / 5, atol=1e-6)
 
 

@@ -7,7 +7,7 @@ import math
 import numbers
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from elephas_like.core.types import Frequency
 
@@ -31,6 +31,19 @@ def near(value: str, names: Iterable[str]) -> str:
     """A question that names the nearest known name, or nothing."""
     found = difflib.get_close_matches(value, [str(name) for name in names], n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def one_of(**given: Any) -> Any:
+    """The one argument of several names for the same that was given.
+
+    Raises:
+        TypeError: none was, or more than one.
+    """
+    present = {name: value for name, value in given.items() if value is not None}
+    if len(present) != 1:
+        names = ", ".join(given)
+        raise TypeError(f"give the data once, as one of {names}; got {', '.join(present) or 'none'}.")
+    return next(iter(present.values()))
 
 
 def positive_int(name: str, value: object, least: int = 1) -> int:
