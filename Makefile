@@ -38,7 +38,7 @@ test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
 
 bench: machine $(STAMP) ## samples per second against plain Keras
 	$(BIN)/python benchmarks/throughput.py

@@ -18,10 +18,15 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that ask for the Spark session."""
+    """Marks the tests that ask for the Spark session, and those that must not run beside each other.
+
+    `make test-slow` runs two tests at a time: clusters and killed processes one by one, examples and notebooks beside them.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+        if "integration" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("clusters"))
 
 
 @pytest.fixture(scope="session")
