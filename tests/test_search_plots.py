@@ -39,4 +39,7 @@ def test_numbers_words_and_missing_values_are_drawn(maximize: bool) -> None:
 
 
 def test_one_trial_is_enough() -> None:
-    figure(table(loss=[0.5], param_x=[1.0]), "loss", False).savefig(io.BytesIO())
+    made = figure(table(loss=[0.5], param_x=[1.0]), "loss", False)
+    made.savefig(io.BytesIO())
+    best = next(line for line in made.axes[0].get_lines() if line.get_label() == "best so far")
+    assert list(best.get_ydata()) == [0.5]

@@ -111,7 +111,9 @@ def test_models_of_different_architectures_are_refused(other, match: str) -> Non
 def test_how_members_were_trained_is_no_matter() -> None:
     one, other = model(layers.Dropout(0.1, seed=1)), model(layers.Dropout(0.5, seed=2))
     other.compile("sgd", "mae")
-    uniform_soup([one, other])
+    soup = uniform_soup([one, other])
+    for mixed, left, right in zip(soup.get_weights(), one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mixed, (left + right) / 2, atol=1e-6)
 
 
 def test_models_that_began_at_different_places_are_warned_of() -> None:

@@ -48,8 +48,8 @@ class Variables:
                 _assign(variable, value)
 
 
-# A state is assigned and read at every exchange. One such op costs a fifth of what Keras' `assign` and `convert_to_numpy`
-# take around it, and needs no trace: docs/performance.md has the numbers.
+# A state is assigned and read at every exchange. Such ops cost a third or less of what Keras' `assign` and
+# `convert_to_numpy` take around them, and need no trace: benchmarks/state.py prints the numbers.
 
 
 def _assign(variable: keras.Variable, value: Array) -> None:

@@ -81,7 +81,9 @@ def test_a_row_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_verify_is_content_with_what_is_whole(tmp_path: Path) -> None:
-    verify(shard(3, numbers(tmp_path / "x", np.zeros((3, 5))), texts(tmp_path / "t", ["a", "b", "cc"])))
+    ref = shard(3, numbers(tmp_path / "x", np.zeros((3, 5))), texts(tmp_path / "t", ["a", "b", "cc"]))
+    verify(ref)
+    assert [len(open_column(column, ref.rows).whole()) for column in ref.columns] == [3, 3]
 
 
 def test_verify_names_a_file_that_is_gone_and_its_host(tmp_path: Path) -> None:
