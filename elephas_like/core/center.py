@@ -78,7 +78,7 @@ def too_stale(update: Update, center: Center) -> bool:
     return center.max_staleness is not None and center.version - update.version > center.max_staleness
 
 
-class _Center:
+class _Center(Center):
     """What both kinds of shared state hold, and which updates they take.
 
     Args:

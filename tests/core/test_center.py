@@ -311,14 +311,19 @@ def test_workers_that_agree_keep_their_rounds(kind: type) -> None:
 
 
 def test_what_is_dropped_says_nothing() -> None:
+    # two updates are a look, a third is dropped, and two more are the next look: drift 1, as without the third
     watch = Watch()
-    ledger = ledger_of(rows=100, finest=(8, 8), watch=watch)
+    ledger = ledger_of(rows=100, watch=watch)
     center = center_of(LockedCenter, num_workers=2, watch=watch, on_nan=OnNaN.DROP)
-    for number in range(20):
-        worker = number % 2
-        book(ledger, center, update(worker, float("nan") if number % 4 else 1 - worker, worker))
-    assert {record.drift for record in ledger.history} == {None}  # only worker 0's are ever looked at
-    assert {record.of for record in ledger.history} == {2}
+    for brought in (update(0, 1, 0), update(1, 0, 1), update(0, float("nan"), 0), update(0, 1, 0), update(1, 0, 1)):
+        book(ledger, center, brought)
+    assert [(record.cosine, record.drift) for record in ledger.history] == [
+        (None, None),
+        (0.0, None),
+        (None, None),
+        (None, None),
+        (0.0, 1.0),
+    ]
 
 
 def test_whatever_the_drift_every_part_of_every_epoch_is_trained_once() -> None:
