@@ -196,6 +196,10 @@ MUTANTS = [
         ("restore: half-full buffer lost", 'self._begin(under("held."))', "self._begin()"),
         ("restore: momentum lost", 'self._outer = under("outer.")', "self._outer = self._outer"),
         ("progress: not counted", "        self._samples += update.samples\n", ""),
+        ("drift: every update is a look", "self._watched % len(self.rounds)", "False"),
+        ("drift: one look is enough", ">= LEAST_PAIRS", ">= 1"),
+        ("drift: one worker's pace", "for pace in self._paces:", "for pace in self._paces[:1]:"),
+        ("drift: not of what is dropped", "if not applied or self._watched", "if self._watched"),
     ),
     *_of(
         "loop.py",

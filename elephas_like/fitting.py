@@ -423,10 +423,16 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
     frequency = fit.settings.frequency
     if isinstance(frequency, Schedule):
         rounds_per_epoch = finest_rounds = 1
+        worker_rounds = worker_finest = (1,) * len(joined)
     else:
         auto = rounds.auto_rounds(fit.settings.mode, worker_steps)
         rounds_per_epoch = rounds.rounds_per_epoch(worker_steps, frequency, accumulation, auto)
         finest_rounds = rounds.finest(worker_steps, rounds_per_epoch, frequency, accumulation)
+        worker_rounds = rounds.rounds_of_workers(worker_steps, rounds_per_epoch)
+        worker_finest = tuple(
+            rounds.finest([steps], own, frequency, accumulation)
+            for steps, own in zip(worker_steps, worker_rounds, strict=True)
+        )
     return Plan(
         layout=layout,
         mode=fit.settings.mode,
@@ -434,7 +440,8 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         frequency=frequency,
         rounds_per_epoch=rounds_per_epoch,
         finest_rounds=finest_rounds,
-        worker_rounds=rounds.rounds_of_workers(worker_steps, rounds_per_epoch),
+        worker_rounds=worker_rounds,
+        worker_finest=worker_finest,
         num_workers=len(joined),
         rows=rows,
         initial_epoch=fit.config.initial_epoch,

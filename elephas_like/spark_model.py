@@ -133,9 +133,9 @@ class SparkModel(ElephasAttributes):
         batch_size: rows a batch on each worker, for calls that do not say otherwise.
         mode: "synchronous" (workers wait for each other at the end of a round), "asynchronous" (each goes on alone)
             or "hogwild" (asynchronous without a lock).
-        frequency: when rounds end: "auto" (about five an epoch, up to four times as many while the workers' updates drift
-            apart; asynchronous workers up to 25), "epoch", "batch", "fit" (one for the whole fit), a
-            number of steps of the largest shard, or a Schedule such as `PostLocal(16)`.
+        frequency: when rounds end: "auto" (about five an epoch, asynchronous workers up to 25; up to four times as many while
+            the workers' updates drift apart), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
+            largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
             "average" for one, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
         codec: how workers' deltas are made smaller for their way, a name or an object: "fp16", "int8", "int4", "one_bit" or

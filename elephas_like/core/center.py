@@ -15,8 +15,9 @@ import numpy as np
 
 from elephas_like.core import scores
 from elephas_like.core.averaging import admit, mix_statistics, record
+from elephas_like.core.drift import UNKNOWN, Agreement, Watch
 from elephas_like.core.layout import Layout
-from elephas_like.core.rounds import nth_span
+from elephas_like.core.rounds import Pace
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import (
@@ -26,9 +27,13 @@ from elephas_like.core.types import (
     OnNaN,
     Order,
     RoundRecord,
+    Span,
     TrainState,
     Update,
 )
+
+LEAST_PAIRS = 8
+"""Pairs of a worker's update and its last one that a drift is made of: that of two workers is noise where rounds are short."""
 
 
 class Center(Protocol):
@@ -73,12 +78,13 @@ def too_stale(update: Update, center: Center) -> bool:
     return center.max_staleness is not None and center.version - update.version > center.max_staleness
 
 
-class LockedCenter:
-    """The shared state under any strategy. Not thread-safe by itself: the server holds a lock around each call.
+class _Center(Center):
+    """What both kinds of shared state hold, and which updates they take.
 
     Args:
         codec: what the updates' deltas are packed with.
         budget: rows that the fit trains altogether, which `Context.progress` is the share of; 0 where that is not known.
+        watch: looks at the updates that are applied.
     """
 
     def __init__(
@@ -92,38 +98,61 @@ class LockedCenter:
         codec: Codec | None = None,
         budget: int = 0,
         max_staleness: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.state = state
         self.version = 0
         self.max_staleness = max_staleness
+        self._state = state
         self._layout = layout
         self._strategy = strategy
         self._num_workers = num_workers
         self._on_nan = on_nan
         self._codec = codec
         self._budget = budget
-        self._outer = strategy.init(state.weights)
+        self._watch = watch or Watch()
         self._samples = 0
-        self._updates = 0
-        self._quorum = strategy.quorum(num_workers)
-        self._begin()
+        self._prepare()
 
     def commit(self, update: Update) -> bool:
-        """Steps the weights once `quorum` updates are in; slots and statistics move a share of the way to the worker's."""
+        """Applies one update; False where it was dropped."""
         if too_stale(update, self):
             return False
-        update = opened(update, self._codec, self.state.weights.size)
+        update = opened(update, self._codec, self._state.weights.size)
         if not admit(update, self._on_nan, self._layout):
             return False
-        if update.samples == 0:
-            return True
+        if update.samples:
+            self._watch.add(update.worker, update.delta)
+            self._apply(update)
+        return True
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def _apply(self, update: Update) -> None:
+        raise NotImplementedError
+
+    def _context(self) -> Context:
+        return context_of(self._state, self._layout, self.version, self._num_workers, self._samples, self._budget)
+
+
+class LockedCenter(_Center):
+    """The shared state under any strategy. Not thread-safe by itself: the server holds a lock around each call."""
+
+    def _prepare(self) -> None:
+        self._outer = self._strategy.init(self._state.weights)
+        self._updates = 0
+        self._quorum = self._strategy.quorum(self._num_workers)
+        self._begin()
+
+    def _apply(self, update: Update) -> None:
+        """Steps the weights once `quorum` updates are in; slots and statistics move a share of the way to the worker's."""
         context = self._context()
         weight = self._strategy.weight(update, context)
         self._reduction.add(update.delta, weight)
         self._came += 1
         self._weight += weight
         self._samples += update.samples
-        weights = self.state.weights
+        weights = self._state.weights
         if self._came >= self._quorum:
             direction = self._reduction.result()
             if direction is not None:
@@ -133,37 +162,36 @@ class LockedCenter:
             self._begin()
         share = share_of(self._updates, self._num_workers)
         self._updates += 1
-        slots = self.state.slots
+        slots = self._state.slots
         if update.slots.size:
             slots = slots + np.float32(share) * (update.slots - slots)
-        self.state = self.state.but(
+        self._state = self._state.but(
             weights=weights.astype(np.float32, copy=False),
-            statistics=mix_statistics(self.state.statistics, update.statistics, share, self._layout),
+            statistics=mix_statistics(self._state.statistics, update.statistics, share, self._layout),
             slots=slots,
-            counters=np.maximum(self.state.counters, update.counters),
-            loss_scale=np.minimum(self.state.loss_scale, update.loss_scale),
-            seeds=update.seeds if self._num_workers == 1 else self.state.seeds,
+            counters=np.maximum(self._state.counters, update.counters),
+            loss_scale=np.minimum(self._state.loss_scale, update.loss_scale),
+            seeds=update.seeds if self._num_workers == 1 else self._state.seeds,
         )
-        return True
 
     def served(self) -> tuple[int, TrainState]:
         """The version and what the strategy serves."""
-        weights = self._strategy.serve(self.state.weights, self._outer, self._context())
-        return self.version, self.state.but(weights=weights.astype(np.float32, copy=False))
+        weights = self._strategy.serve(self._state.weights, self._outer, self._context())
+        return self.version, self._state.but(weights=weights.astype(np.float32, copy=False))
 
     def snapshot(self) -> TrainState:
         """The state: it is never changed in place."""
-        return self.state
+        return self._state
 
     def replace(self, parts: Mapping[str, Array]) -> None:
         """Takes the parts that callbacks changed."""
-        self.state = self.state.but(**parts)
+        self._state = self._state.but(**parts)
 
     def checkpoint(self) -> dict[str, Array]:
         """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
         counts = np.array([self.version, self._updates, self._samples, self._came], np.int64)
         return {
-            **{f"state.{name}": part for name, part in self.state.parts().items()},
+            **{f"state.{name}": part for name, part in self._state.parts().items()},
             **{f"outer.{name}": vector for name, vector in self._outer.items()},
             **{f"held.{name}": array for name, array in self._reduction.held().items()},
             "counts": counts,
@@ -176,7 +204,7 @@ class LockedCenter:
         def under(prefix: str) -> dict[str, Array]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-        self.state = self.state.but(**under("state."))
+        self._state = self._state.but(**under("state."))
         self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
         self.version, self._updates, self._samples, came = (int(count) for count in arrays["counts"])
         self._begin(under("held."))
@@ -187,9 +215,6 @@ class LockedCenter:
         self._reduction = self._strategy.reduction(self._context(), held or {})
         self._came = 0
         self._weight = 0.0
-
-    def _context(self) -> Context:
-        return context_of(self.state, self._layout, self.version, self._num_workers, self._samples, self._budget)
 
 
 def context_of(
@@ -207,48 +232,21 @@ def context_of(
     return Context(version, num_workers, layout, min(1.0, samples / budget) if budget else 0.0, rate)
 
 
-class HogwildCenter:
+class HogwildCenter(_Center):
     """The shared state without a lock: updates of several workers are added at the same time, to the same numbers.
 
     Recht et al., "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", NIPS 2011. An addition
     may be lost where two meet on one number; that is the method. This is the one object that changes arrays in place.
     """
 
-    def __init__(
-        self,
-        state: TrainState,
-        layout: Layout,
-        strategy: Strategy,
-        num_workers: int,
-        on_nan: OnNaN = OnNaN.RAISE,
-        *,
-        codec: Codec | None = None,
-        budget: int = 0,
-        max_staleness: int | None = None,
-    ) -> None:
-        if not strategy.additive:
-            raise ValueError(f"hogwild needs an additive strategy such as 'downpour'; got {strategy.name!r}.")
-        self.version = 0
-        self.max_staleness = max_staleness
-        self._layout = layout
-        self._strategy = strategy
-        self._num_workers = num_workers
-        self._on_nan = on_nan
-        self._codec = codec
-        self._budget = budget
-        self._samples = 0
-        self._state = TrainState(**{name: part.copy() for name, part in state.parts().items()})  # type: ignore[arg-type]
+    def _prepare(self) -> None:
+        if not self._strategy.additive:
+            raise ValueError(f"hogwild needs an additive strategy such as 'downpour'; got {self._strategy.name!r}.")
+        self._state = self.snapshot()  # the one that is changed in place
 
-    def commit(self, update: Update) -> bool:
+    def _apply(self, update: Update) -> None:
         """Adds the update in place, whoever else is adding."""
-        if too_stale(update, self):
-            return False
-        update = opened(update, self._codec, self._state.weights.size)
-        if not admit(update, self._on_nan, self._layout):
-            return False
-        if update.samples == 0:
-            return True
-        context = context_of(self._state, self._layout, self.version, self._num_workers, self._samples, self._budget)
+        context = self._context()
         reduction = self._strategy.reduction(context)
         reduction.add(update.delta, self._strategy.weight(update, context))
         direction = reduction.result()
@@ -265,7 +263,6 @@ class HogwildCenter:
         if self._num_workers == 1:
             state.seeds[:] = update.seeds
         self.version += 1
-        return True
 
     def add(self, shared: np.ndarray, term: np.ndarray) -> None:
         """Shared += term. NumPy lets go of the interpreter's lock in here, so several of these run at once."""
@@ -291,18 +288,29 @@ class Ledger:
 
     rows: rows of all shards together; epochs end at multiples of it.
     rounds: exchanges in an epoch of each worker's own shard; 0 for one that has no rows.
+    finest: as many as that while updates drift apart; `rounds` unless given.
+    watch: what the updates are looked at with; whoever applies them shows them to it.
     """
 
     rows: int
     rounds: tuple[int, ...]
     first_epoch: int
     last_epoch: int
+    finest: tuple[int, ...] = ()
+    watch: Watch = field(default_factory=Watch)
     samples: int = 0
     exchanges: dict[int, int] = field(default_factory=dict)
     finished: deque[EpochRecord] = field(default_factory=deque)
     history: list[RoundRecord] = field(default_factory=list)
     _metrics: Floats = field(default_factory=lambda: np.zeros(0))
     _epoch_start: int = 0
+    _watched: int = 0
+    _drifts: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._paces = [Pace(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
+        self._walks = [pace.walk(self.first_epoch) for pace in self._paces]
+        self._spans = [next(walk, Span(self.first_epoch)) for walk in self._walks]
 
     @property
     def epoch(self) -> int:
@@ -326,7 +334,10 @@ class Ledger:
         if applied:
             self._metrics = scores.add([self._metrics, update.metrics])
         done = record(update, staleness, not applied, stale=not applied and too_stale(update, center))
-        self.history.append(RoundRecord(len(self.history), epoch, (done,), of=self.rounds[update.worker]))
+        span, agreement = self._spans[update.worker], self._look(applied)
+        said = {"cosine": agreement.cosine, "drift": agreement.drift}
+        self.history.append(RoundRecord(len(self.history), epoch, (done,), of=span.of, **said))
+        self._spans[update.worker] = next(self._walks[update.worker], span)
         while epoch < min(self.epoch, self.last_epoch):
             rounds = tuple(self.history[self._epoch_start :])
             self.finished.append(
@@ -337,8 +348,19 @@ class Ledger:
 
     def next_order(self, worker: int, center: Center) -> Order:
         """What a worker that has just exchanged is to train next, from the state that is served now."""
-        done = self.exchanges.get(worker, 0)
-        span = nth_span(done, self.rounds[worker])
         version, state = center.served()
-        shifted = type(span)(span.epoch + self.first_epoch, span.begin, span.end, span.of)
-        return Order("train", number=done, version=version, span=shifted, state=state)
+        return Order("train", self.exchanges.get(worker, 0), version, self._spans[worker], state)
+
+    def _look(self, applied: bool) -> Agreement:
+        """What the last K applied updates of K workers say, once for all of them. The paces turn by the mean of some looks."""
+        self._watched += applied
+        if not applied or self._watched % len(self.rounds):
+            return UNKNOWN
+        agreement = self.watch.turn()
+        if agreement.drift is not None:
+            self._drifts.append(agreement.drift)
+        if len(self._drifts) * len(self.rounds) >= LEAST_PAIRS:
+            for pace in self._paces:
+                pace.turn(float(np.mean(self._drifts)))
+            self._drifts.clear()
+        return agreement

@@ -66,7 +66,7 @@ class Watch:
 
     def turn(self) -> Agreement:
         """What this round's updates say; the next round begins."""
-        now, before = self._now, self._before
+        now, before = dict(self._now), self._before  # a copy: without a lock others may be adding
         self._before, self._now = now, {}
         return Agreement(cosine_of(now), drift_of(now, before))
 

@@ -60,7 +60,7 @@ class Plan:
     """What a fit is to do, once all workers have said how many rows they have.
 
     rounds_per_epoch: synchronous exchanges; where `finest_rounds` is greater, as many as that while updates drift apart.
-    worker_rounds: each worker's own, where it goes on alone.
+    worker_rounds: each worker's own, where it goes on alone; up to `worker_finest` while updates drift apart.
     rows: rows of all shards. validates: whether any worker has validation rows.
     codec: what the updates' deltas are packed with.
     epoch_steps: batches that the largest shard has in an epoch; with `accumulation`, what a schedule is asked with.
@@ -81,6 +81,7 @@ class Plan:
     validation_freq: int | tuple[int, ...] = 1
     on_nan: OnNaN = OnNaN.RAISE
     finest_rounds: int = 0
+    worker_finest: tuple[int, ...] = ()
     max_staleness: int | None = None
     codec: Codec | None = None
     epoch_steps: int = 0
@@ -235,7 +236,7 @@ def fit_asynchronously(
     progress.state = state
     if hooks.stopped():
         return state
-    kind = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter
+    kind, watch = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, Watch()
     center = kind(
         state,
         plan.layout,
@@ -245,8 +246,9 @@ def fit_asynchronously(
         codec=plan.codec,
         budget=plan.budget,
         max_staleness=plan.max_staleness,
+        watch=watch,
     )
-    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs)
+    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, watch)
     crowd.begin(center, ledger, plan.validates_after)
     try:
         return _through_epochs(crowd, plan, hooks, progress, loss_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 
 from elephas_like.core.types import Frequency, Mode, Span
 
@@ -92,12 +93,6 @@ def steps_of(span: Span, epoch_steps: int, accumulation: int = 1) -> tuple[int, 
     )
 
 
-def nth_span(exchange: int, rounds: int) -> Span:
-    """The span of a worker that goes on alone, after `exchange` exchanges of its own."""
-    epoch, part = divmod(exchange, rounds)
-    return Span(epoch, part, part + 1, rounds)
-
-
 class Pace:
     """How long the rounds of a fit are: fixed, or halved and doubled by the drift of the updates.
 
@@ -125,6 +120,10 @@ class Pace:
                 done, of = done // 2, of // 2
             yield Span(epoch, done, done + 1, of)
             done += 1
+
+    def walk(self, epoch: int) -> Iterator[Span]:
+        """The rounds of all epochs from this one on, for a worker that goes on alone; none where an epoch has none."""
+        return chain.from_iterable(self.spans(number) for number in count(epoch)) if self._rounds else iter(())
 
     def turn(self, drift: float | None) -> None:
         """Takes the drift of the round that has ended; None where it is not known."""

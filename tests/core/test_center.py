@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
+from elephas_like.core.drift import Watch
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -262,6 +265,86 @@ def test_each_worker_has_rounds_of_its_own() -> None:
         book(ledger, center, update(1))
     assert ledger.next_order(0, center).span == Span(2, 0, 1, 1)
     assert ledger.next_order(1, center).span == Span(0, 2, 3, 3)
+
+
+def test_workers_that_pull_apart_exchange_more_often() -> None:
+    # Worker 0 moves along the first axis, worker 1 along the second. Two updates of K = 2 workers are one look: the first
+    # knows no last ones; of all others own cosines are 1, and 0 to the other's last: drift 1. Four looks of two pairs each
+    # are enough: after updates 3, 5, 7 and 9 rounds are half as long. Worker 1, which brought the last of these, goes on
+    # with a quarter of an epoch; worker 0 has been handed half of one, and goes on with quarters then
+    watch = Watch()
+    ledger = ledger_of(rows=100, finest=(8, 8), watch=watch)
+    center = center_of(LockedCenter, num_workers=2, watch=watch)
+    trained: list[list[Span]] = [[], []]
+    for number in range(12):
+        worker = number % 2
+        trained[worker].append(ledger.next_order(worker, center).span)
+        book(ledger, center, update(worker, 1 - worker, worker, samples=1))
+    halves = [Span(0, 0, 1, 2), Span(0, 1, 2, 2), Span(1, 0, 1, 2), Span(1, 1, 2, 2), Span(2, 0, 1, 2)]
+    assert trained == [[*halves, Span(2, 1, 2, 2)], [*halves, Span(2, 2, 3, 4)]]
+    assert [ledger.next_order(worker, center).span for worker in (0, 1)] == [Span(3, 0, 1, 4), Span(2, 3, 4, 4)]
+    assert [record.of for record in ledger.history] == [2] * 11 + [4]
+    assert [record.cosine for record in ledger.history] == [None, 0.0] * 6
+    assert [record.drift for record in ledger.history] == [None, None, *[None, 1.0] * 5]
+
+
+def test_one_look_of_eight_workers_is_enough() -> None:
+    watch = Watch()
+    ledger = ledger_of(rows=100, rounds=(2,) * 8, finest=(4,) * 8, watch=watch)
+    center = center_of(LockedCenter, num_workers=8, watch=watch)
+    for number in range(24):
+        angle = np.pi / 4 * (number % 8)
+        book(ledger, center, update(number % 8, np.cos(angle), np.sin(angle), samples=1))
+    # own cosine 1; those of the eight directions add up to 0, so to the seven others -1 / 7 on average: drift 8 / 7
+    assert [record.drift for record in ledger.history[7::8]] == [None, *[pytest.approx(8 / 7)] * 2]
+    assert [record.of for record in ledger.history] == [2] * 23 + [4]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_workers_that_agree_keep_their_rounds(kind: type) -> None:
+    watch = Watch()
+    ledger, center = ledger_of(rows=100, finest=(8, 8), watch=watch), center_of(kind, num_workers=2, watch=watch)
+    for number in range(8):
+        book(ledger, center, update(number % 2, 1, 2))
+    assert [record.of for record in ledger.history] == [2] * 8
+    assert [record.drift for record in ledger.history[3::2]] == pytest.approx([0.0] * 3, abs=1e-6)
+
+
+def test_what_is_dropped_says_nothing() -> None:
+    # two updates are a look, a third is dropped, and two more are the next look: drift 1, as without the third
+    watch = Watch()
+    ledger = ledger_of(rows=100, watch=watch)
+    center = center_of(LockedCenter, num_workers=2, watch=watch, on_nan=OnNaN.DROP)
+    for brought in (update(0, 1, 0), update(1, 0, 1), update(0, float("nan"), 0), update(0, 1, 0), update(1, 0, 1)):
+        book(ledger, center, brought)
+    assert [(record.cosine, record.drift) for record in ledger.history] == [
+        (None, None),
+        (0.0, None),
+        (None, None),
+        (None, None),
+        (0.0, 1.0),
+    ]
+
+
+def test_whatever_the_drift_every_part_of_every_epoch_is_trained_once() -> None:
+    random = np.random.default_rng(7)
+    watch = Watch()
+    ledger = ledger_of(rows=10**6, rounds=(5, 3, 1, 0), finest=(20, 12, 1, 0), watch=watch)
+    center = center_of(LockedCenter, num_workers=4, watch=watch)
+    trained: list[list[Span]] = [[], [], []]
+    axes = random.normal(size=(3, 2))
+    for _ in range(300):
+        worker = int(random.integers(3))
+        trained[worker].append(ledger.next_order(worker, center).span)
+        book(ledger, center, update(worker, *(axes[worker] + random.normal(size=2)), samples=1))
+    for parts, finest in zip(trained, (20, 12, 1), strict=True):
+        assert parts[0] == Span(0, 0, 1, parts[0].of)
+        for one, following in pairwise(parts):
+            begins = (one.epoch + 1, 0.0) if one.end == one.of else (one.epoch, one.end / one.of)
+            assert (following.epoch, following.begin / following.of) == begins
+            assert following.end == following.begin + 1
+            assert following.of <= finest
+    assert len({span.of for span in trained[0]}) > 1  # or this shows nothing
 
 
 def test_who_has_no_rows_or_no_time_has_no_work() -> None:

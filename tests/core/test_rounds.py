@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,6 @@ from elephas_like.core.rounds import (
     auto_rounds,
     boundary,
     finest,
-    nth_span,
     rounds_of_workers,
     rounds_per_epoch,
     steps,
@@ -224,10 +225,11 @@ def test_whatever_the_drift_every_step_is_in_exactly_one_round() -> None:
 
 
 def test_a_worker_that_goes_on_alone_walks_through_the_epochs() -> None:
-    assert [nth_span(exchange, 2) for exchange in range(5)] == [
-        Span(0, 0, 1, 2),
-        Span(0, 1, 2, 2),
-        Span(1, 0, 1, 2),
-        Span(1, 1, 2, 2),
-        Span(2, 0, 1, 2),
+    assert list(islice(Pace(2, 2).walk(3), 5)) == [
+        Span(3, 0, 1, 2),
+        Span(3, 1, 2, 2),
+        Span(4, 0, 1, 2),
+        Span(4, 1, 2, 2),
+        Span(5, 0, 1, 2),
     ]
+    assert list(Pace(0, 0).walk(0)) == []  # who has no rows
