@@ -27,6 +27,7 @@ from elephas_like.core.types import (
     Joined,
     Mode,
     OnNaN,
+    OptimizerState,
     Order,
     Rounds,
     ShardRef,
@@ -391,6 +392,11 @@ def _loop(fit: Fit, workers: Rounds | Crowd, written: Callable[[], None]) -> Non
         fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
 
 
+def _keeps_to_itself(fit: Fit) -> bool:
+    """Whether workers keep weights or slots of their own: then their updates resemble their last ones whatever their rows."""
+    return fit.settings.strategy.remembers or fit.config.optimizer_state is OptimizerState.PER_WORKER
+
+
 def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
     """The schedule, once all workers have said how many rows they have."""
     layout = fit.hooks.variables.layout
@@ -427,12 +433,14 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
     else:
         auto = rounds.auto_rounds(fit.settings.mode, worker_steps)
         rounds_per_epoch = rounds.rounds_per_epoch(worker_steps, frequency, accumulation, auto)
-        finest_rounds = rounds.finest(worker_steps, rounds_per_epoch, frequency, accumulation)
         worker_rounds = rounds.rounds_of_workers(worker_steps, rounds_per_epoch)
-        worker_finest = tuple(
-            rounds.finest([steps], own, frequency, accumulation)
-            for steps, own in zip(worker_steps, worker_rounds, strict=True)
-        )
+        finest_rounds, worker_finest = rounds_per_epoch, worker_rounds
+        if not _keeps_to_itself(fit):
+            finest_rounds = rounds.finest(worker_steps, rounds_per_epoch, frequency, accumulation)
+            worker_finest = tuple(
+                rounds.finest([steps], own, frequency, accumulation)
+                for steps, own in zip(worker_steps, worker_rounds, strict=True)
+            )
     return Plan(
         layout=layout,
         mode=fit.settings.mode,
@@ -442,7 +450,7 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         finest_rounds=finest_rounds,
         worker_rounds=worker_rounds,
         worker_finest=worker_finest,
-        num_workers=len(joined),
+        num_workers=sum(worker.rows > 0 for worker in joined),
         rows=rows,
         initial_epoch=fit.config.initial_epoch,
         epochs=fit.config.epochs,

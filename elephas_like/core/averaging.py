@@ -54,6 +54,11 @@ def admit(update: Update, on_nan: OnNaN, layout: Layout) -> bool:
     )
 
 
+def way_of(update: Update, strategy: Strategy, weights: Vector) -> Vector:
+    """Which way an update goes from the weights that it is applied to, whatever a strategy's messages are."""
+    return update.delta if strategy.deltas else update.delta - weights
+
+
 def record(update: Update, staleness: int, dropped: bool, stale: bool = False) -> WorkerRecord:
     """What `history.rounds` keeps of an update."""
     return WorkerRecord(
@@ -136,7 +141,7 @@ class Round:
         if not admitted or update.samples == 0:
             return
         self.metrics.append(update.metrics)
-        self.watch.add(update.worker, update.delta)
+        self.watch.add(update.worker, way_of(update, self.strategy, self.start.weights))
         weight = self.strategy.weight(update, self.context)
         self._weights.add(update.delta, weight)
         self._weight += weight

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core import scores
-from elephas_like.core.averaging import admit, mix_statistics, record
+from elephas_like.core.averaging import admit, mix_statistics, record, way_of
 from elephas_like.core.drift import UNKNOWN, Agreement, Watch
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import Pace
@@ -30,6 +30,7 @@ from elephas_like.core.types import (
     Span,
     TrainState,
     Update,
+    Vector,
 )
 
 LEAST_PAIRS = 8
@@ -58,8 +59,8 @@ class Center(Protocol):
         """The state itself, unchanged by later commits."""
         ...
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
-        """Takes over the parts that the driver's callbacks changed, by the name of their role."""
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Takes over the parts that the driver's callbacks changed, by the name of their role; weights by how they moved."""
         ...
 
 
@@ -121,7 +122,7 @@ class _Center(Center):
         if not admit(update, self._on_nan, self._layout):
             return False
         if update.samples:
-            self._watch.add(update.worker, update.delta)
+            self._watch.add(update.worker, way_of(update, self._strategy, self._state.weights))
             self._apply(update)
         return True
 
@@ -183,9 +184,11 @@ class LockedCenter(_Center):
         """The state: it is never changed in place."""
         return self._state
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
-        """Takes the parts that callbacks changed."""
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Takes the parts that callbacks changed, and goes where they moved the weights."""
         self._state = self._state.but(**parts)
+        if moved is not None:
+            self._state = self._state.but(weights=self._state.weights + moved)
 
     def checkpoint(self) -> dict[str, Array]:
         """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
@@ -276,10 +279,12 @@ class HogwildCenter(_Center):
         """A copy."""
         return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
-        """Writes the parts that callbacks changed over the shared ones."""
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Writes the parts that callbacks changed over the shared ones, and adds how they moved the weights."""
         for name, part in parts.items():
             getattr(self._state, name)[:] = part
+        if moved is not None:
+            self.add(self._state.weights, moved)
 
 
 @dataclass
@@ -304,8 +309,8 @@ class Ledger:
     history: list[RoundRecord] = field(default_factory=list)
     _metrics: Floats = field(default_factory=lambda: np.zeros(0))
     _epoch_start: int = 0
+    _looks: list[Agreement] = field(default_factory=list)
     _watched: int = 0
-    _drifts: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._paces = [Pace(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
@@ -334,7 +339,7 @@ class Ledger:
         if applied:
             self._metrics = scores.add([self._metrics, update.metrics])
         done = record(update, staleness, not applied, stale=not applied and too_stale(update, center))
-        span, agreement = self._spans[update.worker], self._look(applied)
+        span, agreement = self._spans[update.worker], self._look(applied and update.samples > 0)
         said = {"cosine": agreement.cosine, "drift": agreement.drift}
         self.history.append(RoundRecord(len(self.history), epoch, (done,), of=span.of, **said))
         self._spans[update.worker] = next(self._walks[update.worker], span)
@@ -351,16 +356,21 @@ class Ledger:
         version, state = center.served()
         return Order("train", self.exchanges.get(worker, 0), version, self._spans[worker], state)
 
-    def _look(self, applied: bool) -> Agreement:
-        """What the last K applied updates of K workers say, once for all of them. The paces turn by the mean of some looks."""
-        self._watched += applied
-        if not applied or self._watched % len(self.rounds):
+    def _look(self, moved: bool) -> Agreement:
+        """What the last K updates that moved the weights say, once for all of them: the paces turn by the mean of some looks.
+
+        K counts the workers that have rows.
+        """
+        self._watched += moved
+        if not moved or self._watched % sum(rounds > 0 for rounds in self.rounds):
             return UNKNOWN
         agreement = self.watch.turn()
         if agreement.drift is not None:
-            self._drifts.append(agreement.drift)
-        if len(self._drifts) * len(self.rounds) >= LEAST_PAIRS:
+            self._looks.append(agreement)
+        pairs = [look.pairs for look in self._looks]
+        if sum(pairs) >= LEAST_PAIRS:
+            drift = float(np.average([look.drift for look in self._looks], weights=pairs))
             for pace in self._paces:
-                pace.turn(float(np.mean(self._drifts)))
-            self._drifts.clear()
+                pace.turn(drift)
+            self._looks.clear()
         return agreement

@@ -25,26 +25,29 @@ class Agreement:
     cosine: mean cosine between the updates of different workers; None for a single update.
     drift: mean cosine between a worker's update and its own last one, minus that between a worker's update and another
         worker's last one, from -2 to 2. About 0 where workers have rows of the same kind. None without a last round.
+    updates: how many there were. pairs: those of them whose worker has a last one, which the drift is a mean over.
     """
 
     cosine: float | None = None
     drift: float | None = None
+    updates: int = 0
+    pairs: int = 0
 
 
 UNKNOWN = Agreement()
 """Before anything came, and where workers go on alone."""
 
 
-def stretch_of(agreement: Agreement, num_workers: int, like: int) -> float:
-    """How much longer the mean of `like` updates would be than that of `num_workers` of the same kind; at least 1.
+def stretch_of(agreement: Agreement, like: int) -> float:
+    """How much longer the mean of `like` updates would be than that of those that came; at least 1.
 
     Of K updates of length 1 with a mean cosine of c the mean has length sqrt(c + (1 - c) / K): noise cancels out. What
     workers of different rows disagree on lastingly is no noise: the drift is counted as if it were agreement.
     """
-    if agreement.cosine is None or num_workers <= like:
+    if agreement.cosine is None or agreement.updates <= like:
         return 1.0
     same = min(1.0, max(0.0, agreement.cosine) + max(0.0, agreement.drift or 0.0))
-    return float(np.sqrt((same + (1 - same) / like) / (same + (1 - same) / num_workers)))
+    return float(np.sqrt((same + (1 - same) / like) / (same + (1 - same) / agreement.updates)))
 
 
 class Watch:
@@ -67,8 +70,9 @@ class Watch:
     def turn(self) -> Agreement:
         """What this round's updates say; the next round begins."""
         now, before = dict(self._now), self._before  # a copy: without a lock others may be adding
-        self._before, self._now = now, {}
-        return Agreement(cosine_of(now), drift_of(now, before))
+        self._before, self._now = before | now, {}
+        pairs = sum(worker in before for worker in now)
+        return Agreement(cosine_of(now), drift_of(now, before), len(now), pairs)
 
 
 def cosine_of(directions: dict[int, Vector]) -> float | None:

@@ -32,6 +32,7 @@ from elephas_like.core.types import (
     Rounds,
     Span,
     TrainState,
+    Vector,
 )
 
 
@@ -217,8 +218,8 @@ class Crowd(Protocol):
         """The next finished epoch, evaluated where it is to be; None after the last."""
         ...
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
-        """Gives what callbacks changed to the shared state."""
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Gives what callbacks changed to the shared state: parts by the name of their role, and how they moved the weights."""
         ...
 
 
@@ -277,8 +278,12 @@ def _through_epochs(
         if record.epoch + 1 < plan.epochs:
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
-            if changed:
-                crowd.replace(changed)
+            weights = changed.pop(
+                Role.WEIGHT.value, None
+            )  # workers have gone on from the epoch's: their way is not lost
+            moved = None if weights is None else state.weights - record.state.weights
+            if changed or moved is not None:
+                crowd.replace(changed, moved)
             if hooks.stopped():
                 break
     return progress.state

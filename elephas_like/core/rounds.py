@@ -35,7 +35,7 @@ def auto_rounds(mode: Mode, worker_steps: Sequence[int]) -> int:
     """
     if mode is Mode.SYNCHRONOUS:
         return AUTO_ROUNDS
-    workers, total = len(worker_steps), max(1, sum(worker_steps))
+    workers, total = sum(steps > 0 for steps in worker_steps), max(1, sum(worker_steps))
     return min(AUTO_ROUNDS * workers, AUTO_ROUNDS_ALONE) * max(worker_steps, default=1) * workers // total or 1
 
 

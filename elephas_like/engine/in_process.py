@@ -14,7 +14,7 @@ import numpy as np
 
 from elephas_like.core import scores
 from elephas_like.core.center import Center, Ledger
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Worker
+from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector, Worker
 
 SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""
@@ -74,9 +74,9 @@ class InProcessCrowd(InProcessRounds):
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))
         return record
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
         """Gives what callbacks changed to the shared state."""
-        self._center.replace(parts)
+        self._center.replace(parts, moved)
 
     def _send(self, index: int) -> None:
         """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""

@@ -24,7 +24,7 @@ from elephas_like.core.errors import (
     SupersededError,
     WaitError,
 )
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update
+from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector
 
 log = logging.getLogger(__name__)
 
@@ -688,11 +688,11 @@ class CenterStore(Store):
                 if not self._wait_until((min if self._epochs else max)(due.values())):
                     raise self._late(self._late_of(due), "answer", "round_timeout")
 
-    def replace(self, parts: Mapping[str, Array]) -> None:
-        """Puts some vectors, by the name of their role, in the place of the center's."""
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Puts some vectors, by the name of their role, in the place of the center's, and moves its weights."""
         with self._changed:
             center, _ = self._begun()
-            center.replace(parts)
+            center.replace(parts, moved)
 
     def _begun(self) -> tuple[Center, Ledger]:
         if self._center is None or self._ledger is None:

@@ -207,9 +207,11 @@ class Arrivals:
             self._arrive()
         return self._ledger.finished.popleft()
 
-    def replace(self, parts: Mapping[str, np.ndarray]) -> None:
+    def replace(self, parts: Mapping[str, np.ndarray], moved: np.ndarray | None = None) -> None:
         self.replaced.append({name: part.tolist() for name, part in parts.items()})
-        self._center.replace(parts)
+        if moved is not None:
+            self.replaced[-1]["moved"] = moved.tolist()
+        self._center.replace(parts, moved)
 
     def _arrive(self) -> None:
         index = self._order.pop(0)

@@ -32,7 +32,7 @@ def test_cosine_and_drift_by_hand() -> None:
 def test_lengths_do_not_matter(scale: float) -> None:
     watch = Watch()
     round_of(watch, (scale, 0), (0, 1))
-    assert round_of(watch, (1, 0), (0, scale)) == Agreement(0.0, 1.0)
+    assert round_of(watch, (1, 0), (0, scale)) == Agreement(0.0, 1.0, 2, 2)
 
 
 def test_who_did_not_move_or_come_is_passed_over() -> None:
@@ -42,13 +42,13 @@ def test_who_did_not_move_or_come_is_passed_over() -> None:
     watch.add(2, floats(0, 1))
     # own: worker 2's 1. Others': worker 1 to 0's 1 and 2's 0, worker 2 to 0's 0: 1/3
     assert watch.turn().drift == pytest.approx(2 / 3)
-    assert watch.turn() == Agreement(None, None)
+    assert watch.turn() == Agreement()
 
 
 def test_one_worker_tells_nothing() -> None:
     watch = Watch()
-    assert round_of(watch, (1, 0)) == Agreement(None, None)
-    assert round_of(watch, (1, 0)) == Agreement(None, None)
+    assert round_of(watch, (1, 0)) == Agreement(updates=1)
+    assert round_of(watch, (1, 0)) == Agreement(updates=1, pairs=1)
 
 
 def test_the_order_of_workers_does_not_matter() -> None:
@@ -74,12 +74,22 @@ def test_noise_has_no_drift_and_leanings_have() -> None:
 
 def test_the_mean_of_many_is_stretched_to_that_of_eight() -> None:
     # 32 updates of noise: sqrt((1/8) / (1/32)) = 2. Cosine 0.2: sqrt((0.2 + 0.1) / (0.2 + 0.025))
-    assert stretch_of(Agreement(0.0, 0.0), 32, 8) == 2.0
-    assert stretch_of(Agreement(0.2, None), 32, 8) == pytest.approx((0.3 / 0.225) ** 0.5)
-    assert stretch_of(Agreement(-0.1, 0.2), 32, 8) == pytest.approx((0.3 / 0.225) ** 0.5)  # drift is no noise
-    assert stretch_of(Agreement(0.9, 0.3), 32, 8) == 1.0
-    assert stretch_of(Agreement(0.0, 0.0), 8, 8) == stretch_of(Agreement(0.0, 0.0), 2, 8) == 1.0
-    assert stretch_of(Agreement(), 32, 8) == 1.0
+    assert stretch_of(Agreement(0.0, 0.0, 32), 8) == 2.0
+    assert stretch_of(Agreement(0.2, None, 32), 8) == pytest.approx((0.3 / 0.225) ** 0.5)
+    assert stretch_of(Agreement(-0.1, 0.2, 32), 8) == pytest.approx((0.3 / 0.225) ** 0.5)  # drift is no noise
+    assert stretch_of(Agreement(0.9, 0.3, 32), 8) == 1.0
+    assert stretch_of(Agreement(0.0, 0.0, 8), 8) == stretch_of(Agreement(0.0, 0.0, 2), 8) == 1.0
+    assert stretch_of(Agreement(), 8) == 1.0
+
+
+def test_a_worker_is_compared_with_its_last_update_however_long_ago() -> None:
+    watch = Watch()
+    round_of(watch, (1, 0), (0, 1))
+    watch.add(1, floats(0, 1))  # worker 0 takes its time
+    # own 1; worker 0's last one 0
+    assert watch.turn() == Agreement(None, 1.0, 1, 1)
+    watch.add(0, floats(1, 0))
+    assert watch.turn() == Agreement(None, 1.0, 1, 1)
 
 
 def test_large_models_are_looked_at_in_places() -> None:

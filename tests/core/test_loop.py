@@ -480,7 +480,7 @@ def test_weights_of_a_callback_go_to_the_center() -> None:
     crowd = Arrivals(workers, [0, 0])
     notes = Notes(at_end=lambda epoch, now: now.but(weights=floats(0, 5)) if epoch == 0 else now)
     end, _, _ = go(crowd, workers, notes, epochs=2)
-    assert crowd.replaced == [{"weights": [0, 5]}]
+    assert crowd.replaced == [{"moved": [-0.5, 5]}]
     assert end.weights.tolist() == [0.25, 5]  # the update under way was half of 1/2
 
 

@@ -17,10 +17,10 @@ from elephas_like.core.strategies import (
     Mean,
     Median,
     MedianAverage,
+    MomentumLookAhead,
     Nesterov,
     Radial,
     Reduce,
-    Strategy,
     Total,
     TrimmedAverage,
     TrimmedMean,
@@ -181,7 +181,14 @@ def test_a_reduction_goes_on_from_what_it_held(part: Reduce) -> None:
 
 
 def test_asynchronous_strategies_take_parts_too() -> None:
-    strategy: Strategy = DownPour(reduce=Clipped(5.0, Total()))
-    reduction = strategy.reduction(CONTEXT)
-    reduction.add(floats(6, 8), strategy.weight(update(samples=9), CONTEXT))
-    assert reduction.result().tolist() == [3, 4]
+    # |(6, 8)| = 10: halved. What downpour adds up is added up, and what weighs by K weighs: 4 workers, 4 ** -1/2
+    for strategy, expected in [
+        (DownPour(reduce=Clipped(5.0, Total())), [3, 4]),
+        (DownPour(reduce=Clipped(5.0)), [3, 4]),
+        (MomentumLookAhead(reduce=Clipped(5.0)), [1.5, 2]),
+        (MomentumLookAhead(reduce=Clipped(9.0, Clipped(5.0))), [1.5, 2]),
+    ]:
+        context = Context(0, 4)
+        reduction = strategy.reduction(context)
+        reduction.add(floats(6, 8), strategy.weight(update(samples=9), context))
+        assert reduction.result().tolist() == expected

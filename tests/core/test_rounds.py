@@ -67,7 +67,7 @@ def test_auto_is_five_rounds_of_at_least_five_steps(largest: int, expected: int)
         ([90] * 5, 25),
         ([90] * 32, 25),
         ([10, 20, 30, 40, 50], 41),  # 25 in 30 steps, the mean: 41 in 50
-        ([0, 0, 60], 45),  # 15 in 20 steps
+        ([0, 90, 0, 90], 10),  # who has no rows does not count
         ([0], 1),
     ],
 )

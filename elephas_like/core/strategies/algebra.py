@@ -172,6 +172,10 @@ class Reduce:
         """A fresh reduction for one exchange, or the one that `held` was taken from."""
         return Gathered(self, context, held)
 
+    def around(self, own: Reduce) -> Reduce:
+        """This part, put around a strategy's own where it is one that goes around another and was given none."""
+        return self
+
 
 @dataclass(frozen=True)
 class Mean(Reduce):
@@ -260,11 +264,15 @@ class Strategy:
 
     def weight(self, update: Update, context: Context) -> float:
         """How much an update counts: what the `Reduce` says, by default the samples that went into it."""
-        return (self.reduce or self.reduces).weight(update, context)
+        return self._reducing.weight(update, context)
 
     def reduction(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
         """A fresh reduction for one exchange, or the one that `held` was taken from."""
-        return (self.reduce or self.reduces).begin(context, held)
+        return self._reducing.begin(context, held)
+
+    @property
+    def _reducing(self) -> Reduce:
+        return self.reduces if self.reduce is None else self.reduce.around(self.reduces)
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context

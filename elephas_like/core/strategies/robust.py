@@ -6,7 +6,7 @@ Each is a part: `Nesterov(reduce=Median())`, `Nesterov(reduce=Clipped(norm=1.0, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -90,26 +90,30 @@ class Clipped(Reduce):
 
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013, for gradients.
 
-    norm: the length, over all tensors together. then: what makes the clipped deltas one direction; it holds no more
-    than it would by itself.
+    norm: the length, over all tensors together. then: what makes the clipped deltas one direction, and holds no more than it
+    would by itself; None takes the strategy's own way, for most the mean.
     """
 
     norm: float
-    then: Reduce = Mean()  # noqa: RUF009  # frozen
+    then: Reduce | None = None
 
     def __post_init__(self) -> None:
         """Checks `norm` and `then`."""
         positive("norm", self.norm)
-        if not isinstance(self.then, Reduce):
+        if self.then is not None and not isinstance(self.then, Reduce):
             raise TypeError(f"then must be a Reduce such as Mean() or Median(); got {self.then!r}.")
 
     def weight(self, update: Update, context: Context) -> float:
         """What the other part says."""
-        return self.then.weight(update, context)
+        return (self.then or Mean()).weight(update, context)
 
     def begin(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
         """The other part's, behind the clipping."""
-        return _Clipping(self.norm, self.then.begin(context, held))
+        return _Clipping(self.norm, (self.then or Mean()).begin(context, held))
+
+    def around(self, own: Reduce) -> Reduce:
+        """Clipping before the strategy's own way, unless another was given."""
+        return replace(self, then=own if self.then is None else self.then.around(own))
 
 
 class _Clipping:

@@ -73,7 +73,7 @@ class Nesterov(Strategy):
         """One outer step: b <- mu b + d;  x <- x + lr (d + mu b)."""
         mu = self.momentum
         if self.stretch:
-            direction = direction * np.float32(stretch_of(context.agreement, context.num_workers, STRETCH_LIKE))
+            direction = direction * np.float32(stretch_of(context.agreement, STRETCH_LIKE))
         buffer: Vector = mu * outer["momentum"] + direction
         ahead: Vector = direction + mu * buffer
         return weights + self.learning_rate * ahead, {"momentum": buffer}
