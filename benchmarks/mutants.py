@@ -106,7 +106,7 @@ MUTANTS = [
         ("rda: weight n / steps", "update.samples**2 / max", "update.samples / max"),
         ("clipped: stretches, too", "if length > self._norm else delta", "if length > 0 else delta"),
         ("clipped: not at all", "if length > self._norm else delta", "if False else delta"),
-        ("clipped: part's weight forgotten", "return self.then.weight(update, context)", "return 1.0"),
+        ("clipped: part's weight forgotten", "return (self.then or Mean()).weight(update, context)", "return 1.0"),
     ),
     *_of(
         "strategies/elastic.py",
@@ -196,10 +196,12 @@ MUTANTS = [
         ("restore: half-full buffer lost", 'self._begin(under("held."))', "self._begin()"),
         ("restore: momentum lost", 'self._outer = under("outer.")', "self._outer = self._outer"),
         ("progress: not counted", "        self._samples += update.samples\n", ""),
-        ("drift: every update is a look", "self._watched % len(self.rounds)", "False"),
+        ("drift: every update is a look", "self._watched % sum(rounds > 0 for rounds in self.rounds)", "False"),
+        ("drift: who has no rows counts", "sum(rounds > 0 for rounds in self.rounds)", "len(self.rounds)"),
         ("drift: one look is enough", ">= LEAST_PAIRS", ">= 1"),
         ("drift: one worker's pace", "for pace in self._paces:", "for pace in self._paces[:1]:"),
-        ("drift: not of what is dropped", "if not applied or self._watched", "if self._watched"),
+        ("drift: what is dropped counts", "self._watched += moved", "self._watched += 1"),
+        ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
     ),
     *_of(
         "loop.py",

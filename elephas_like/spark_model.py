@@ -153,7 +153,7 @@ class SparkModel(ElephasAttributes):
         on_nan: "raise", or "drop" an update with NaN and go on.
         max_staleness: asynchronous updates that were trained from a state this many updates old are the last to be
             applied: staler ones are dropped and counted in the history, and the worker goes on from what is served. K
-            workers of one speed are K - 1 updates stale. None: no limit.
+            workers of one speed are K - 1 updates stale. Strategies that step once for several count steps. None: no limit.
         seed: of shuffling, validation rows, dropout and the virtual clock; later fits of this object go on from it. None
             draws one from NumPy's global generator,
             which `keras.utils.set_random_seed` seeds.

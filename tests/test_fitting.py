@@ -12,6 +12,7 @@ from elephas_like import SparkModel
 from elephas_like.core.errors import CapacityError, WaitError
 from elephas_like.core.types import EngineName
 from elephas_like.engine.capacity import free, reservation
+from elephas_like.engine.spool import Block
 from elephas_like.fitting import chosen_engine
 
 
@@ -84,3 +85,28 @@ def test_rows_that_are_all_held_out_or_missing_are_said() -> None:
     few = SparkModel(model, num_workers=2, engine="in_process")
     with pytest.raises(ValueError, match="leaves no validation rows"):
         few.fit(np.zeros((4, 1)), np.zeros(4), validation_split=0.1, verbose=0)
+
+
+def rounds_of(rows: list[int], **options: object) -> list[int]:
+    """Parts of an epoch that rounds were, over a fit in which each worker's rows are of another kind."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.Adam(0.001), "mse")
+    inputs = [np.eye(4, dtype=np.float32)[[worker] * count] for worker, count in enumerate(rows)]
+    blocks = [Block((x, np.ones((len(x), 1), np.float32)), len(x)) for x in inputs]
+    fitted = SparkModel(model, engine="in_process", seed=0, **options)
+    return [record.of for record in fitted.fit(blocks, epochs=4, batch_size=2, verbose=0).rounds]
+
+
+def test_drift_makes_rounds_shorter_but_not_of_workers_that_keep_something_to_themselves() -> None:
+    # 50 steps an epoch: five rounds of synchronous workers, ten of two asynchronous ones
+    assert max(rounds_of([100, 100])) > 5
+    assert max(rounds_of([100, 100], mode="asynchronous")) > 10
+    for private in ({"optimizer_state": "per_worker"}, {"strategy": "easgd"}):
+        assert set(rounds_of([100, 100], **private)) == {5}
+    assert set(rounds_of([100, 100], mode="asynchronous", strategy="aeasgd")) == {10}
+
+
+def test_workers_without_rows_do_not_count() -> None:
+    for options in ({"mode": "asynchronous"}, {"mode": "synchronous"}):
+        assert rounds_of([100, 100, 0, 0], **options) == rounds_of([100, 100], **options)

@@ -40,8 +40,8 @@ LEAST_PAIRS = 8
 class Center(Protocol):
     """What an asynchronous engine asks of the shared state.
 
-    version: counts the updates that are in it. max_staleness: updates that may have come since a worker's state was
-    served; None for any number.
+    version: counts the updates that are in it, or the steps of strategies that step once for several. max_staleness: versions
+    that may have come since a worker's state was served; None for any number.
     """
 
     version: int

@@ -271,7 +271,8 @@ class Joined:
 class WorkerRecord:
     """What one worker did in one round, for `history.rounds`.
 
-    staleness: updates of others that came between the state that it started from and this update.
+    staleness: updates of others that came between the state that it started from and this update; of strategies that step
+        once for several (`fedbuff`), such steps.
     dropped: 1 where the update was not applied; stale: it was dropped because of its staleness.
     """
 
@@ -288,7 +289,7 @@ class WorkerRecord:
 class RoundRecord:
     """One exchange, for `history.rounds`: synchronous rounds hold all workers, asynchronous ones a single worker.
 
-    of: the round was one of so many equal parts of the epoch.
+    of: the round was one of so many equal parts of the epoch; under a Schedule, which cuts unequal ones, the epoch's steps.
     cosine, drift: whether the updates agree, as core/drift.py says; None where it was not to be told.
     """
 

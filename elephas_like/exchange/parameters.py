@@ -388,7 +388,11 @@ class SocketClient(BaseParameterClient):
             with suppress(ConnectionError):
                 if line.recv(1) == WELCOME:
                     return
-            raise RefusedError(_refusal("400", "the delta does not have the shapes and dtypes of the weights."))
+            raise RefusedError(
+                _refusal(
+                    "400", "the delta does not have the shapes and dtypes of the weights, or the server was stopped."
+                )
+            )
 
     @contextmanager
     def _line(self) -> Iterator[socket.socket]:

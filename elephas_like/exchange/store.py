@@ -334,7 +334,8 @@ class Store:
             raise StoppedError("the run was stopped while the driver was waiting for its workers.")
 
     def _poll_end(self) -> float:
-        return self._clock() + min(self._waits.poll_seconds, LONGEST_POLL)
+        # A worker that waits for its turn moves on whenever it looks: in time, also where rounds have little of it.
+        return self._clock() + min(self._waits.poll_seconds, LONGEST_POLL, self._waits.round_timeout / 2)
 
     def _wait_until(self, end: float) -> bool:
         """Waits for a change; False where `end` has passed."""

@@ -379,6 +379,16 @@ def test_who_waits_for_its_turn_to_answer_is_not_late() -> None:
     assert [one.worker for one in updates] == [0, 1]
 
 
+def test_who_waits_for_its_turn_is_asked_again_well_within_a_short_round() -> None:
+    store = RoundStore(2, LAYOUT.hash, waits=Waits(round_timeout=0.2, read_ahead=0))  # the clock of the wall
+    for worker in (0, 1):
+        store.announce(worker, 100, "here")
+    for worker in (0, 1):
+        Background(lambda worker=worker: store.join(joined(worker))).result()
+    store.train(train_order())
+    assert Background(lambda: store.offer(1, 100, 0, 1000)).result() == "again"
+
+
 def test_numbers_of_orders_rise() -> None:
     store, _ = rounds(1)
     store.train(train_order(1))
