@@ -675,6 +675,11 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), strategy=1), TypeError, "Strategy object; got int"),
     (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'in_process'; got 'spark'"),
     (lambda: SparkModel(mlp(), optimizer_state="mean"), ValueError, "'average', 'per_worker', 'reset'; got 'mean'"),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.SGD(use_ema=True)), optimizer_state="reset"),
+        ValueError,
+        "use_ema=True needs optimizer_state='average'",
+    ),
     (lambda: SparkModel(mlp(), on_nan="ignore"), ValueError, "'raise', 'drop'; got 'ignore'"),
     (lambda: SparkModel(mlp(), parameter_server_mode="ftp"), ValueError, "'http', 'socket'; got 'ftp'"),
     (lambda: SparkModel(mlp(), 0), ValueError, "num_workers must be a whole number of at least 1; got 0"),

@@ -112,6 +112,12 @@ def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry
     return paired
 
 
+def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
+    """The optimizer that moves the weights: the inner one of a LossScaleOptimizer. None where a model has none."""
+    optimizer = getattr(model, "optimizer", None)
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def build_optimizer(model: keras.Model) -> bool:
     """Builds the optimizer of a built model, so that its layout is known; False where the model needs a row to be built."""
     if not model.built:
