@@ -5,6 +5,8 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import h5py
 import keras
 import numpy as np
@@ -210,6 +212,13 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
 def metrics_of(model: keras.Model) -> dict[str, float]:
     """What the metrics say of the state that they are in, by name."""
     return _plain(model.get_metrics_result())
+
+
+def in_order(model: keras.Model, results: Mapping[str, float]) -> list[float]:
+    """Metric results as a list in the order of Keras' `evaluate`: as `model.metrics` has them, what is left by name."""
+    names = [part.name for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
+    listed = [results[name] for name in names if name in results]
+    return listed + [results[name] for name in sorted(results) if name not in names]
 
 
 def _plain(results: dict[str, object]) -> dict[str, float]:
