@@ -42,6 +42,12 @@ class Variables:
         """A copy of the values of all variables."""
         return self.layout.flatten([_value(variable) for variable in self._variables])
 
+    def place(self, variable: keras.Variable) -> slice:
+        """Where one of the variables lies in the flat vector of its role."""
+        number = next(number for number, held in enumerate(self._variables) if held is variable)
+        role = self.layout.entries[number].role
+        return self.layout.slices(role)[sum(entry.role is role for entry in self.layout.entries[:number])]
+
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
         """Assigns a state, or the roles of it that are named."""
         values = self.layout.unflatten(state)

@@ -29,7 +29,7 @@ from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Ord
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value
-from elephas_like.trainer.state import Variables, build, read_metrics, write_metrics
+from elephas_like.trainer.state import Variables, build, own_optimizer, read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Program:
     @property
     def accumulation(self) -> int:
         """Keras' `gradient_accumulation_steps`, 1 without."""
-        return int(getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1)
+        return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
 
 
 class Programs:

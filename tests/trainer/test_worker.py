@@ -98,8 +98,10 @@ def test_a_span_of_several_epochs_is_their_sequence(tmp_path: Path) -> None:
     trainer.close()
 
 
-def test_rounds_end_on_multiples_of_accumulated_gradients(tmp_path: Path) -> None:
-    model = prepared(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4))
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rounds_end_on_multiples_of_accumulated_gradients(tmp_path: Path, scaled: bool) -> None:
+    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=4)
+    model = prepared(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer)
     trainer = worker(model, shard(tmp_path, X, Y))
     assert trainer.joined(0, "here").accumulation == 4
     assert [trainer.steps_of(Span(0, part, part + 1, 3)) for part in range(3)] == [0, 4, 2]
