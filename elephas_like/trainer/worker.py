@@ -233,12 +233,14 @@ class LocalTrainer:
         return 0 if program is None else program.training.done + program.testing.done
 
     def close(self) -> None:
-        """Gives the compiled model back and lets go of the rows."""
-        if self._callbacks is not None:
-            self._callbacks.on_train_end()
-        if self._program is not None and self._owns_program:
-            PROGRAMS.give_back(self._program)
-        self._program = self._shard = self._validation = self._resident = self._order = self._callbacks = None
+        """Calls `on_train_end`, and gives the compiled model back and lets go of the rows whatever comes of that."""
+        try:
+            if self._callbacks is not None:
+                self._callbacks.on_train_end()
+        finally:
+            if self._program is not None and self._owns_program:
+                PROGRAMS.give_back(self._program)
+            self._program = self._shard = self._validation = self._resident = self._order = self._callbacks = None
 
     def _train_epoch(self, program: Program, span: Span) -> int:
         """Trains one span and returns its rows."""

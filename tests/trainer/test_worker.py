@@ -19,7 +19,7 @@ from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, Shar
 from elephas_like.engine.spool import spool
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
-from elephas_like.trainer.worker import LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
+from elephas_like.trainer.worker import PROGRAMS, LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
 from trainer.small import config, mlp, rows, shard
 
 X, Y = rows(22)
@@ -294,6 +294,22 @@ def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> 
     with pytest.raises(ElephasError, match=r"stop_training.*callbacks=\["):
         train(trainer, start, Span(0))
     trainer.close()
+
+
+class EndsBadly(keras.callbacks.Callback):
+    def on_train_end(self, logs=None) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_worker_callback_that_fails_at_the_end_is_heard_and_keeps_no_model(tmp_path: Path) -> None:
+    model = prepared()
+    spec, pickled = ModelSpec.from_model(model), cloudpickle.dumps([EndsBadly()])
+    trainer = TrainerFactory(spec, config(), Average(), "", pickled)(0, shard(tmp_path, X, Y), None)
+    program = trainer._program
+    with pytest.raises(OSError, match="the disk is full"):
+        trainer.close()
+    assert PROGRAMS.borrow(spec, (X[:1], Y[:1]), 0) is program
+    trainer.close()  # nothing is called twice
 
 
 def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path) -> None:
