@@ -180,12 +180,11 @@ class LocalTrainer:
             state = state.but(seeds=self._seeds(state.seeds.size, order.number))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
         program.variables.write(state.but(weights=self._sender.start(state.weights, context)))
-        program.model.reset_metrics()
-        samples = sum(
-            self._train_epoch(program, Span(span.epoch + more, span.begin, span.end, span.of))
-            for more in range(span.epochs)
-        )
-        metrics = read_metrics(program.model)
+        samples, sums = 0, []
+        for epoch in range(span.epoch, span.epoch + span.epochs):
+            program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
+            samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
+            sums.append(read_metrics(program.model))
         after = program.variables.read()
         slots = after.slots
         if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
@@ -204,7 +203,7 @@ class LocalTrainer:
             counters=after.counters,
             loss_scale=after.loss_scale,
             seeds=after.seeds,
-            metrics=metrics,
+            metrics=scores.add(sums),
             seconds=time.perf_counter() - started,
         )
 

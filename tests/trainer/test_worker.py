@@ -286,6 +286,29 @@ def test_a_worker_callback_sees_the_metrics_of_its_whole_epoch_and_the_update_th
     assert float((tmp_path / "loss").read_text()) == pytest.approx(whole[0] / whole[1], rel=1e-6)
 
 
+class EpochLosses(keras.callbacks.Callback):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{float(logs['loss'])}\n")
+
+
+def test_a_worker_callback_sees_each_epoch_of_a_long_span_and_the_update_has_all_of_them(tmp_path: Path) -> None:
+    model = prepared()
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    pickled = cloudpickle.dumps([EpochLosses(str(tmp_path / "losses"))])
+    trainer = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", pickled)(0, ref, None)
+    update = train(trainer, start, Span(0, epochs=3))
+    trainer.close()
+    expected = model.fit(X[:10], Y[:10], batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+    seen = [float(line) for line in (tmp_path / "losses").read_text().split()]
+    assert seen == pytest.approx(expected, rel=1e-5)
+    assert update.metrics[:2] == pytest.approx([10 * sum(expected), 30], rel=1e-5)
+
+
 def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> None:
     model = prepared()
     ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
