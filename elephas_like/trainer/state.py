@@ -216,8 +216,15 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
 
 
 def metrics_of(model: keras.Model) -> dict[str, float]:
-    """What the metrics say of the state that they are in, by name."""
-    return _plain(model.get_metrics_result())
+    """What the metrics say of the state that they are in, by name; without a loss that nobody has kept.
+
+    A train step of the user's own may leave Keras' loss tracker alone, which would say 0.
+    """
+    results = _plain(model.get_metrics_result())
+    tracker = model.metrics[0] if model.metrics else None
+    if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(_value(tracker.count)):
+        results.pop("loss", None)
+    return results
 
 
 def in_order(model: keras.Model, results: Mapping[str, float]) -> list[float]:

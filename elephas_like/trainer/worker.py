@@ -29,7 +29,7 @@ from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Ord
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value
-from elephas_like.trainer.state import Variables, build, own_optimizer, read_metrics, write_metrics
+from elephas_like.trainer.state import Variables, build, metrics_of, own_optimizer, read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
 
 log = logging.getLogger(__name__)
@@ -273,13 +273,13 @@ class LocalTrainer:
             columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
             in_order = tf.range(len(columns[0]), dtype=tf.int64)
             program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
-            self._callbacks.on_train_batch_end(step, program.model.get_metrics_result())
+            self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_going_on(program)
         sums = read_metrics(program.model)
         self._epoch_metrics = scores.add([self._epoch_metrics, sums])
         if end == self._steps:
             write_metrics(program.model, self._epoch_metrics)
-            self._callbacks.on_epoch_end(span.epoch, program.model.get_metrics_result())
+            self._callbacks.on_epoch_end(span.epoch, metrics_of(program.model))
             write_metrics(program.model, sums)  # what this span's update brings
             self._epoch_metrics = np.zeros(0)
             self._check_going_on(program)
