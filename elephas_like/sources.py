@@ -22,9 +22,9 @@ from elephas_like.engine.shards import ShardedDataset, SpoolOptions, dealt, part
 from elephas_like.engine.spool import Block, spool
 from elephas_like.fitting import Data
 from elephas_like.trainer.batches import sample_of
-from elephas_like.trainer.serialization import input_count, output_count
+from elephas_like.trainer.serialization import input_count, target_count
 from elephas_like.trainer.state import build, build_optimizer
-from elephas_like.trainer.task import inputs, one_hot_classes, outputs
+from elephas_like.trainer.task import inputs, one_hot_classes, targets
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Source:
 
         Tuples and dicts stay what they are. So does a ShardedDataset, which is written down already.
         """
-        inputs, outputs = input_count(model), _targets(model)
-        if max(inputs, outputs) == 1:
+        inputs, targets = input_count(model), target_count(model)
+        if max(inputs, targets) == 1:
             return self
         if self.columns is not None:
             x, *rest = self.columns
@@ -145,7 +145,7 @@ class Source:
             return self
         if not self.has_target:
             return replace(self, rdd=cut_features(self.rdd, model))
-        return replace(self, rdd=self.rdd.map(partial(_cut_pair, inputs=inputs, outputs=outputs)))
+        return replace(self, rdd=self.rdd.map(partial(_cut_pair, inputs=inputs, targets=targets)))
 
     def data(self, num_workers: int, options: SpoolOptions | None = None) -> Data:
         """The rows for so many workers; those of a ShardedDataset with its shards, if it is told how they are written."""
@@ -211,7 +211,7 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) 
         df.schema,
         columns,
         Slot("input") if model is None else inputs(model),
-        Slot("output") if model is None else outputs(model),
+        Slot("output") if model is None else targets(model),
         floatx=keras.config.floatx(),
         classes=None if model is None else one_hot_classes(model),
     )
@@ -240,8 +240,8 @@ def cut_inputs(x: Any, model: keras.Model) -> Any:
 
 
 def cut_targets(y: Any, model: keras.Model) -> Any:
-    """A single array of targets for a model with several outputs, cut into one for each along axis 1."""
-    return cut(y, _targets(model), axis=1, what="outputs")
+    """A single array of targets for a model with several outputs, cut into one for each with a loss along axis 1."""
+    return cut(y, target_count(model), axis=1, what="outputs")
 
 
 def cut_features(rdd: RDD, model: keras.Model) -> RDD:
@@ -254,13 +254,8 @@ def _cut_x(row: Any, parts: int) -> Any:
     return row if isinstance(row, Block) else cut(row, parts, axis=0)  # whole blocks have their columns already
 
 
-def _cut_pair(row: Any, inputs: int, outputs: int) -> Any:
-    return row if isinstance(row, Block) else cut_row(row, inputs, outputs)
-
-
-def _targets(model: keras.Model) -> int:
-    """Targets that a row has: one for each output, unless the model's own train step makes something else of them."""
-    return output_count(model) if type(model).train_step is keras.Model.train_step else 1
+def _cut_pair(row: Any, inputs: int, targets: int) -> Any:
+    return row if isinstance(row, Block) else cut_row(row, inputs, targets)
 
 
 def refuse_foreign(data: object) -> None:

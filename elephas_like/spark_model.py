@@ -58,10 +58,10 @@ from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.model_files import load_model, save_model
 from elephas_like.trainer.partition import SparkWorker
-from elephas_like.trainer.request import FitRequest
+from elephas_like.trainer.request import FitRequest, check_optimizer_state
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
-from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.state import Variables, in_order, metric_results
 from elephas_like.trainer.task import one_hot_classes
 from elephas_like.trainer.worker import TrainerFactory
 
@@ -588,7 +588,7 @@ class SparkModel(ElephasAttributes):
         results = metric_results(self._model, sums, blank(found[0][0]))
         if return_dict:
             return results
-        values = list(results.values())
+        values = in_order(self._model, results)
         return values[0] if len(values) == 1 else values
 
     def save(self, file_name: str | os.PathLike[str], overwrite: bool = False, to_hadoop: bool = False) -> None:
@@ -653,6 +653,7 @@ class SparkModel(ElephasAttributes):
         strategy = resolve(self.strategy, self.mode, num_workers)
         frequency = default_frequency(strategy, self.frequency)
         check_combination(self.mode, strategy, frequency, engine or self.engine, self.codec)
+        check_optimizer_state(self._model, self.optimizer_state)
         if (engine or self.engine) is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
             raise ValueError(
                 "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "

@@ -27,6 +27,30 @@ def test_arrays_say_whether_there_is_a_target() -> None:
     assert not Source.of(np.zeros((2, 1)), None, None).with_target(model).has_target
 
 
+@pytest.mark.parametrize("losses", [["mse", None], [None, "mse"], {"a": "mse", "b": None}])
+def test_one_array_of_targets_is_that_of_the_only_output_with_a_loss(losses: object) -> None:
+    """As in Keras, which would train the output on half of the targets if they were cut in two."""
+
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        x = keras.Input((3,))
+        shared = keras.layers.Dense(2)(x)
+        heads = {name: keras.layers.Activation("tanh", name=name)(shared) for name in "ab"}
+        model = keras.Model(x, heads if isinstance(losses, dict) else list(heads.values()))
+        model.compile("sgd", losses)
+        return model
+
+    ours, theirs = made(), made()
+    x, y = np.arange(24.0, dtype="float32").reshape(8, 3) / 24, np.arange(16.0, dtype="float32").reshape(8, 2)
+    theirs.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    SparkModel(ours, 1, engine="in_process", strategy="average", batch_size=4).fit(x, y, shuffle=False, verbose=0)
+    for ours_now, theirs_now in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(ours_now, theirs_now, atol=1e-6)
+    cut = Source.of(x, y, None).for_model(ours).columns
+    assert cut is not None
+    np.testing.assert_array_equal(cut[1], y)
+
+
 def test_the_sample_is_the_first_row_as_workers_will_see_it() -> None:
     x, y = np.array([[1.5], [2.5]]), np.array([7, 8])
     sample = Source.of(x, y, np.array([0.5, 1.0])).sample("float32")

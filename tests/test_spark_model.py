@@ -280,6 +280,22 @@ def test_eight_workers_and_two_fits_cost_one_trace(caplog: pytest.LogCaptureFixt
     assert [record.message for record in caplog.records if record.name == "traces"] == ["traced"]
 
 
+class Untold(keras.Model):
+    """A train step that keeps no loss."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        self.reset_metrics()
+        return {}
+
+
+def test_a_loss_that_no_train_step_keeps_is_in_no_history() -> None:
+    inputs = keras.Input((4,))
+    model = Untold(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    assert list(fitted(model, 2, validation_split=0.2).training_histories[0]) == ["val_loss"]
+
+
 # Real data.
 
 
@@ -675,6 +691,11 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), strategy=1), TypeError, "Strategy object; got int"),
     (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'in_process'; got 'spark'"),
     (lambda: SparkModel(mlp(), optimizer_state="mean"), ValueError, "'average', 'per_worker', 'reset'; got 'mean'"),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.SGD(use_ema=True)), optimizer_state="reset"),
+        ValueError,
+        "use_ema=True needs optimizer_state='average'",
+    ),
     (lambda: SparkModel(mlp(), on_nan="ignore"), ValueError, "'raise', 'drop'; got 'ignore'"),
     (lambda: SparkModel(mlp(), parameter_server_mode="ftp"), ValueError, "'http', 'socket'; got 'ftp'"),
     (lambda: SparkModel(mlp(), 0), ValueError, "num_workers must be a whole number of at least 1; got 0"),

@@ -98,6 +98,7 @@ class ServerRun:
         self._context, self._store = context, store
         self._group, self._description, self._datasets = group, description, tuple(datasets)
         self._broken = False
+        self._late: list[Failure] = []
         self._tasks = refs.mapPartitionsWithIndex(_task(factory, connector, group, keep))
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
@@ -111,7 +112,11 @@ class ServerRun:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tells workers to stop, and cancels what has not ended after a moment."""
+        """Tells workers to stop, and cancels what has not ended after a moment.
+
+        Raises:
+            WorkerError: a worker failed at its end, after the order to stop, and nothing else went wrong.
+        """
         self._store.stop()
         self._thread.join(PATIENCE if error[0] is not None else 10 * PATIENCE)
         if self._thread.is_alive():
@@ -124,12 +129,14 @@ class ServerRun:
         if self._broken:  # also by another: Spark's own SIGINT handler cancels all jobs
             threading.Event().wait(KILLED_AFTER)
             sweep(self._context, self._group, self._workers, self._datasets)
+        if self._late and error[0] is None:
+            raise self._late[0].error()
 
     def _run(self) -> None:
         # A thread has its own job group: one that was set in the caller's is not seen here.
         try:
             with job_group(self._context, self._group, self._description):
-                self._tasks.collect()
+                self._late = [result for result in self._tasks.collect() if isinstance(result, Failure)]
         except Exception as error:  # it belongs to the thread that waits for the workers
             self._broken = True
             self._store.fail(readable(error))
@@ -147,8 +154,8 @@ class ServerRun:
 
 def _task(
     factory: WorkerFactory, connector: Connector, run: str, keep: bool
-) -> Callable[[int, Iterator[Pair]], Iterator[int]]:
-    def task(index: int, pairs: Iterator[Pair]) -> Iterator[int]:
+) -> Callable[[int, Iterator[Pair]], Iterator[int | Failure]]:
+    def task(index: int, pairs: Iterator[Pair]) -> Iterator[int | Failure]:
         exchange = _taken_line(connector, run, index)
         pair: Pair | None = None
         worker: Worker | None = None
@@ -168,11 +175,10 @@ def _task(
             exchange.fail(Failure.of(index, error))
         finally:
             exchange.close()
-            if worker is not None:
-                worker.close()
+            late = None if worker is None else _closed(index, worker)
             if pair is not None:
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
-        yield index
+        yield index if late is None else late
 
     return task
 
@@ -185,6 +191,16 @@ def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
 
 
 # Functions of the module, since what a task's own function names is copied with it.
+
+
+def _closed(index: int, worker: Worker) -> Failure | None:
+    """Closes a worker; what it raises is the task's result, since the driver does not listen any more."""
+    try:
+        worker.close()
+    except Exception as error:
+        log.warning("worker %d failed at its end: %s", index, error, exc_info=True)
+        return Failure.of(index, error)
+    return None
 
 
 def _open_line(connector: Connector, run: str, index: int) -> None:

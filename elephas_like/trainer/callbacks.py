@@ -70,7 +70,8 @@ def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> Non
 
     Raises:
         TypeError: something that is no Keras callback.
-        ValueError: EarlyStopping and TerminateOnNaN: no worker can end a training that all share.
+        ValueError: EarlyStopping and TerminateOnNaN: no worker can end a training that all share. LearningRateScheduler and
+            ReduceLROnPlateau: each round brings the driver's learning rate.
     """
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
@@ -81,6 +82,11 @@ def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> Non
             raise ValueError(
                 f"{type(callback).__name__} ends a training, which all workers share: pass it as callbacks=[...], where "
                 "it sees the global metrics."
+            )
+        if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
+            raise ValueError(
+                f"{type(callback).__name__} sets the learning rate, which each round brings to the workers anew: pass it as "
+                "callbacks=[...], where it is set for all of them."
             )
 
 

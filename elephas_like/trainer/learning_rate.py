@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import keras
 
-from elephas_like.core.types import Role, TrainState
-from elephas_like.trainer.state import Variables
+from elephas_like.core.types import TrainState
+from elephas_like.trainer.state import Variables, own_optimizer
 
 
 def learning_rates(model: keras.Model) -> Callable[[TrainState, int], float]:
@@ -16,16 +16,21 @@ def learning_rates(model: keras.Model) -> Callable[[TrainState, int], float]:
     Args:
         model: compiled and built. Nothing of it is changed.
     """
-    optimizer = model.optimizer
+    optimizer, variables = own_optimizer(model), Variables(model)
+
+    def place(name: str) -> int | None:
+        held = next((variable for variable in getattr(optimizer, "variables", []) if variable.name == name), None)
+        return None if held is None else variables.place(held).start
+
     config = optimizer.get_config().get("learning_rate") if optimizer is not None else None
     if not isinstance(config, dict):
-        return lambda state, steps: float(state.learning_rate[0]) if state.learning_rate.size else 1.0
+        held = place("learning_rate")
+        return lambda state, steps: 1.0 if held is None else float(state.learning_rate[held])
     schedule = keras.optimizers.schedules.deserialize(config)
-    names = [entry.name.rpartition("/")[2] for entry in Variables(model).layout.of(Role.COUNTER)]
-    place = names.index("iteration") if "iteration" in names else None
+    counter = place("iteration")
 
     def rate(state: TrainState, steps: int) -> float:
-        begun = 0 if place is None else int(state.counters[place])
+        begun = 0 if counter is None else int(state.counters[counter])
         return float(keras.ops.convert_to_numpy(schedule(begun + steps)))
 
     return rate

@@ -16,7 +16,7 @@ from elephas_like.core.checks import choice
 from elephas_like.core.parts import cut
 from elephas_like.core.types import Array, Frequency
 from elephas_like.core.weight_lists import Weights, get_neutral, subtract_params
-from elephas_like.trainer.serialization import input_count, output_count
+from elephas_like.trainer.serialization import input_count, target_count
 
 DEFAULT_BATCH = 32
 
@@ -162,7 +162,7 @@ def _columns(rows: Iterable[tuple[Any, Any]], model: keras.Model) -> tuple[Any, 
     if not pairs:
         return None
     x, y = (np.asarray([pair[side] for pair in pairs]) for side in (0, 1))
-    parts = cut(x, input_count(model), axis=1), cut(y, output_count(model), axis=1, what="outputs")
+    parts = cut(x, input_count(model), axis=1), cut(y, target_count(model), axis=1, what="outputs")
     return tuple(list(part) if isinstance(part, tuple) else part for part in parts)  # type: ignore[return-value]
 
 

@@ -11,6 +11,7 @@ import keras
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
+from elephas_like.trainer.state import own_optimizer
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,23 @@ class FitRequest:
             validation_split=self.validation_split,
             class_weight=self.class_weight,
             optimizer_state=optimizer_state,
+        )
+
+
+def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -> None:
+    """Nothing, if the driver gets all that the optimizer needs at the end of a fit.
+
+    Averaged weights (`use_ema`) are slots of the optimizer, and are what the model ends with. Slots that stay on the
+    workers, or are forgotten, would leave the driver's zeros there.
+
+    Raises:
+        ValueError: an optimizer with `use_ema`, whose slots are not averaged.
+    """
+    if optimizer_state is not OptimizerState.AVERAGE and getattr(own_optimizer(model), "use_ema", False):
+        raise ValueError(
+            f"an optimizer with use_ema=True needs optimizer_state='average'; got {optimizer_state.value!r}, with which "
+            "its averaged weights would not come back from the workers. Use optimizer_state='average', or an optimizer "
+            "without use_ema."
         )
 
 

@@ -42,3 +42,15 @@ def input_count(model: keras.Model) -> int:
 def output_count(model: keras.Model) -> int:
     """Outputs of a model; 1 for a model that does not say."""
     return len(getattr(model, "outputs", None) or [None])
+
+
+def target_count(model: keras.Model) -> int:
+    """Targets that a row has: one for each output with a loss, unless the model's own train step makes something else of
+    them: then 1.
+    """
+    if type(model).train_step is not keras.Model.train_step:
+        return 1
+    loss = getattr(model, "loss", None)
+    if not isinstance(loss, list | tuple | dict):
+        return output_count(model)
+    return max(1, sum(part is not None for part in keras.tree.flatten(loss)))

@@ -30,6 +30,7 @@ import cloudpickle
 import keras
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.serialization import output_count
 
 _KERAS_BASES = (
     keras.layers.Layer,
@@ -164,9 +165,15 @@ def complete_compile_arguments(model: keras.Model) -> None:
     Keras 3 takes it out when it saves `.h5`; what is saved or rebuilt later would have the default, RMSprop. There is no
     public way to it.
     """
-    arguments = getattr(getattr(model, "_compile_config", None), "config", None)
-    if isinstance(arguments, dict) and model.optimizer is not None:
+    arguments = _compile_arguments(model)
+    if model.optimizer is not None and arguments is not None:
         arguments.setdefault("optimizer", model.optimizer)
+
+
+def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
+    """What `compile` was given, by name, as the model itself keeps it."""
+    arguments = getattr(getattr(model, "_compile_config", None), "config", None)
+    return arguments if isinstance(arguments, dict) else None
 
 
 @contextmanager
@@ -410,11 +417,22 @@ def repair_compile(model: keras.Model) -> bool:
 
     The third positional argument of Keras 3's compile is `loss_weights`; before, and in the examples that Elephas'
     users know, it was `metrics`.
+
+    Raises:
+        ValueError: `metrics` was given too, and not as a list of a single output's.
     """
     settings = model.get_compile_config() or {}
     names = settings.get("loss_weights")
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
         return False
+    given = _compile_arguments(model) or {}
+    more = given.get("metrics") or []
+    flat = isinstance(more, list | tuple) and not any(isinstance(part, list | tuple | dict) for part in more)
+    if not flat or (more and output_count(model) > 1):
+        raise ValueError(
+            f"compile(optimizer, loss, {list(names)!r}, metrics={more!r}) names metrics twice: Keras 3 reads the third "
+            "positional argument as loss_weights. Give all of them as metrics=."
+        )
     warnings.warn(
         f"compile(optimizer, loss, {list(names)!r}): Keras 3 reads the third positional argument as loss_weights. It is "
         f"taken as metrics={list(names)!r}; write metrics= to silence this warning.",
@@ -424,7 +442,8 @@ def repair_compile(model: keras.Model) -> bool:
     model.compile(
         optimizer=model.optimizer,
         loss=model.loss,
-        metrics=list(names),
+        metrics=[*names, *more],  # type: ignore[misc]  # a flat list
+        weighted_metrics=given.get("weighted_metrics"),
         run_eagerly=model.run_eagerly,
         jit_compile=model.jit_compile,
         steps_per_execution=model.steps_per_execution,

@@ -5,6 +5,8 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import h5py
 import keras
 import numpy as np
@@ -39,6 +41,12 @@ class Variables:
     def read(self) -> TrainState:
         """A copy of the values of all variables."""
         return self.layout.flatten([_value(variable) for variable in self._variables])
+
+    def place(self, variable: keras.Variable) -> slice:
+        """Where one of the variables lies in the flat vector of its role."""
+        number = next(number for number, held in enumerate(self._variables) if held is variable)
+        role = self.layout.entries[number].role
+        return self.layout.slices(role)[sum(entry.role is role for entry in self.layout.entries[:number])]
 
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
         """Assigns a state, or the roles of it that are named."""
@@ -110,6 +118,12 @@ def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry
         mean = (statistics, entry.shape) if variable.name == "moving_mean" else None
         statistics += 1
     return paired
+
+
+def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
+    """The optimizer that moves the weights: the inner one of a LossScaleOptimizer. None where a model has none."""
+    optimizer = getattr(model, "optimizer", None)
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def build_optimizer(model: keras.Model) -> bool:
@@ -202,8 +216,22 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
 
 
 def metrics_of(model: keras.Model) -> dict[str, float]:
-    """What the metrics say of the state that they are in, by name."""
-    return _plain(model.get_metrics_result())
+    """What the metrics say of the state that they are in, by name; without a loss that nobody has kept.
+
+    A train step of the user's own may leave Keras' loss tracker alone, which would say 0.
+    """
+    results = _plain(model.get_metrics_result())
+    tracker = model.metrics[0] if model.metrics else None
+    if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(_value(tracker.count)):
+        results.pop("loss", None)
+    return results
+
+
+def in_order(model: keras.Model, results: Mapping[str, float]) -> list[float]:
+    """Metric results as a list in the order of Keras' `evaluate`: as `model.metrics` has them, what is left by name."""
+    names = [part.name for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
+    listed = [results[name] for name in names if name in results]
+    return listed + [results[name] for name in sorted(results) if name not in names]
 
 
 def _plain(results: dict[str, object]) -> dict[str, float]:

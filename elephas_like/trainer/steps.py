@@ -2,18 +2,24 @@
 
 Plain `fit` pays for a data pipeline and for a return to Python at every batch. Here a whole round is one call: a loop
 in the graph that gathers its batches from columns in memory. The number of steps is a tensor, so no round is traced
-again. `train_step` is the model's own, so custom steps, losses, weights and metrics behave as in `fit`.
+again. `train_step` is the model's own, so custom steps, losses, weights and metrics behave as in `fit`, but for one thing:
+what a step returns is left aside. Logs are made of the states of the model's metrics, which can be summed over workers; a
+warning names keys that a step returns and that are no metric's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, Structure
+from elephas_like.trainer.state import metrics_of
+
+log = logging.getLogger(__name__)
 
 Step = Callable[[object], object]
 
@@ -22,8 +28,12 @@ class StepLoop:
     """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
 
     def __init__(self, model: keras.Model, step: Step) -> None:
+        self._model = model
         self._eager = bool(model.run_eagerly)
         self._step = step
+        self._name = getattr(step, "__name__", "train_step")
+        self._returned: frozenset[str] | None = None
+        self._looked_at = False
         if model.jit_compile is True and not self._eager:
             self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
         self._compiled: dict[object, Callable[..., None]] = {}
@@ -57,17 +67,37 @@ class StepLoop:
             for step in range(first, last):
                 self._one(columns, structure, order[step * batch_size : (step + 1) * batch_size])
                 self._done.assign_add(1)
+            self._look_at_logs()
             return
         key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
         if key not in self._compiled:
             self._compiled[key] = self._compile(columns, structure)
         integers = (tf.constant(value, tf.int64) for value in (batch_size, first, last))
         self._compiled[key](tuple(columns), order, *integers)
+        self._look_at_logs()
 
     def _one(self, columns: Sequence[tf.Tensor], structure: Structure, rows: tf.Tensor) -> object:
         batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
         assert isinstance(batch, tuple)
-        return self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
+        logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
+        if self._returned is None:
+            self._returned = frozenset(logs if isinstance(logs, Mapping) else ())
+        return logs
+
+    def _look_at_logs(self) -> None:
+        """Says once which of the keys that a step returns will be missed."""
+        if self._looked_at:
+            return
+        self._looked_at = True
+        missed = sorted((self._returned or frozenset()) - metrics_of(self._model).keys())
+        if missed:
+            log.warning(
+                "%s of the model %r returns %s: logs that are no metrics do not reach the history; keep them in "
+                "keras.metrics.Mean objects.",
+                self._name,
+                self._model.name,
+                ", ".join(map(repr, missed)),
+            )
 
     def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
         scalar = tf.TensorSpec((), tf.int64)

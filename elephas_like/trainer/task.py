@@ -23,6 +23,15 @@ def outputs(model: keras.Model) -> object:
     return _slots(model, "output", "outputs")
 
 
+def targets(model: keras.Model) -> object:
+    """A model's outputs, likewise, without those that a list of losses has None for: what a row has targets for."""
+    slots, losses = outputs(model), getattr(model, "loss", None)
+    if not isinstance(slots, tuple) or not isinstance(losses, list | tuple) or len(losses) != len(slots):
+        return slots  # Keras takes a dict of losses with targets for all outputs only
+    kept = tuple(slot for slot, loss in zip(slots, losses, strict=True) if loss is not None)
+    return kept[0] if len(kept) == 1 else kept or slots
+
+
 def one_hot_classes(model: keras.Model) -> int | None:
     """How long one-hot labels must be, if that is what the loss of a model with one output wants."""
     slot = outputs(model)

@@ -29,7 +29,7 @@ from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Ord
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec, pickle_by_value
-from elephas_like.trainer.state import Variables, build, read_metrics, write_metrics
+from elephas_like.trainer.state import Variables, build, metrics_of, own_optimizer, read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Program:
     @property
     def accumulation(self) -> int:
         """Keras' `gradient_accumulation_steps`, 1 without."""
-        return int(getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1)
+        return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
 
 
 class Programs:
@@ -180,12 +180,11 @@ class LocalTrainer:
             state = state.but(seeds=self._seeds(state.seeds.size, order.number))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
         program.variables.write(state.but(weights=self._sender.start(state.weights, context)))
-        program.model.reset_metrics()
-        samples = sum(
-            self._train_epoch(program, Span(span.epoch + more, span.begin, span.end, span.of))
-            for more in range(span.epochs)
-        )
-        metrics = read_metrics(program.model)
+        samples, sums = 0, []
+        for epoch in range(span.epoch, span.epoch + span.epochs):
+            program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
+            samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
+            sums.append(read_metrics(program.model))
         after = program.variables.read()
         slots = after.slots
         if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
@@ -204,7 +203,7 @@ class LocalTrainer:
             counters=after.counters,
             loss_scale=after.loss_scale,
             seeds=after.seeds,
-            metrics=metrics,
+            metrics=scores.add(sums),
             seconds=time.perf_counter() - started,
         )
 
@@ -233,12 +232,14 @@ class LocalTrainer:
         return 0 if program is None else program.training.done + program.testing.done
 
     def close(self) -> None:
-        """Gives the compiled model back and lets go of the rows."""
-        if self._callbacks is not None:
-            self._callbacks.on_train_end()
-        if self._program is not None and self._owns_program:
-            PROGRAMS.give_back(self._program)
-        self._program = self._shard = self._validation = self._resident = self._order = self._callbacks = None
+        """Calls `on_train_end`, and gives the compiled model back and lets go of the rows whatever comes of that."""
+        try:
+            if self._callbacks is not None:
+                self._callbacks.on_train_end()
+        finally:
+            if self._program is not None and self._owns_program:
+                PROGRAMS.give_back(self._program)
+            self._program = self._shard = self._validation = self._resident = self._order = self._callbacks = None
 
     def _train_epoch(self, program: Program, span: Span) -> int:
         """Trains one span and returns its rows."""
@@ -272,13 +273,13 @@ class LocalTrainer:
             columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
             in_order = tf.range(len(columns[0]), dtype=tf.int64)
             program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
-            self._callbacks.on_train_batch_end(step, program.model.get_metrics_result())
+            self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_going_on(program)
         sums = read_metrics(program.model)
         self._epoch_metrics = scores.add([self._epoch_metrics, sums])
         if end == self._steps:
             write_metrics(program.model, self._epoch_metrics)
-            self._callbacks.on_epoch_end(span.epoch, program.model.get_metrics_result())
+            self._callbacks.on_epoch_end(span.epoch, metrics_of(program.model))
             write_metrics(program.model, sums)  # what this span's update brings
             self._epoch_metrics = np.zeros(0)
             self._check_going_on(program)

@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 from test_in_process import LAYOUT, START, Adds
 
-from elephas_like.core.errors import ConnectionLostError, Failure
+from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine.groups import job_group, tasks
 from elephas_like.engine.server_rounds import ServerRun, announced, serve
@@ -166,6 +166,46 @@ def test_a_driver_that_cannot_be_reached_is_known_before_rows_are_read_and_is_no
     assert "nowhere:1" in str(driver.error)
     assert "traceback" in str(driver.error)
     assert {path.name for path in tmp_path.iterdir()} == {"announced", "closed", *(() if at_once else ("read",))}
+
+
+class EndsBadly(Adds):
+    """A worker whose last hook fails."""
+
+    def close(self) -> None:
+        raise KeyError("at the end")
+
+
+@dataclass(frozen=True)
+class Stops:
+    """A connector to a driver whose only order is to stop. A file in `marks` for each line."""
+
+    marks: Path
+
+    def connect(self, worker: int, attempt: int) -> Script:
+        (self.marks / str(attempt)).touch()
+        return Script(Order("stop"))
+
+
+def test_what_a_worker_raises_at_its_end_is_raised_and_not_tried_again(sc, by_value: None, tmp_path: Path) -> None:
+    options = SpoolOptions("dataset-2", "float32", True, {})
+    rows = sc.parallelize([([1.0], 0.0)], 1)
+    with (
+        pytest.raises(WorkerError, match=r"KeyError on worker 0: 'at the end'") as raised,
+        ServerRun(
+            sc,
+            pairs(references(rows, options), None),
+            lambda worker, shard, validation: EndsBadly(worker, shard.rows),
+            Stops(tmp_path),
+            Driver(),
+            group="run-2",
+            description="a test",
+            keep=False,
+            datasets=["dataset-2"],
+        ),
+    ):
+        pass
+    assert isinstance(raised.value, KeyError)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_sparks_tasks_are_counted_by_group(sc) -> None:

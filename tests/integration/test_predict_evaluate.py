@@ -145,6 +145,18 @@ def test_an_rdd_is_evaluated_as_keras_evaluates_its_rows_together(sc) -> None:
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=1e-5)
 
 
+def test_several_outputs_are_evaluated_into_the_list_that_keras_gives(sc) -> None:
+    keras.utils.set_random_seed(1)
+    x = keras.Input((2,))
+    model = keras.Model(x, [layers.Dense(1, name=name)(x) for name in ("z", "b")])
+    model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mse"]])
+    rows = [(x, (np.array([y], "float32"), np.array([-y], "float32"))) for x, y in points(30)]
+    found = SparkModel(model, batch_size=30).evaluate(sc.parallelize(rows, 1))
+    columns = [np.stack([row[1][side] for row in rows]) for side in (0, 1)]
+    expected = model.evaluate(np.stack([x for x, _ in rows]), columns, batch_size=30, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_loss_alone_is_a_number_and_no_rows_are_refused(sc) -> None:
     model = line()
     x, y = np.array([x for x, _ in points(30)], "float32"), np.array([[y] for _, y in points(30)], "float32")

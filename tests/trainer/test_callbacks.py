@@ -60,6 +60,14 @@ def test_what_ends_a_training_is_no_worker_callback(kind) -> None:
 
 
 @pytest.mark.parametrize(
+    "callback", [keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), keras.callbacks.ReduceLROnPlateau()]
+)
+def test_what_sets_the_learning_rate_is_no_worker_callback(callback) -> None:
+    with pytest.raises(ValueError, match=rf"{type(callback).__name__} sets the learning rate.*callbacks=\["):
+        check_worker_callbacks([callback])
+
+
+@pytest.mark.parametrize(
     ("callback", "named"),
     [
         (Own, "Own.on_train_batch_end"),

@@ -26,3 +26,34 @@ def test_a_schedule_is_asked_for_the_states_step() -> None:
     model.optimizer.iterations.assign(15)
     later = Variables(model).read()
     assert [rate(later, steps) for steps in (0, 5, 6)] == [0.5, 0.5, pytest.approx(0.25)]
+
+
+def test_the_rate_is_that_of_the_optimizer_inside_a_loss_scale() -> None:
+    """The wrapper has a learning rate of 0 and an iteration of its own, which never moves."""
+    model = mlp(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25)))
+    build_optimizer(model)
+    rate, state = learning_rates(model), Variables(model).read()
+    assert rate(state, 0) == 0.25
+    assert rate(state.but(learning_rate=np.array([0.0, 0.5], np.float32)), 3) == 0.5
+
+
+class Counted(keras.layers.Layer):
+    """Three integers, which lie before those of the optimizer."""
+
+    def build(self, shape) -> None:
+        self.add_weight(shape=(3,), dtype="int32", initializer="zeros", trainable=False, name="iteration")
+
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_schedule_counts_the_steps_of_its_own_optimizer(scaled: bool) -> None:
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([10, 20], [1.0, 0.5, 0.25])
+    optimizer = keras.optimizers.SGD(schedule)
+    model = keras.Sequential([keras.Input((4,)), Counted(), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, "mse")
+    build_optimizer(model)
+    optimizer.iterations.assign(15)
+    rate, state = learning_rates(model), Variables(model).read()
+    assert [rate(state, steps) for steps in (0, 5, 6)] == [0.5, 0.5, 0.25]

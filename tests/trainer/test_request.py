@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from elephas_like.core.types import OptimizerState
-from elephas_like.trainer.request import FitRequest, as_tuple, split_batch
+from elephas_like.trainer.request import FitRequest, as_tuple, check_optimizer_state, split_batch
 
 GIVEN: dict[str, object] = {
     "epochs": 3,
@@ -91,3 +91,19 @@ def test_weights_of_classes_become_plain_numbers(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert FitRequest.checked(model, **GIVEN | {"class_weight": {"1": 2}}).class_weight == {1: 2.0}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("treatment", OptimizerState)
+def test_averaged_weights_of_an_optimizer_need_its_slots(scaled, treatment):
+    """Slots that do not come back would be zeros on the driver, and so the weights at the end."""
+    ema, plain = keras.optimizers.SGD(use_ema=True), keras.optimizers.SGD()
+    models = [keras.Sequential([keras.layers.Dense(1)]) for _ in range(2)]
+    for model, optimizer in zip(models, (ema, plain), strict=True):
+        model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer, "mse")
+    check_optimizer_state(models[1], treatment)
+    if treatment is OptimizerState.AVERAGE:
+        check_optimizer_state(models[0], treatment)
+    else:
+        with pytest.raises(ValueError, match=rf"use_ema=True.*got '{treatment.value}'.*optimizer_state='average'"):
+            check_optimizer_state(models[0], treatment)

@@ -570,5 +570,25 @@ def test_metrics_in_the_place_of_loss_weights_are_taken_as_meant() -> None:
     assert not repair_compile(model)
 
 
+def test_metrics_in_the_place_of_loss_weights_come_beside_those_that_were_given_by_name() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+    weighted = [keras.metrics.MeanSquaredError(name="weighted")]
+    model.compile("sgd", "binary_crossentropy", ["acc"], metrics=["mae"], weighted_metrics=weighted)
+    with pytest.warns(UserWarning, match="is taken as metrics"):
+        assert repair_compile(model)
+    logs = model.test_on_batch(X, LABELS, np.arange(8.0), return_dict=True)
+    assert set(logs) == {"loss", "acc", "mae", "weighted"}
+    assert logs["weighted"] == pytest.approx(
+        np.average((model.predict(X, verbose=0) - LABELS)[:, 0] ** 2, weights=np.arange(8.0))
+    )
+
+
+@pytest.mark.parametrize("metrics", [{"out": ["mae"]}, [["mae"]]])
+def test_metrics_by_two_ways_that_cannot_be_put_together_are_refused(metrics: object) -> None:
+    model = small(keras.layers.Dense(1, name="out"), loss_weights=["acc"], metrics=metrics)
+    with pytest.raises(ValueError, match=r"names metrics twice.*Give all of them as metrics="):
+        repair_compile(model)
+
+
 def test_loss_weights_that_are_numbers_are_left_alone() -> None:
     assert not repair_compile(small(keras.layers.Dense(1), loss_weights=[0.5]))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elephas_like.core.types import Role
-from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
+from elephas_like.trainer.state import Variables, build, in_order, metric_results, read_metrics
 
 X = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -273,3 +273,18 @@ def test_a_metric_per_class_is_an_array_in_the_results() -> None:
     build(model, (np.eye(3)[:1], np.eye(3)[:1]))
     model.test_on_batch(np.eye(3), np.eye(3)[[0, 1, 1]])
     np.testing.assert_allclose(metric_results(model, read_metrics(model))["f1"], [1.0, 2 / 3, 0.0], atol=1e-6)
+
+
+def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
+    """Losses of outputs in the outputs' order, then their metrics by name: results have them the other way round."""
+    inputs = keras.Input((1,))
+    heads = [keras.layers.Rescaling(scale, name=name)(inputs) for scale, name in ((2.0, "z"), (3.0, "b"))]
+    model = keras.Model(inputs, heads)
+    model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mse", keras.metrics.MeanAbsoluteError(name="own")]])
+    x, y = np.array([[1.0], [2.0]]), [np.zeros((2, 1)), np.ones((2, 1))]
+    expected = model.evaluate(x, y, verbose=0)
+    sums = read_metrics(model)
+    results = metric_results(model, sums)
+    assert sorted(results) == ["b_loss", "b_mse", "b_own", "loss", "z_loss", "z_mae"]
+    assert in_order(model, results) == pytest.approx(expected)
+    assert list(results.values()) != pytest.approx(expected)

@@ -248,3 +248,43 @@ def test_the_test_step_scores_as_evaluate_does() -> None:
     ours = metric_results(model, read_metrics(model))
     expected = model.evaluate(X, Y, batch_size=7, return_dict=True, verbose=0)
     assert ours == pytest.approx(expected, abs=1e-6)
+
+
+class Tells(keras.Model):
+    """A train step that returns more than it keeps: the metrics' own results, or none of them, and one number."""
+
+    keeps = True
+
+    def train_step(self, data):
+        x, y = data
+        error = keras.ops.mean((self(x) - y) ** 2)
+        kept = super().train_step(data) if self.keeps else {"loss": error}
+        return {**kept, "error": error}
+
+
+class TellsOnly(Tells):
+    keeps = False
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize(("kind", "named", "kept"), [(Tells, "'error'", ["loss"]), (TellsOnly, "'error', 'loss'", [])])
+def test_logs_that_are_no_metrics_are_named_once_and_no_loss_is_made_up(
+    kind: type[keras.Model], named: str, kept: list[str], eagerly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = keras.Input((4,))
+    model = kind(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", run_eagerly=eagerly)
+    build(model, (X[:1], Y[:1]))
+    loop = StepLoop(model, model.train_step)
+    run(loop, (X, Y), 0, 2)
+    run(loop, (X, Y), 2, 6)
+    assert list(metric_results(model, read_metrics(model))) == kept
+    (record,) = (record for record in caplog.records if record.name == "elephas_like.trainer.steps")
+    assert f"train_step of the model {model.name!r} returns {named}: logs that are no metrics" in record.getMessage()
+
+
+def test_steps_that_return_their_metrics_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    model = ready(lambda: dense(metrics=["mae"]), (X, Y))
+    run(StepLoop(model, model.train_step), (X, Y), 0, 2)
+    run(StepLoop(model, model.test_step), (X, Y), 0, 2)
+    assert not [record for record in caplog.records if record.name == "elephas_like.trainer.steps"]

@@ -8,7 +8,7 @@ import pytest
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.core.types import Slot
-from elephas_like.trainer.task import inputs, one_hot_classes, outputs, task
+from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets, task
 
 
 def model(units: int, activation: str | None, loss: object) -> keras.Model:
@@ -64,6 +64,9 @@ def test_inputs_and_outputs_in_the_model_s_structure() -> None:
     assert inputs(several) == {"a": Slot("a", (2,)), "b": Slot("b", (None,), text=True)}
     assert outputs(several) == (Slot("left", (1,)), Slot("right", (2,)))
     assert task(several) is Task.VALUES
+    assert targets(several) == outputs(several)
+    several.compile("sgd", [None, "mse"])
+    assert targets(several) == Slot("right", (2,))
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     assert inputs(unbuilt) == Slot("input")
     assert outputs(unbuilt) == Slot("output")

@@ -19,7 +19,7 @@ from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, Shar
 from elephas_like.engine.spool import spool
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
-from elephas_like.trainer.worker import LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
+from elephas_like.trainer.worker import PROGRAMS, LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
 from trainer.small import config, mlp, rows, shard
 
 X, Y = rows(22)
@@ -98,8 +98,10 @@ def test_a_span_of_several_epochs_is_their_sequence(tmp_path: Path) -> None:
     trainer.close()
 
 
-def test_rounds_end_on_multiples_of_accumulated_gradients(tmp_path: Path) -> None:
-    model = prepared(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4))
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rounds_end_on_multiples_of_accumulated_gradients(tmp_path: Path, scaled: bool) -> None:
+    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=4)
+    model = prepared(keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer)
     trainer = worker(model, shard(tmp_path, X, Y))
     assert trainer.joined(0, "here").accumulation == 4
     assert [trainer.steps_of(Span(0, part, part + 1, 3)) for part in range(3)] == [0, 4, 2]
@@ -284,6 +286,29 @@ def test_a_worker_callback_sees_the_metrics_of_its_whole_epoch_and_the_update_th
     assert float((tmp_path / "loss").read_text()) == pytest.approx(whole[0] / whole[1], rel=1e-6)
 
 
+class EpochLosses(keras.callbacks.Callback):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{float(logs['loss'])}\n")
+
+
+def test_a_worker_callback_sees_each_epoch_of_a_long_span_and_the_update_has_all_of_them(tmp_path: Path) -> None:
+    model = prepared()
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    pickled = cloudpickle.dumps([EpochLosses(str(tmp_path / "losses"))])
+    trainer = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", pickled)(0, ref, None)
+    update = train(trainer, start, Span(0, epochs=3))
+    trainer.close()
+    expected = model.fit(X[:10], Y[:10], batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+    seen = [float(line) for line in (tmp_path / "losses").read_text().split()]
+    assert seen == pytest.approx(expected, rel=1e-5)
+    assert update.metrics[:2] == pytest.approx([10 * sum(expected), 30], rel=1e-5)
+
+
 def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> None:
     model = prepared()
     ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
@@ -292,6 +317,22 @@ def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> 
     with pytest.raises(ElephasError, match=r"stop_training.*callbacks=\["):
         train(trainer, start, Span(0))
     trainer.close()
+
+
+class EndsBadly(keras.callbacks.Callback):
+    def on_train_end(self, logs=None) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_worker_callback_that_fails_at_the_end_is_heard_and_keeps_no_model(tmp_path: Path) -> None:
+    model = prepared()
+    spec, pickled = ModelSpec.from_model(model), cloudpickle.dumps([EndsBadly()])
+    trainer = TrainerFactory(spec, config(), Average(), "", pickled)(0, shard(tmp_path, X, Y), None)
+    program = trainer._program
+    with pytest.raises(OSError, match="the disk is full"):
+        trainer.close()
+    assert PROGRAMS.borrow(spec, (X[:1], Y[:1]), 0) is program
+    trainer.close()  # nothing is called twice
 
 
 def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path) -> None:
