@@ -54,8 +54,7 @@ class WideTrial:
         )
         eyes.restore(model)
         loss, best_epoch = eyes.best
-        worth = loss is not None and loss < order.keep_below
-        kept, suffix = file_of(model) if worth else (b"", "")
+        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
         return TrialResult(
             order.number,
             TrialStatus.PRUNED if eyes.stopped else TrialStatus.OK,

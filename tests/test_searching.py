@@ -56,6 +56,19 @@ def test_every_trial_is_recorded_once_and_the_best_models_are_kept() -> None:
     assert summary(search.records) == {"ok": 12}
 
 
+def test_of_equal_trials_the_first_is_kept_in_whatever_order_they_end() -> None:
+    def ties(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
+        model = b"m" if order.wants_model(0.5) else b""
+        return TrialResult(order.number, TrialStatus.OK, ({"loss": 0.5},), best_epoch=0, loss=0.5, model=model)
+
+    search, slots, _ = made(ties, evals=6)
+    slots.parallelism = 6
+    finished = slots.finished
+    slots.finished = lambda timeout: slots._orders.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
+    search.run(slots)
+    assert search._shelf.numbers == [0, 1, 2]
+
+
 def test_bad_trials_are_stopped_by_the_rule() -> None:
     search, slots, _ = made(evals=20, rule=MedianRule(min_trials=5, warmup_epochs=1))
     search.run(slots)

@@ -70,8 +70,7 @@ class KerasTrial:
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
             status = training.run(self.epochs, callbacks, report)
         loss, best_epoch = training.best
-        worth = loss is not None and loss < order.keep_below
-        kept, suffix = file_of(model) if worth else (b"", "")
+        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
         result = TrialResult(
             order.number,
             status,

@@ -157,7 +157,9 @@ def test_validation_rows_given_apart_are_scored(tmp_path: Path) -> None:
 def test_a_model_that_cannot_win_stays_where_it_is(tmp_path: Path) -> None:
     ref = shard(tmp_path)
     assert trial()(TrialOrder(0, {}, keep_below=1e-9), [ref], go_on).model == b""
-    assert trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on).model
+    result = trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on)
+    assert result.model
+    assert trial()(TrialOrder(0, {}, keep_below=result.loss), [ref], go_on).model  # as good as the worst that is kept
 
 
 def test_what_is_no_trial_is_an_error(tmp_path: Path) -> None:
