@@ -212,7 +212,9 @@ class _Training:
 
 
 def _own_hook(callback: keras.callbacks.Callback, hook: str) -> bool:
-    return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook, None)
+    """Whether a callback has a hook of its own: its class's, or one that was set on it, as LambdaCallback does."""
+    inherited = getattr(type(callback), hook, None) is getattr(keras.callbacks.Callback, hook, None)
+    return hook in vars(callback) or not inherited
 
 
 def _number(value: object) -> Any:
