@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import keras
@@ -13,6 +13,7 @@ import pytest
 
 from elephas_like import HyperParamModel, MedianRule, search
 from elephas_like.core.errors import WorkerError
+from elephas_like.hyperparam import _objects_of
 
 # ruff: noqa: F821  templates name distributions that nobody imports
 
@@ -335,6 +336,38 @@ def test_plain_functions_bring_their_space() -> None:
         elephas.minimize(templated, data, 2, space={"x": [1]})
     with pytest.raises(TypeError, match="data must be a function"):
         elephas.minimize(square, 3, 2, space={"x": [1]})
+
+
+def doubled(x):
+    return 2 * x
+
+
+def fitted(activation, weight, loss):
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(1, activation)])
+    model.set_weights([np.full((30, 1), weight), np.zeros(1)])
+    return {"loss": loss, "model": model}
+
+
+def fits(scale, params, *rows):
+    return fitted(doubled, scale * params["x"], params["x"])
+
+
+class Fits:
+    def __call__(self, params, *rows):
+        return fitted(doubled, 2.0 * params["x"], params["x"])
+
+
+@pytest.mark.parametrize("function", [partial(partial(fits), 2.0), Fits(), Fits().__call__])
+def test_models_come_back_from_whatever_can_be_called(function) -> None:
+    elephas = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    model = elephas.minimize(function, data, 2, space={"x": ("uniform", 0, 1)})
+    (trials,) = elephas.compute_trials(function, data, 2, space={"x": ("uniform", 0, 1)})
+    np.testing.assert_allclose(model.get_weights()[0], 2.0 * min(trials.losses()), rtol=1e-6)
+
+
+def test_what_a_function_refers_to_is_found_where_there_is_code_to_read() -> None:
+    assert _objects_of(partial(partial(fits), 2.0)) == {"doubled": doubled, "fitted": fitted}
+    assert _objects_of(partial(max, 1)) == {}
 
 
 def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:
