@@ -40,6 +40,7 @@ from elephas_like.spark_model import active_context, shard
 from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
+from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import pickle_by_value
@@ -99,7 +100,8 @@ def search(
             `trial_workers` is given it goes through the driver, once, and to each executor's disk, once.
         max_evals: trials.
         algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`. It knows every trial that has ended.
-        objective: a metric of the logs, such as "val_accuracy".
+        objective: a metric of the logs, such as "val_accuracy". Metric objects without a name are called as in a fresh
+            process, in every trial: `AUC()` is "val_auc", and a second one "val_auc_1".
         direction: "min", "max", or "auto": read off the objective's name.
         parallelism: trials at a time. None: as many as there are slots.
         epochs: of every trial, at most.
@@ -429,7 +431,7 @@ def _check_objective(
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
-    names = list(model.get_metrics_result())
+    names = list(freshly_named(model, model.get_metrics_result()))
     known = [*names, *(f"val_{name}" for name in names)]
     if goal.name not in [*known, "learning_rate"]:
         raise ValueError(

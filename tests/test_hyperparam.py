@@ -204,6 +204,28 @@ def test_an_objective_is_checked_beside_keras_own_callbacks_and_left_to_those_th
     assert small(callbacks=[Adds()], objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.5
 
 
+def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
+    keras.metrics.AUC()  # somebody else's, in this process
+
+    def judged(params: dict) -> keras.Model:
+        model = build(params)
+        model.compile(model.optimizer, model.loss, metrics=[keras.metrics.AUC(), keras.metrics.AUC(curve="PR")])
+        return model
+
+    stops = keras.callbacks.EarlyStopping("val_auc", mode="max", patience=0, min_delta=1.0)
+    found = small(build=judged, objective="val_auc_1", callbacks=[stops], epochs=3)
+    assert list(found.trials["status"]) == ["ok"] * 3
+    expected = {"loss", "auc", "auc_1", "val_loss", "val_auc", "val_auc_1"}
+    assert all(set(history) == expected for history in found.trials["history"])
+    assert list(found.trials["epochs"]) == [2] * 3  # the trials' callbacks see these names too
+    x, y = cancer()
+    held = np.sort(np.random.default_rng([1, 0, 0x5917]).permutation(len(x))[: int(len(x) * 0.3)])
+    best = found.best_model.evaluate(x[held], y[held], verbose=0)
+    assert best[2] == pytest.approx(found.best_value, abs=1e-4)  # the second one, PR
+    with pytest.raises(ValueError, match="'val_loss', 'val_auc', 'val_auc_1'"):
+        small(build=judged, objective="val_auc_2")
+
+
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [

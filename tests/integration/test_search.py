@@ -101,8 +101,16 @@ def test_a_trial_may_be_a_fit_of_several_workers(sc) -> None:
 
 
 def test_two_fits_of_one_worker_run_together(sc) -> None:
-    one, other = small(some(), trial_workers=1), small(some(), trial_workers=1, parallelism=1)
+    def judged(params: dict) -> keras.Model:
+        model = build(params)
+        score = keras.metrics.MeanIoU(10, sparse_y_pred=False)  # without a name: Keras numbers it by process
+        model.compile(model.optimizer, model.loss, metrics=[score])
+        return model
+
+    given = {"build": judged, "trial_workers": 1, "objective": "val_mean_io_u"}
+    one, other = small(some(), **given), small(some(), **given, parallelism=1)
     assert plain(one) == plain(other)
+    assert all(set(one) == {"loss", "mean_io_u", "val_loss", "val_mean_io_u"} for one in other.trials["history"])
 
 
 def test_data_that_cannot_be_searched_on_is_refused(spark) -> None:
