@@ -129,6 +129,7 @@ def search(
         ValueError, TypeError: arguments that make no sense, before anything runs; an objective that is not among the
             metrics: the message lists them.
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
+        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto".
     """
     if not callable(build):
         raise TypeError(
@@ -202,6 +203,7 @@ def search(
                 if held is not None and held.frame is not None:  # its columns were chosen here
                     validation_data = held.data(workers).rdd
                 slots = wide(
+                    distributed.source.context,
                     WideTrial(build, workers, distributed, goal, epochs, seed, split, validation_data, own_callbacks),
                     watch,
                     parallel,

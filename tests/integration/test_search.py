@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -15,6 +16,9 @@ from scripts import Script
 from small import digits, rows
 
 from elephas_like import HyperParamModel, MedianRule, search, shard
+from elephas_like.core.errors import ConnectionLostError
+from elephas_like.core.objective import Objective
+from elephas_like.searching import Watch, opened
 
 SPACE = {"units": [8, 16], "rate": ("loguniform", -8, -3)}
 COUNT = 300
@@ -142,6 +146,20 @@ def test_elephas_searches_run_on_slots(sc) -> None:
     x, y = some()
     first, second = ((model.predict(x, verbose=0).argmax(1) == y).mean() for model in (one, other))
     assert first >= second
+
+
+def test_a_trial_that_cannot_reach_the_driver_says_what_a_search_can_do(sc) -> None:
+    watch = Watch(Objective("loss"), None, 1, None)
+    with opened(sc, len, (), watch, parallelism=1, reports=True, name="unreached") as slots:  # type: ignore[arg-type]
+        settings = replace(slots._lines, retries=0)
+        assert settings.connect(0, 0).progress(0, {"loss": 1.0})
+    with pytest.raises(
+        ConnectionLostError, match=rf"cannot reach .* 127\.0\.0\.1:{settings.port} after 1 tries"
+    ) as caught:
+        settings.connect(0, 0).progress(0, {"loss": 1.0})
+    assert "Set spark.driver.host" in str(caught.value)
+    assert "pruning=None and no timeout" in str(caught.value)
+    assert "SparkModel" not in str(caught.value)
 
 
 @pytest.fixture
