@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import logging
@@ -30,7 +31,7 @@ from elephas_like.engine.frames import Choice, ColumnChoice
 from elephas_like.engine.shards import dealt, new_dataset, rows_of_partitions
 from elephas_like.engine.spool import remove_dataset, spool
 from elephas_like.legacy import HyperasWorker
-from elephas_like.sampling import Sampler, Space
+from elephas_like.sampling import Sampler, Space, described
 from elephas_like.search_log import SearchLog, Shelf
 from elephas_like.search_result import SearchResult
 from elephas_like.searching import Limits, Search, Watch, count_parallel, opened, wide
@@ -39,6 +40,7 @@ from elephas_like.spark_model import active_context, shard
 from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
+from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import pickle_by_value
@@ -98,7 +100,8 @@ def search(
             `trial_workers` is given it goes through the driver, once, and to each executor's disk, once.
         max_evals: trials.
         algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`. It knows every trial that has ended.
-        objective: a metric of the logs, such as "val_accuracy".
+        objective: a metric of the logs, such as "val_accuracy". Metric objects without a name are called as in a fresh
+            process, in every trial: `AUC()` is "val_auc", and a second one "val_auc_1".
         direction: "min", "max", or "auto": read off the objective's name.
         parallelism: trials at a time. None: as many as there are slots.
         epochs: of every trial, at most.
@@ -111,7 +114,8 @@ def search(
         seed: of points, initial weights, shuffling and validation rows. With one, a random search repeats exactly, and
             any search does with parallelism=1; which trials are pruned depends on how far the others have come by then.
         checkpoint_dir: a directory of the driver's for the trials (JSON lines) and the best models (`.keras`).
-        resume: "never", or "auto": go on with the search that is in `checkpoint_dir`, if there is one.
+        resume: "never", or "auto": go on with the search that is in `checkpoint_dir`, if there is one. Other arguments are
+            refused, and so is other data, but for `trial_workers`, whose data the driver does not see.
         timeout: seconds after which no trial begins; those that run end with their epoch.
         max_failures: failed trials that are tolerated. None: any number, as long as one succeeds.
         callbacks: Keras callbacks; each trial gets copies, which see its own model and, if they ask for it, its batches.
@@ -125,6 +129,7 @@ def search(
         ValueError, TypeError: arguments that make no sense, before anything runs; an objective that is not among the
             metrics: the message lists them.
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
+        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto".
     """
     if not callable(build):
         raise TypeError(
@@ -165,7 +170,7 @@ def search(
             _check_objective(goal, model, rows.sample, source, seed)
         identity = {
             "space": points.described(),
-            "algo": algo if isinstance(algo, str) else f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}",
+            "algo": algo if isinstance(algo, str) else described(algo),
             "seed": seed,
             "objective": [goal.name, "max" if goal.maximize else "min"],
             "epochs": epochs,
@@ -198,6 +203,7 @@ def search(
                 if held is not None and held.frame is not None:  # its columns were chosen here
                     validation_data = held.data(workers).rdd
                 slots = wide(
+                    distributed.source.context,
                     WideTrial(build, workers, distributed, goal, epochs, seed, split, validation_data, own_callbacks),
                     watch,
                     parallel,
@@ -427,7 +433,7 @@ def _check_objective(
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
-    names = list(model.get_metrics_result())
+    names = list(freshly_named(model, model.get_metrics_result()))
     known = [*names, *(f"val_{name}" for name in names)]
     if goal.name not in [*known, "learning_rate"]:
         raise ValueError(
@@ -551,6 +557,7 @@ class HyperParamModel:
         count = checks.positive_int("nb_models", nb_models)
         if count > checks.positive_int("max_evals", max_evals):
             raise ValueError(f"nb_models={count} of max_evals={max_evals} trials: there are not as many.")
+        objects = _objects_of(model)
         found = self._search(model, data, max_evals, count, space)
         numbers = found.shelf.numbers
         if len(numbers) < count:
@@ -558,7 +565,6 @@ class HyperParamModel:
                 f"{count} models are asked for, and {len(numbers)} trials returned one: return {{'loss': ..., 'status': "
                 "STATUS_OK, 'model': model} from every trial."
             )
-        objects = _objects_of(model)
         return [model_of(*unpacked(found.shelf.read(number)[0]), objects) for number in numbers]
 
     def best_ensemble(
@@ -617,14 +623,18 @@ class HyperParamModel:
 
 
 def _objects_of(function: Callable[..., Any]) -> dict[str, object]:
-    """Classes and functions of the user's that a function refers to: custom objects of the models that it builds."""
+    """Classes and functions of the user's that a function refers to: custom objects of the models that it builds.
+
+    A partial refers to what its function does, and an object that is called to what its `__call__` does.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    code: Any = function if hasattr(function, "__code__") else type(function).__call__
+    if not hasattr(code, "__code__"):  # compiled: there is nothing to read
+        return {}
     found: dict[str, object] = {}
-    for name in _names_in(function):
-        value = function.__globals__.get(name)
+    for name in code.__code__.co_names:
+        value = code.__globals__.get(name)
         if isinstance(value, type) or inspect.isfunction(value):
             found[name] = value
-    return found | dict(inspect.getclosurevars(function).nonlocals)
-
-
-def _names_in(function: Callable[..., Any]) -> Sequence[str]:
-    return function.__code__.co_names
+    return found | dict(inspect.getclosurevars(code).nonlocals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -77,7 +78,19 @@ class Space:
 
     def described(self) -> str:
         """The space as text, the same in every process."""
-        return re.sub(r" at 0x[0-9a-f]+", "", str(self.expression))
+        return _without_addresses(str(self.expression))
+
+
+def described(algo: Callable[..., Any]) -> str:
+    """An algorithm as text, the same in every process: a function's name, and what a partial gives it."""
+    if isinstance(algo, functools.partial):
+        given = [*map(repr, algo.args), *(f"{name}={algo.keywords[name]!r}" for name in sorted(algo.keywords))]
+        return _without_addresses(f"partial({', '.join([described(algo.func), *given])})")
+    return _without_addresses(f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}")
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _entries(space: Mapping[Any, Any], prefix: str) -> dict[str, Any]:

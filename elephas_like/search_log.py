@@ -131,7 +131,7 @@ def _short(value: object) -> str:
 
 
 class Shelf:
-    """The models of the best trials: in a directory, or in memory where there is none.
+    """The models of the best trials: in a directory, or in memory where there is none. Of equal losses the first wins.
 
     keep: how many.
     """
@@ -146,20 +146,23 @@ class Shelf:
 
     @property
     def bar(self) -> float:
-        """The loss that a trial must beat to get a place."""
+        """The loss that a trial may have at most to get a place."""
         return max(self._losses.values()) if len(self._losses) >= self._keep else math.inf
 
     def offer(self, result: TrialResult) -> None:
         """Takes the model of a trial if it is among the best, and lets go of the one that no longer is."""
-        if not result.counts or not result.model or result.loss is None or result.loss >= self.bar:
+        if not result.counts or not result.model or result.loss is None:
+            return
+        worst = self.numbers[-1] if len(self._losses) >= self._keep else None
+        if worst is not None and (result.loss, result.number) > (self._losses[worst], worst):
             return
         self._losses[result.number] = result.loss
         if self._directory is None:
             self._files[result.number] = result.model, result.suffix
         else:
             write_whole(self._directory / f"{_stem(result.number)}{result.suffix}", result.model)
-        if len(self._losses) > self._keep:
-            self._drop(max(self._losses, key=lambda number: (self._losses[number], number)))
+        if worst is not None:
+            self._drop(worst)
 
     def recall(self, result: TrialResult) -> None:
         """Takes note of a model that an earlier session left in the directory."""

@@ -13,6 +13,8 @@ _COLORS = {"ok": "tab:blue", "pruned": "tab:orange", "timeout": "tab:green"}
 def figure(trials: pd.DataFrame, objective: str, maximize: bool) -> Any:
     """Objective over trials, parallel coordinates, and each parameter against the objective.
 
+    Trials without an objective are left out, and so are parameters that only those had.
+
     Args:
         trials: `SearchResult.trials`.
 
@@ -24,7 +26,7 @@ def figure(trials: pd.DataFrame, objective: str, maximize: bool) -> Any:
     except ImportError as cause:
         raise ImportError("plot() needs matplotlib: pip install matplotlib, or elephas-like[plots].") from cause
     known = trials[trials[objective].notna()]
-    parameters = [name for name in trials.columns if name.startswith("param_")]
+    parameters = [name for name in trials.columns if name.startswith("param_") and known[name].notna().any()]
     across = max(1, min(4, len(parameters)))
     down = -(-len(parameters) // across)
     made = Figure(figsize=(max(9.0, 3.0 * across), 6.0 + 2.6 * down), layout="constrained")

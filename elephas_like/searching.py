@@ -18,7 +18,8 @@ from elephas_like.core.pruning import Rule
 from elephas_like.core.trials import Evaluate, Logs, Slots, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.engine.capacity import slots as spark_slots
-from elephas_like.engine.trials import InProcessTrials, ThreadTrials, TrialJobs
+from elephas_like.engine.trials import InProcessTrials, ThreadTrials, TrialJobs, cut_off
+from elephas_like.engine.waits import GONE
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpServer
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """How often the driver looks up while no trial ends: Ctrl-C, and errors of a pruning rule, are seen then."""
+UNREACHED = (
+    "Set spark.driver.host to the driver's address as executors see it, or give search pruning=None and no timeout: then "
+    "trials report nothing while they run, and no port is needed."
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class Search:
 
         Raises:
             WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
+            ElephasError: the SparkContext was stopped.
             KeyboardInterrupt: Ctrl-C before any trial has finished.
         """
         with self._bar() as bar:
@@ -148,11 +154,7 @@ class Search:
             except KeyboardInterrupt:
                 self.interrupted = True
                 log.warning("interrupted: %d trials are finished", len(self.records))
-                slots.cancel()
-                while self._running and (result := slots.finished(0.0)) is not None:
-                    self._take(result, bar)
-                for number in list(self._running):
-                    self._take(TrialResult(number, TrialStatus.INTERRUPTED), bar)
+                self._end(slots, bar)
                 if not any(record.result.counts for record in self.records.values()):
                     raise
             except BaseException:
@@ -174,9 +176,26 @@ class Search:
                 raise self._watch.error
             if result is not None:
                 self._take(result, bar)
+                if cut_off(result):
+                    self._end(slots, bar)
+                    raise ElephasError(f"{GONE} {self._goes_on()}")
                 most = self._limits.max_failures
                 if most is not None and len(self._failed()) > most:
                     self._raise_failures(f"{len(self._failed())} trials failed (max_failures={most})")
+
+    def _end(self, slots: Slots, bar: Bar) -> None:
+        """Ends the trials that run, and takes those that have ended."""
+        slots.cancel()
+        while self._running and (result := slots.finished(0.0)) is not None:
+            self._take(result, bar)
+        for number in list(self._running):
+            self._take(TrialResult(number, TrialStatus.INTERRUPTED), bar)
+
+    def _goes_on(self) -> str:
+        over = sum(record.result.status is not TrialStatus.INTERRUPTED for record in self.records.values())
+        if self._log is None:
+            return f"Trials that had ended: {over}. They are lost; search(checkpoint_dir=...) keeps them."
+        return f"Trials that had ended: {over}. They are kept, and resume='auto' goes on after them."
 
     def _begin(self, number: int | None, slots: Slots) -> bool:
         point = None if number is None else self._sampler.suggest(number)
@@ -262,7 +281,7 @@ def opened(
             token = new_token()
             bound, advertised = server_addresses(context)
             server = stack.enter_context(HttpServer(store, token, NO_STATE, bound))
-            lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE)
+            lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
         yield stack.enter_context(
             TrialJobs(
                 context,
@@ -276,9 +295,11 @@ def opened(
         )
 
 
-def wide(evaluate: Evaluate, watch: Watch, parallelism: int) -> Slots:
+def wide(context: SparkContext, evaluate: Evaluate, watch: Watch, parallelism: int) -> Slots:
     """Slots for trials that are Spark fits of their own: the driver's threads, or the caller's where one is enough."""
-    return InProcessTrials(evaluate, (), watch) if parallelism == 1 else ThreadTrials(evaluate, watch, parallelism)
+    if parallelism == 1:
+        return InProcessTrials(evaluate, (), watch, context)
+    return ThreadTrials(context, evaluate, watch, parallelism)
 
 
 def count_parallel(context: SparkContext | None, asked: int | None, workers: int, wait: float) -> int:

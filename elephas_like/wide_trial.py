@@ -14,6 +14,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.spark_model import SparkModel
+from elephas_like.trainer.metric_names import FreshNames
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.trial import TrialCallback, checked, file_of
@@ -49,13 +50,12 @@ class WideTrial:
             epochs=self.epochs,
             validation_split=self.validation_split,
             validation_data=self.validation_data,
-            callbacks=[*own, eyes],
+            callbacks=[FreshNames(), *own, eyes],
             verbose=0,
         )
         eyes.restore(model)
         loss, best_epoch = eyes.best
-        worth = loss is not None and loss < order.keep_below
-        kept, suffix = file_of(model) if worth else (b"", "")
+        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
         return TrialResult(
             order.number,
             TrialStatus.PRUNED if eyes.stopped else TrialStatus.OK,

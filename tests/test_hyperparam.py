@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import keras
@@ -13,6 +13,7 @@ import pytest
 
 from elephas_like import HyperParamModel, MedianRule, search
 from elephas_like.core.errors import WorkerError
+from elephas_like.hyperparam import _objects_of
 
 # ruff: noqa: F821  templates name distributions that nobody imports
 
@@ -203,6 +204,28 @@ def test_an_objective_is_checked_beside_keras_own_callbacks_and_left_to_those_th
     assert small(callbacks=[Adds()], objective="val_f1_score", max_evals=1, epochs=1).best_value == 0.5
 
 
+def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
+    keras.metrics.AUC()  # somebody else's, in this process
+
+    def judged(params: dict) -> keras.Model:
+        model = build(params)
+        model.compile(model.optimizer, model.loss, metrics=[keras.metrics.AUC(), keras.metrics.AUC(curve="PR")])
+        return model
+
+    stops = keras.callbacks.EarlyStopping("val_auc", mode="max", patience=0, min_delta=1.0)
+    found = small(build=judged, objective="val_auc_1", callbacks=[stops], epochs=3)
+    assert list(found.trials["status"]) == ["ok"] * 3
+    expected = {"loss", "auc", "auc_1", "val_loss", "val_auc", "val_auc_1"}
+    assert all(set(history) == expected for history in found.trials["history"])
+    assert list(found.trials["epochs"]) == [2] * 3  # the trials' callbacks see these names too
+    x, y = cancer()
+    held = np.sort(np.random.default_rng([1, 0, 0x5917]).permutation(len(x))[: int(len(x) * 0.3)])
+    best = found.best_model.evaluate(x[held], y[held], verbose=0)
+    assert best[2] == pytest.approx(found.best_value, abs=1e-4)  # the second one, PR
+    with pytest.raises(ValueError, match="'val_loss', 'val_auc', 'val_auc_1'"):
+        small(build=judged, objective="val_auc_2")
+
+
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
@@ -335,6 +358,38 @@ def test_plain_functions_bring_their_space() -> None:
         elephas.minimize(templated, data, 2, space={"x": [1]})
     with pytest.raises(TypeError, match="data must be a function"):
         elephas.minimize(square, 3, 2, space={"x": [1]})
+
+
+def doubled(x):
+    return 2 * x
+
+
+def fitted(activation, weight, loss):
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(1, activation)])
+    model.set_weights([np.full((30, 1), weight), np.zeros(1)])
+    return {"loss": loss, "model": model}
+
+
+def fits(scale, params, *rows):
+    return fitted(doubled, scale * params["x"], params["x"])
+
+
+class Fits:
+    def __call__(self, params, *rows):
+        return fitted(doubled, 2.0 * params["x"], params["x"])
+
+
+@pytest.mark.parametrize("function", [partial(partial(fits), 2.0), Fits(), Fits().__call__])
+def test_models_come_back_from_whatever_can_be_called(function) -> None:
+    elephas = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    model = elephas.minimize(function, data, 2, space={"x": ("uniform", 0, 1)})
+    (trials,) = elephas.compute_trials(function, data, 2, space={"x": ("uniform", 0, 1)})
+    np.testing.assert_allclose(model.get_weights()[0], 2.0 * min(trials.losses()), rtol=1e-6)
+
+
+def test_what_a_function_refers_to_is_found_where_there_is_code_to_read() -> None:
+    assert _objects_of(partial(partial(fits), 2.0)) == {"doubled": doubled, "fitted": fitted}
+    assert _objects_of(partial(max, 1)) == {}
 
 
 def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import hyperopt
 import pytest
 from hyperopt import hp
 
 from elephas_like.core.trials import TrialResult, TrialStatus
-from elephas_like.sampling import Sampler, Space
+from elephas_like.sampling import Sampler, Space, described
 
 PLAIN = {
     "units": [16, 32],
@@ -135,3 +137,20 @@ def test_a_space_is_described_alike_everywhere() -> None:
     one, other = Space({"x": [Option(), 1]}), Space({"x": [Option(), 1]})
     assert one.described() == other.described()
     assert one.described() != Space({"x": [Option(), 2]}).described()
+
+
+def test_an_algorithm_is_described_alike_in_every_process() -> None:
+    class Own:
+        def __call__(self, ids, domain, trials, seed):
+            return []
+
+    tpe = hyperopt.tpe.suggest
+    assert described(tpe) == "hyperopt.tpe.suggest"
+    assert described(partial(tpe, n_startup_jobs=5, gamma=0.2)) == (
+        "partial(hyperopt.tpe.suggest, gamma=0.2, n_startup_jobs=5)"
+    )
+    assert described(partial(tpe, gamma=0.2)) != described(partial(tpe, gamma=0.3))
+    assert described(partial(hyperopt.mix.suggest, p_suggest=[(1.0, tpe)])) == (
+        "partial(hyperopt.mix.suggest, p_suggest=[(1.0, <function suggest>)])"
+    )
+    assert described(Own()) == described(Own())

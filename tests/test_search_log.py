@@ -81,12 +81,19 @@ def test_the_shelf_holds_the_best(on_disk: bool, tmp_path: Path) -> None:
     assert shelf.numbers == [1, 2]
     assert shelf.bar == 2.0
     assert shelf.read(1) == (b"model 1", ".keras")
+    shelf.offer(trial(6, 2.0))
+    assert shelf.numbers == [1, 2]  # of equal losses the first counts, as in SearchResult,
+    shelf.offer(trial(0, 2.0))
+    assert shelf.numbers == [1, 0]  # also where it ends last
+    shelf.offer(trial(2, 2.0))
+    shelf.offer(trial(0, 9.0, TrialStatus.PRUNED))
+    assert shelf.read(0) == (b"model 0", ".keras")
     if folder is not None:
-        assert sorted(path.name for path in folder.iterdir()) == ["trial-00001.keras", "trial-00002.keras"]
+        assert sorted(path.name for path in folder.iterdir()) == ["trial-00000.keras", "trial-00001.keras"]
         later = Shelf(2, folder)
-        for result in (trial(1, 1.0), trial(2, 2.0), trial(3, 5.0)):
+        for result in (trial(1, 1.0), trial(0, 2.0), trial(3, 5.0)):
             later.recall(result)
-        assert later.numbers == [1, 2]
+        assert later.numbers == [1, 0]
         (folder / "trial-00001.keras").unlink()
         with pytest.raises(FileNotFoundError, match="trial 1 is not in"):
             later.read(1)

@@ -38,6 +38,15 @@ def test_numbers_words_and_missing_values_are_drawn(maximize: bool) -> None:
     made.savefig(io.BytesIO())
 
 
+def test_a_parameter_of_failed_trials_alone_is_left_out() -> None:
+    trials = table(loss=[0.5, np.nan, 0.7], param_x=[1.0, 2.0, 3.0], param_deep=[np.nan, 4.0, np.nan])
+    trials["param_kind"] = pd.Series([None, "relu", None], dtype=object)
+    trials["status"] = ["ok", "failed", "ok"]
+    made = figure(trials, "loss", False)
+    assert [axes.get_xlabel() for axes in made.axes] == ["trial", "", "x"]
+    made.savefig(io.BytesIO())
+
+
 def test_one_trial_is_enough() -> None:
     made = figure(table(loss=[0.5], param_x=[1.0]), "loss", False)
     made.savefig(io.BytesIO())

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from elephas_like.core.errors import ElephasError, WorkerError
+from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.engine.trials import InProcessTrials
+from elephas_like.engine.waits import GONE
 from elephas_like.sampling import Sampler, Space
-from elephas_like.search_log import Shelf
+from elephas_like.search_log import SearchLog, Shelf
 from elephas_like.searching import Limits, Search, Watch, count_parallel, summary
 
 GOAL = Objective("loss")
@@ -54,6 +56,19 @@ def test_every_trial_is_recorded_once_and_the_best_models_are_kept() -> None:
     by_loss = sorted(search.records, key=lambda number: search.records[number].result.loss or math.inf)
     assert search._shelf.numbers == by_loss[:3]
     assert summary(search.records) == {"ok": 12}
+
+
+def test_of_equal_trials_the_first_is_kept_in_whatever_order_they_end() -> None:
+    def ties(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
+        model = b"m" if order.wants_model(0.5) else b""
+        return TrialResult(order.number, TrialStatus.OK, ({"loss": 0.5},), best_epoch=0, loss=0.5, model=model)
+
+    search, slots, _ = made(ties, evals=6)
+    slots.parallelism = 6
+    finished = slots.finished
+    slots.finished = lambda timeout: slots._orders.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
+    search.run(slots)
+    assert search._shelf.numbers == [0, 1, 2]
 
 
 def test_bad_trials_are_stopped_by_the_rule() -> None:
@@ -161,6 +176,28 @@ def test_ctrl_c_before_anything_is_finished_is_ctrl_c() -> None:
     search, slots, _ = made(interrupted)
     with pytest.raises(KeyboardInterrupt):
         search.run(slots)
+
+
+def test_a_search_ends_with_its_spark_context_and_goes_on_with_another(tmp_path: Path) -> None:
+    tried: list[int] = []
+
+    def without_spark(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
+        tried.append(order.number)
+        if tried == [0, 1, 2]:
+            return TrialResult(2, TrialStatus.INTERRUPTED, failure=Failure.of(2, ElephasError(GONE)))
+        return curve(order, shards, report)
+
+    search, slots, _ = made(without_spark, evals=4)
+    search._log = SearchLog(tmp_path)
+    search._log.begin({"seed": 0}, "never")
+    said = r"the SparkContext was stopped.*Trials that had ended: 2\. They are kept, and resume='auto' goes on"
+    with pytest.raises(ElephasError, match=said):
+        search.run(slots)
+    assert (tried, summary(search.records)) == ([0, 1, 2], {"ok": 2, "interrupted": 1})
+    again, slots, _ = made(without_spark, evals=4)
+    again.recall(SearchLog(tmp_path).begin({"seed": 0}, "auto"))
+    again.run(slots)
+    assert (tried, summary(again.records)) == ([0, 1, 2, 2, 3], {"ok": 4})
 
 
 def test_an_algorithm_without_more_points_ends_the_search() -> None:

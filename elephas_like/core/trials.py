@@ -31,13 +31,17 @@ class TrialOrder:
     """One point of the space to try.
 
     params: what the user's function gets.
-    keep_below: the loss that the trial must beat for its model to be brought back.
+    keep_below: the loss that the trial may have at most for its model to be brought back.
     """
 
     number: int
     params: object
     batch_size: int = 32
     keep_below: float = math.inf
+
+    def wants_model(self, loss: float | None) -> bool:
+        """Whether a trial of this loss brings its model back; with the bar's own loss it may, for numbers break ties."""
+        return loss is not None and loss <= self.keep_below
 
 
 @dataclass(frozen=True)

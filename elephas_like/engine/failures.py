@@ -22,8 +22,12 @@ def readable(error: BaseException) -> BaseException:
         return ElephasError(advice)
     found = _TRACEBACK.search(text)
     if found is None:
-        return ElephasError(
-            f"the Spark job of this fit ended: {text.splitlines()[0] if text else type(error).__name__}"
-        )
+        return ElephasError(f"the Spark job of this fit ended: {_said(text) or type(error).__name__}")
     type_name, _, message = found.group("last").partition(": ")
     return WorkerError.of(type_name.rsplit(".", 1)[-1], message, found.group(0), -1)
+
+
+def _said(text: str) -> str:
+    """The first line that says something: py4j's own, before the exception's, only says that there is one."""
+    first, *more = text.splitlines() or [""]
+    return more[0].removeprefix(": ") if first.startswith("An error occurred while calling") and more else first

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import cloudpickle
@@ -29,7 +29,7 @@ from elephas_like.engine.replicas import Replica, blocks_of, replicated
 from elephas_like.engine.shards import SpoolOptions, attempt_id, sweep
 from elephas_like.engine.spool import FLOATS
 from elephas_like.engine.versions import check_versions, versions
-from elephas_like.engine.waits import destroy
+from elephas_like.engine.waits import GONE, destroy, stopped, tidying
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ def shipment(context: SparkContext, ref: ShardRef) -> AbstractContextManager[Rep
 class _Threads:
     """Trials that run in threads of the driver's, one each; their results come as they end."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
         self._ended: queue.SimpleQueue[TrialResult] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._cancelled = False
@@ -95,9 +96,15 @@ class _Threads:
         """Starts a trial."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         name = f"elephas_like-trial-{order.number}"
-        thread = InheritableThread(target=self._run, args=(order,), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        try:
+            thread = InheritableThread(target=self._run, args=(order,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        except Exception:  # it asks the JVM for the properties that it inherits
+            if not stopped(self._context):
+                raise
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._ended.put(_cut_off(order.number))
 
     def finished(self, timeout: float) -> TrialResult | None:
         """A trial that has ended; None where none does in time."""
@@ -133,9 +140,9 @@ class TrialJobs(_Threads):
         describe: Callable[[TrialOrder], str],
     ) -> None:
         self.parallelism = parallelism
-        self._context, self._group, self._describe = context, group, describe
+        self._group, self._describe = group, describe
         self._evaluate, self._shards, self._lines = evaluate, tuple(shards), lines
-        super().__init__()
+        super().__init__(context)
         self._tries = TRIES if context.master.startswith("local[") or context.master == "local" else 1
 
     def __enter__(self) -> TrialJobs:
@@ -162,7 +169,8 @@ class TrialJobs(_Threads):
         self._cancelled = True
         end = time.monotonic() + CANCEL_SECONDS
         while (running := [thread for thread in self._threads if thread.is_alive()]) and time.monotonic() < end:
-            self._context.cancelJobGroup(self._group)
+            with tidying(self._context, "cancel the trials"):
+                self._context.cancelJobGroup(self._group)
             running[0].join(0.5)
 
     def _run(self, order: TrialOrder) -> None:
@@ -179,6 +187,9 @@ class TrialJobs(_Threads):
                 self._ended.put(result)
                 return
             except Exception as cause:  # of Spark's: the trial's own errors come as values
+                if stopped(self._context):
+                    self._ended.put(_cut_off(order.number))
+                    return
                 error = readable(cause)
                 if _CANCELLED in str(cause):  # by Ctrl-C, or in Spark's UI
                     break
@@ -192,10 +203,24 @@ class TrialJobs(_Threads):
 class ThreadTrials(_Threads):
     """Runs trials that are Spark fits of their own, each in a thread of the driver's (core.trials.Slots)."""
 
-    def __init__(self, evaluate: Evaluate, judge: Callable[[int, int, Logs], bool], parallelism: int) -> None:
+    def __init__(
+        self, context: SparkContext, evaluate: Evaluate, judge: Callable[[int, int, Logs], bool], parallelism: int
+    ) -> None:
         self.parallelism = parallelism
         self._evaluate, self._judge = evaluate, judge
-        super().__init__()
+        super().__init__(context)
+
+    def finished(self, timeout: float) -> TrialResult | None:
+        """A trial that has ended; None where none does in time.
+
+        Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a trial that failed by then was interrupted.
+        """
+        result = super().finished(timeout)
+        if result is None or result.failure is None or result.status is not TrialStatus.FAILED:
+            return result
+        if self._cancelled or _CANCELLED in result.failure.message:
+            return replace(result, status=TrialStatus.INTERRUPTED)
+        return result
 
     def cancel(self) -> None:
         """Ends the trials that run, at the end of their epoch."""
@@ -207,16 +232,25 @@ class ThreadTrials(_Threads):
         def report(epoch: int, logs: Logs) -> bool:
             return not self._cancelled and self._judge(order.number, epoch, logs)
 
-        self._ended.put(tried(self._evaluate, order, (), report))
+        self._ended.put(_unless_cut_off(tried(self._evaluate, order, (), report), self._context))
 
 
 class InProcessTrials:
-    """Runs trials in this process, one at a time, without Spark (core.trials.Slots)."""
+    """Runs trials in this process, one at a time (core.trials.Slots).
+
+    context: where trials are Spark fits of their own; None without Spark.
+    """
 
     parallelism = 1
 
-    def __init__(self, evaluate: Evaluate, shards: Sequence[ShardRef], judge: Callable[[int, int, Logs], bool]) -> None:
-        self._evaluate, self._shards, self._judge = evaluate, shards, judge
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        shards: Sequence[ShardRef],
+        judge: Callable[[int, int, Logs], bool],
+        context: SparkContext | None = None,
+    ) -> None:
+        self._evaluate, self._shards, self._judge, self._context = evaluate, shards, judge, context
         self._orders: list[TrialOrder] = []
 
     def start(self, order: TrialOrder) -> None:
@@ -228,11 +262,28 @@ class InProcessTrials:
         if not self._orders:
             return None
         order = self._orders.pop(0)
-        return tried(self._evaluate, order, self._shards, lambda epoch, logs: self._judge(order.number, epoch, logs))
+        result = tried(self._evaluate, order, self._shards, lambda epoch, logs: self._judge(order.number, epoch, logs))
+        return _unless_cut_off(result, self._context)
 
     def cancel(self) -> None:
         """Forgets the trials that were not begun."""
         self._orders.clear()
+
+
+def cut_off(result: TrialResult) -> bool:
+    """Whether a trial ended because its SparkContext did: no other one can run then."""
+    return result.failure is not None and result.failure.message == GONE
+
+
+def _cut_off(number: int) -> TrialResult:
+    return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
+
+
+def _unless_cut_off(result: TrialResult, context: SparkContext | None) -> TrialResult:
+    """A trial's result; where its SparkContext is gone its failure says nothing about its point."""
+    if result.status is TrialStatus.FAILED and context is not None and stopped(context):
+        return _cut_off(result.number)
+    return result
 
 
 def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:

@@ -24,10 +24,11 @@ TIDY_SECONDS = 20.0
 """How long the jobs may take that delete files at the end of a run."""
 LONGEST_LOOK = 1.0
 """Seconds between two looks at whether a job has got on, at most."""
-STOPPED = (
+GONE = (
     "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
-    "it. After a fit that was under way the model holds the state of the last finished round."
+    "it."
 )
+STOPPED = f"{GONE} After a fit that was under way the model holds the state of the last finished round."
 
 
 class Overdue(Exception):

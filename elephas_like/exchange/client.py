@@ -37,6 +37,7 @@ class ClientSettings:
     kind: which of the two servers it is. Times are seconds.
     request_timeout: without a byte from the server; longer than the 20 that it may hold a request.
     retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
+    advice: what a user can do where the server cannot be reached.
     """
 
     kind: Literal["http", "socket"]
@@ -48,6 +49,10 @@ class ClientSettings:
     request_timeout: float = 60.0
     retries: int = 7
     beat_seconds: float = 2.0
+    advice: str = (
+        "Give SparkModel host=<the driver's address as executors see it> and port=<one that a firewall lets through>, or "
+        "engine='jobs', which needs none."
+    )
 
     def connect(self, worker: int, attempt: int) -> Client:
         """The line of one attempt of one worker; connections are opened when they are needed."""
@@ -179,8 +184,7 @@ class Client:
         raise ConnectionLostError(
             f"worker {self._worker} cannot reach the parameter server at {self._settings.host}:{self._settings.port} "
             f"after {tries} tries from {platform.node()} ({type(cause).__name__}: {cause}). Is the driver still running, "
-            "and can executors open connections to this address and port? Give SparkModel host=<the driver's address as "
-            "executors see it> and port=<one that a firewall lets through>, or engine='jobs', which needs none."
+            f"and can executors open connections to this address and port? {self._settings.advice}"
         ) from cause
 
     def _start_beating(self) -> None:

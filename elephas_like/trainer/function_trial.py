@@ -52,7 +52,6 @@ class FunctionTrial:
         with seeded(self.seed, order.number):
             found = function(order.params, *rows)
         loss, failure, model, notes = read_result(order.number, found)
-        worth = model is not None and loss is not None and loss < order.keep_below
         result = TrialResult(
             order.number,
             TrialStatus.OK if failure is None else TrialStatus.FAILED,
@@ -62,7 +61,7 @@ class FunctionTrial:
             seconds=time.perf_counter() - started,
             host=platform.node(),
             failure=failure,
-            model=packed(*model) if worth and model is not None else b"",
+            model=packed(*model) if model is not None and order.wants_model(loss) else b"",
             suffix=PACKED,
             notes=notes,
         )

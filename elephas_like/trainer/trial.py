@@ -29,6 +29,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef, TrainState
 from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, build_optimizer
@@ -70,8 +71,7 @@ class KerasTrial:
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
             status = training.run(self.epochs, callbacks, report)
         loss, best_epoch = training.best
-        worth = loss is not None and loss < order.keep_below
-        kept, suffix = file_of(model) if worth else (b"", "")
+        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
         result = TrialResult(
             order.number,
             status,
@@ -191,13 +191,13 @@ class _Training:
             model.reset_metrics()
             run_in_chunks(self._testing, held, held_rows, self._batch)
             logs |= {f"val_{name}": value for name, value in model.get_metrics_result().items()}
-        return {name: _number(value) for name, value in logs.items()}
+        return {name: _number(value) for name, value in freshly_named(model, logs).items()}
 
     def _train_by_batch(self, order: Any, hooks: keras.callbacks.CallbackList) -> None:
         for step in range(self._steps):
             hooks.on_train_batch_begin(step)
             self._steps_of(self._rows.training.take(order[step * self._batch : (step + 1) * self._batch]), 1)
-            hooks.on_train_batch_end(step, self._model.get_metrics_result())
+            hooks.on_train_batch_end(step, freshly_named(self._model, self._model.get_metrics_result()))
             if self._model.stop_training:
                 break
 
@@ -213,7 +213,9 @@ class _Training:
 
 
 def _own_hook(callback: keras.callbacks.Callback, hook: str) -> bool:
-    return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook, None)
+    """Whether a callback has a hook of its own: its class's, or one that was set on it, as LambdaCallback does."""
+    inherited = getattr(type(callback), hook, None) is getattr(keras.callbacks.Callback, hook, None)
+    return hook in vars(callback) or not inherited
 
 
 def _number(value: object) -> Any:

@@ -27,6 +27,12 @@ def test_which_trials_may_be_the_best(status: TrialStatus, loss: float | None, c
 
 def test_the_first_trial_beats_any_bar() -> None:
     assert TrialOrder(0, {}).keep_below == math.inf
+    assert TrialOrder(0, {}).wants_model(1e9)
+
+
+def test_a_trial_as_good_as_the_worst_that_is_kept_brings_its_model() -> None:
+    order = TrialOrder(3, {}, keep_below=0.5)
+    assert [order.wants_model(loss) for loss in (0.4, 0.5, 0.6, None)] == [True, True, False, False]
 
 
 def test_orders_and_results_travel() -> None:

@@ -35,6 +35,14 @@ def test_what_has_no_traceback_keeps_its_first_line() -> None:
     assert str(readable(RuntimeError("Job 3 cancelled\nby the user"))).endswith("Job 3 cancelled")
 
 
+def test_the_line_before_sparks_own_words_is_left_out() -> None:
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 cancelled as part of\n\tat"
+    assert str(readable(RuntimeError(text))).endswith(
+        "ended: org.apache.spark.SparkException: Job 3 cancelled as part of"
+    )
+    assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
+
+
 def test_our_own_errors_and_ctrl_c_pass() -> None:
     for error in (DataError("partition 1, row 2: ..."), KeyboardInterrupt()):
         assert readable(error) is error

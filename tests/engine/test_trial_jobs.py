@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from elephas_like.core.columns import open_column
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
 from elephas_like.engine.spool import Block, read_ref, remove, spool
 from elephas_like.engine.trials import Shipment, ThreadTrials, TrialJobs
+from elephas_like.engine.waits import readably
 
 
 def shard(folder: Path, dataset: str = "trials-data"):
@@ -145,8 +147,37 @@ def test_threads_run_trials_of_the_drivers(sc) -> None:
             epochs += 1
         return TrialResult(order.number, TrialStatus.OK, loss=float(epochs))
 
-    slots = ThreadTrials(reports, lambda trial, epoch, logs: epoch < trial, 2)
+    slots = ThreadTrials(sc, reports, lambda trial, epoch, logs: epoch < trial, 2)
     for number in range(3):
         slots.start(TrialOrder(number, None))
     assert {number: result.loss for number, result in ended(slots, 3).items()} == {0: 0.0, 1: 1.0, 2: 2.0}
     slots.cancel()
+
+
+def test_a_fit_whose_jobs_are_cancelled_is_interrupted_and_one_that_fails_has_failed(sc, tmp_path: Path) -> None:
+    """Ctrl-C: PySpark cancels all jobs before the search hears of it."""
+    started = tmp_path / "started"
+
+    def waits(rows):
+        started.touch()
+        threading.Event().wait(600)
+        return rows
+
+    def fits(order, shards, report):
+        with readably(sc):
+            sc.parallelize([order.params / 0 if order.number else 1], 1).mapPartitions(waits).count()
+
+    slots = ThreadTrials(sc, fits, lambda trial, epoch, logs: True, 2)
+    slots.start(TrialOrder(0, 1.0))
+    while not started.exists():
+        assert slots.finished(0.05) is None
+    sc.cancelAllJobs()
+    interrupted = ended(slots, 1)[0]
+    assert interrupted.status is TrialStatus.INTERRUPTED
+    assert interrupted.failure is not None
+    assert "cancelled as part of cancellation of all jobs" in interrupted.failure.message
+    slots.start(TrialOrder(1, 1.0))
+    assert ended(slots, 1)[1].status is TrialStatus.FAILED
+    slots.start(TrialOrder(2, 1.0))  # it fails, in whatever words, and nobody takes note before
+    slots.cancel()
+    assert ended(slots, 1)[2].status is TrialStatus.INTERRUPTED

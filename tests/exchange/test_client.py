@@ -42,6 +42,10 @@ def test_no_server_is_an_error_that_says_where_and_what_to_check(kind: Kind) -> 
         client.join(joined(3, 1))
     assert "engine='jobs'" in str(caught.value)
     client.close()
+    advised = ClientSettings(kind, "127.0.0.1", port, "t", SIZES, retries=0, advice="Call a friend.").connect(3, 1)
+    with pytest.raises(ConnectionLostError, match=r"address and port\? Call a friend\.$"):
+        advised.progress(0, {"loss": 1.0})
+    advised.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

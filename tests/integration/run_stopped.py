@@ -1,4 +1,4 @@
-"""A script: fits whose SparkContext is stopped under way, by Python or in the JVM, and what is said and left then."""
+"""A script: fits and a search whose SparkContext is stopped under way, by Python or in the JVM: what is said and left."""
 
 from __future__ import annotations
 
@@ -19,6 +19,42 @@ from small import line, points
 
 import elephas_like
 from elephas_like import SparkModel
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.objective import Objective
+from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.sampling import Sampler, Space
+from elephas_like.search_log import SearchLog, Shelf
+from elephas_like.searching import Limits, Search, Watch, opened, summary
+
+
+def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]:
+    """A search of two trials at a time; when the first has ended, and the second waits for nothing, the context ends."""
+
+    def waits(order, shards, report):
+        if order.number:
+            threading.Event().wait(600)
+        return TrialResult(order.number, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0)
+
+    def size(params: dict) -> int:
+        sizes.append(1)
+        if len(sizes) == 3:
+            context.stop() if how == "python" else context._jsc.sc().stop()
+        return 1
+
+    sizes: list[int] = []
+    goal, kept = Objective("loss"), SearchLog(folder)
+    kept.begin({"seed": 0}, "never")
+    watch, sampler = Watch(goal, None, 1, None), Sampler(Space({"x": ("uniform", 0, 1)}), "random", 0)
+    search = Search(sampler, goal, watch, Limits(20), Shelf(1), kept, size, 0)
+    said = ""
+    try:
+        with opened(context, waits, (), watch, parallelism=2, reports=False, name="stopped") as slots:
+            search.run(slots)
+    except ElephasError as error:
+        said = str(error)
+    if how == "jvm":
+        context.stop()
+    return {"said": said, "trials": summary(search.records), "kept": (folder / "trials.jsonl").read_text().count("\n")}
 
 
 def main(how: str) -> None:
@@ -54,6 +90,7 @@ def main(how: str) -> None:
     dataset.release()
     if how == "jvm":
         context.stop()
+    answer["search"] = searched(SparkContext("local[2]", "stopped too", conf=conf), how, scratch / "search")
     answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
     answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("elephas")]
     print(json.dumps(answer), flush=True)

@@ -279,6 +279,11 @@ def test_a_context_that_is_stopped_in_mid_fit_is_said(tmp_path: Path, how: str) 
     assert answer["said"].startswith("the SparkContext was stopped")
     assert answer["again"].startswith("the SparkContext was stopped")
     assert answer["weights_of_the_last_round"]
+    search = answer["search"]
+    assert search["said"].startswith("the SparkContext was stopped")
+    assert search["said"].endswith("Trials that had ended: 1. They are kept, and resume='auto' goes on after them.")
+    assert search["trials"] == {"ok": 1, "interrupted": 2}
+    assert search["kept"] == 1
     assert answer["files"] == answer["threads"] == []
     assert "NoneType" not in log
     assert "Traceback" not in log

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -15,6 +16,9 @@ from scripts import Script
 from small import digits, rows
 
 from elephas_like import HyperParamModel, MedianRule, search, shard
+from elephas_like.core.errors import ConnectionLostError
+from elephas_like.core.objective import Objective
+from elephas_like.searching import Watch, opened
 
 SPACE = {"units": [8, 16], "rate": ("loguniform", -8, -3)}
 COUNT = 300
@@ -101,8 +105,16 @@ def test_a_trial_may_be_a_fit_of_several_workers(sc) -> None:
 
 
 def test_two_fits_of_one_worker_run_together(sc) -> None:
-    one, other = small(some(), trial_workers=1), small(some(), trial_workers=1, parallelism=1)
+    def judged(params: dict) -> keras.Model:
+        model = build(params)
+        score = keras.metrics.MeanIoU(10, sparse_y_pred=False)  # without a name: Keras numbers it by process
+        model.compile(model.optimizer, model.loss, metrics=[score])
+        return model
+
+    given = {"build": judged, "trial_workers": 1, "objective": "val_mean_io_u"}
+    one, other = small(some(), **given), small(some(), **given, parallelism=1)
     assert plain(one) == plain(other)
+    assert all(set(one) == {"loss", "mean_io_u", "val_loss", "val_mean_io_u"} for one in other.trials["history"])
 
 
 def test_data_that_cannot_be_searched_on_is_refused(spark) -> None:
@@ -134,6 +146,20 @@ def test_elephas_searches_run_on_slots(sc) -> None:
     x, y = some()
     first, second = ((model.predict(x, verbose=0).argmax(1) == y).mean() for model in (one, other))
     assert first >= second
+
+
+def test_a_trial_that_cannot_reach_the_driver_says_what_a_search_can_do(sc) -> None:
+    watch = Watch(Objective("loss"), None, 1, None)
+    with opened(sc, len, (), watch, parallelism=1, reports=True, name="unreached") as slots:  # type: ignore[arg-type]
+        settings = replace(slots._lines, retries=0)
+        assert settings.connect(0, 0).progress(0, {"loss": 1.0})
+    with pytest.raises(
+        ConnectionLostError, match=rf"cannot reach .* 127\.0\.0\.1:{settings.port} after 1 tries"
+    ) as caught:
+        settings.connect(0, 0).progress(0, {"loss": 1.0})
+    assert "Set spark.driver.host" in str(caught.value)
+    assert "pruning=None and no timeout" in str(caught.value)
+    assert "SparkModel" not in str(caught.value)
 
 
 @pytest.fixture

@@ -73,6 +73,15 @@ def test_nothing_is_unpickled_from_an_archive() -> None:
         unpacked(buffer.getvalue())
 
 
+def test_a_model_as_good_as_the_worst_that_is_kept_comes_back() -> None:
+    def function(params, x):
+        return {"loss": params["loss"], "model": small()}
+
+    trial = FunctionTrial("ties", pickle_by_value([function]), pickle_by_value([lambda: 1]))
+    orders = [TrialOrder(0, {"loss": loss}, keep_below=0.5) for loss in (0.4, 0.5, 0.6)]
+    assert [bool(trial(order, (), lambda epoch, logs: True).model) for order in orders] == [True, True, False]
+
+
 def test_data_is_made_once_in_a_process(tmp_path) -> None:
     marks = tmp_path / "calls"
 

@@ -137,9 +137,17 @@ def test_callbacks_that_ask_for_batches_get_them(tmp_path: Path) -> None:
         def on_epoch_end(self, epoch, logs):
             logs["batches"] = float(self.batches)
 
-    ref = shard(tmp_path)
+    ref, seen = shard(tmp_path), tmp_path / "seen"
+
+    def note(batch, logs):
+        with seen.open("a") as file:  # this function is copied for the trial
+            file.write(f"{batch} {sorted(logs)};")
+
     with_hooks = trial(callbacks=[Counts()])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
     assert [logs["batches"] for logs in with_hooks.history] == [3.0, 6.0, 9.0]
+    noted = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+    trial(epochs=1, callbacks=[noted])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
+    assert seen.read_text() == "0 ['loss', 'mae'];1 ['loss', 'mae'];2 ['loss', 'mae'];"
     without = trial()(TrialOrder(0, {}, batch_size=8), [ref], go_on)
     np.testing.assert_allclose([h["loss"] for h in with_hooks.history], [h["loss"] for h in without.history], rtol=1e-6)
 
@@ -157,7 +165,9 @@ def test_validation_rows_given_apart_are_scored(tmp_path: Path) -> None:
 def test_a_model_that_cannot_win_stays_where_it_is(tmp_path: Path) -> None:
     ref = shard(tmp_path)
     assert trial()(TrialOrder(0, {}, keep_below=1e-9), [ref], go_on).model == b""
-    assert trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on).model
+    result = trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on)
+    assert result.model
+    assert trial()(TrialOrder(0, {}, keep_below=result.loss), [ref], go_on).model  # as good as the worst that is kept
 
 
 def test_what_is_no_trial_is_an_error(tmp_path: Path) -> None:
