@@ -7,7 +7,7 @@ as the epoch's. Training ends on the same count, so that stragglers cannot overw
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -32,6 +32,9 @@ from elephas_like.core.types import (
     Update,
     Vector,
 )
+
+LearningRate = Callable[[TrainState, int], float]
+"""The optimizers' learning rate in a state, after so many further steps."""
 
 LEAST_PAIRS = 8
 """Pairs of a worker's update and its last one that a drift is made of: that of two workers is noise where rounds are short."""
@@ -64,6 +67,11 @@ class Center(Protocol):
         ...
 
 
+def plain_rate(state: TrainState, steps: int) -> float:
+    """The learning rate that a state holds, whatever the steps; 1 where it holds none."""
+    return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
+
+
 def share_of(updates: int, num_workers: int) -> float:
     """How far slots and statistics move towards a worker's: 1 / min(t + 1, K) at the update after t others.
 
@@ -86,6 +94,7 @@ class _Center(Center):
         codec: what the updates' deltas are packed with.
         budget: rows that the fit trains altogether, which `Context.progress` is the share of; 0 where that is not known.
         watch: looks at the updates that are applied.
+        learning_rate: the optimizers' in a state, after so many further steps.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class _Center(Center):
         budget: int = 0,
         max_staleness: int | None = None,
         watch: Watch | None = None,
+        learning_rate: LearningRate = plain_rate,
     ) -> None:
         self.version = 0
         self.max_staleness = max_staleness
@@ -111,6 +121,7 @@ class _Center(Center):
         self._codec = codec
         self._budget = budget
         self._watch = watch or Watch()
+        self._learning_rate = learning_rate
         self._samples = 0
         self._prepare()
 
@@ -133,7 +144,8 @@ class _Center(Center):
         raise NotImplementedError
 
     def _context(self) -> Context:
-        return context_of(self._state, self._layout, self.version, self._num_workers, self._samples, self._budget)
+        rate = self._learning_rate(self._state, 0)
+        return context_of(self._layout, self.version, self._num_workers, self._samples, self._budget, rate)
 
 
 class LockedCenter(_Center):
@@ -220,18 +232,8 @@ class LockedCenter(_Center):
         self._weight = 0.0
 
 
-def context_of(
-    state: TrainState,
-    layout: Layout,
-    version: int,
-    num_workers: int,
-    samples: int,
-    budget: int,
-    rate: float | None = None,
-) -> Context:
-    """What a strategy may know: `samples` of `budget` rows have been trained, at the state's learning rate or at `rate`."""
-    if rate is None:
-        rate = float(state.learning_rate[0]) if state.learning_rate.size else 1.0
+def context_of(layout: Layout, version: int, num_workers: int, samples: int, budget: int, rate: float) -> Context:
+    """What a strategy may know: `samples` of `budget` rows have been trained, and the learning rate is `rate`."""
     return Context(version, num_workers, layout, min(1.0, samples / budget) if budget else 0.0, rate)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from elephas_like.core import scores
 from elephas_like.core.averaging import Round
-from elephas_like.core.center import Center, HogwildCenter, Ledger, LockedCenter, context_of
+from elephas_like.core.center import Center, HogwildCenter, LearningRate, Ledger, LockedCenter, context_of, plain_rate
 from elephas_like.core.drift import Watch
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
@@ -87,9 +87,7 @@ class Plan:
     codec: Codec | None = None
     epoch_steps: int = 0
     accumulation: int = 1
-    learning_rate: Callable[[TrainState, int], float] = lambda state, steps: (
-        float(state.learning_rate[0]) if state.learning_rate.size else 1.0
-    )
+    learning_rate: LearningRate = plain_rate
 
     @property
     def budget(self) -> int:
@@ -156,7 +154,7 @@ def fit_synchronously(
         epoch_rounds: list[RoundRecord] = []
         for span in plan.paced(epoch, parts, state, first_rate):
             rate = plan.learning_rate(state, 0)
-            context = context_of(state, plan.layout, version, plan.num_workers, seen, plan.budget, rate)
+            context = context_of(plan.layout, version, plan.num_workers, seen, plan.budget, rate)
             ahead = plan.strategy.serve(state.weights, outer, context)
             served = state.but(weights=ahead.astype(np.float32, copy=False))
             exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, watch)
@@ -248,6 +246,7 @@ def fit_asynchronously(
         budget=plan.budget,
         max_staleness=plan.max_staleness,
         watch=watch,
+        learning_rate=plan.learning_rate,
     )
     ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, watch)
     crowd.begin(center, ledger, plan.validates_after)

@@ -32,7 +32,7 @@ from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import Variables, build, build_optimizer
+from elephas_like.trainer.state import Variables, build, build_optimizer, metrics_of
 from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
 from elephas_like.trainer.worker import check_width, run_in_chunks
 
@@ -155,7 +155,7 @@ class _Training:
         hooks.on_train_begin()
         for epoch in range(epochs):
             hooks.on_epoch_begin(epoch)
-            hooks.on_epoch_end(epoch, self._epoch(epoch, hooks if by_batch else None))
+            hooks.on_epoch_end(epoch, self._epoch(epoch, hooks, by_batch))
             self.history.append({name: float(value) for name, value in seen.logs.items() if np.ndim(value) == 0})
             self._remember(epoch)
             if not report(epoch, self.history[-1]):
@@ -171,11 +171,11 @@ class _Training:
         self._variables.write(self._state)
         return status
 
-    def _epoch(self, epoch: int, hooks: keras.callbacks.CallbackList | None) -> dict[str, Any]:
+    def _epoch(self, epoch: int, hooks: keras.callbacks.CallbackList, by_batch: bool) -> dict[str, Any]:
         model, rows = self._model, self._rows
         model.reset_metrics()
         order = rows.training.order(epoch)
-        if hooks is not None:
+        if by_batch:
             self._train_by_batch(order, hooks)
         elif rows.resident is not None:
             structure = rows.training.structure
@@ -183,21 +183,24 @@ class _Training:
         else:
             for columns, steps in rows.training.chunks(order, 0, self._steps):
                 self._steps_of(columns, steps)
-        logs = dict(model.get_metrics_result())
+        logs = metrics_of(model)
         held, held_rows = (rows.training, rows.training.validation_rows)
         if rows.validation is not None:
             held, held_rows = rows.validation, rows.validation.rows
         if len(held_rows):
             model.reset_metrics()
+            hooks.on_test_begin()
             run_in_chunks(self._testing, held, held_rows, self._batch)
-            logs |= {f"val_{name}": value for name, value in model.get_metrics_result().items()}
-        return {name: _number(value) for name, value in freshly_named(model, logs).items()}
+            results = metrics_of(model)
+            hooks.on_test_end(results)
+            logs |= {f"val_{name}": value for name, value in results.items()}
+        return freshly_named(model, logs)
 
     def _train_by_batch(self, order: Any, hooks: keras.callbacks.CallbackList) -> None:
         for step in range(self._steps):
             hooks.on_train_batch_begin(step)
             self._steps_of(self._rows.training.take(order[step * self._batch : (step + 1) * self._batch]), 1)
-            hooks.on_train_batch_end(step, freshly_named(self._model, self._model.get_metrics_result()))
+            hooks.on_train_batch_end(step, freshly_named(self._model, metrics_of(self._model)))
             if self._model.stop_training:
                 break
 
@@ -216,11 +219,6 @@ def _own_hook(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a callback has a hook of its own: its class's, or one that was set on it, as LambdaCallback does."""
     inherited = getattr(type(callback), hook, None) is getattr(keras.callbacks.Callback, hook, None)
     return hook in vars(callback) or not inherited
-
-
-def _number(value: object) -> Any:
-    array = keras.ops.convert_to_numpy(value)
-    return float(array) if np.ndim(array) == 0 else array
 
 
 def _seen(history: Sequence[Mapping[str, float]], name: str) -> str:

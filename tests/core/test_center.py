@@ -431,6 +431,14 @@ def test_what_a_strategy_is_told() -> None:
     assert Context(0, 1).tensors() == [slice(None)]
 
 
+def test_the_learning_rate_is_what_the_optimizers_say() -> None:
+    strategy = Watching()
+    rate = lambda state, steps: float(state.counters[0])  # noqa: E731
+    start = state(0, 0, learning_rate=0.5).but(counters=integers(3))
+    LockedCenter(start, LAYOUT, strategy, 4, learning_rate=rate).commit(update(0, 1, 1))
+    assert [one.learning_rate for one in strategy.told] == [3.0]
+
+
 def test_staleness_is_never_below_nought() -> None:
     assert Context(3, 2).staleness(update(version=1)) == 2
     assert Context(3, 2).staleness(update(version=5)) == 0

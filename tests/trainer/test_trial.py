@@ -152,6 +152,27 @@ def test_callbacks_that_ask_for_batches_get_them(tmp_path: Path) -> None:
     np.testing.assert_allclose([h["loss"] for h in with_hooks.history], [h["loss"] for h in without.history], rtol=1e-6)
 
 
+def test_callbacks_see_the_validation_begin_and_end(tmp_path: Path) -> None:
+    class Biased(keras.callbacks.Callback):
+        """Scores another model than the one that is trained, as SwapEMAWeights does."""
+
+        def on_test_begin(self, logs=None):
+            self.own = self.model.get_weights()
+            self.model.set_weights([weight + 10 for weight in self.own])
+
+        def on_test_end(self, logs=None):
+            self.seen = logs["mae"]
+            self.model.set_weights(self.own)
+
+        def on_epoch_end(self, epoch, logs):
+            assert logs["val_mae"] == self.seen
+
+    ref, held = shard(tmp_path), shard(tmp_path, rows=7, name="held")
+    plain, biased = (trial(callbacks=own)(TrialOrder(0, {}), [ref, held], go_on).history for own in ([], [Biased()]))
+    assert [logs["loss"] for logs in biased] == [logs["loss"] for logs in plain]
+    assert all(one["val_loss"] > other["val_loss"] + 1 for one, other in zip(biased, plain, strict=True))
+
+
 def test_validation_rows_given_apart_are_scored(tmp_path: Path) -> None:
     rows, held = shard(tmp_path), shard(tmp_path, rows=7, name="held")
     result = trial(Objective("val_loss"), 1)(TrialOrder(0, {}), [rows, held], go_on)
