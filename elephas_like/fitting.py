@@ -393,7 +393,10 @@ def _loop(fit: Fit, workers: Rounds | Crowd, written: Callable[[], None]) -> Non
 
 
 def _keeps_to_itself(fit: Fit) -> bool:
-    """Whether workers keep weights or slots of their own: then their updates resemble their last ones whatever their rows."""
+    """Whether workers keep weights or slots of their own.
+
+    Then their updates resemble their last ones whatever their rows, and no drift says whether rounds must be short.
+    """
     return fit.settings.strategy.remembers or fit.config.optimizer_state is OptimizerState.PER_WORKER
 
 
@@ -434,13 +437,13 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         auto = rounds.auto_rounds(fit.settings.mode, worker_steps)
         rounds_per_epoch = rounds.rounds_per_epoch(worker_steps, frequency, accumulation, auto)
         worker_rounds = rounds.rounds_of_workers(worker_steps, rounds_per_epoch)
-        finest_rounds, worker_finest = rounds_per_epoch, worker_rounds
-        if not _keeps_to_itself(fit):
-            finest_rounds = rounds.finest(worker_steps, rounds_per_epoch, frequency, accumulation)
-            worker_finest = tuple(
-                rounds.finest([steps], own, frequency, accumulation)
-                for steps, own in zip(worker_steps, worker_rounds, strict=True)
-            )
+        finest_rounds = rounds.finest(worker_steps, rounds_per_epoch, frequency, accumulation)
+        worker_finest = tuple(
+            rounds.finest([steps], own, frequency, accumulation)
+            for steps, own in zip(worker_steps, worker_rounds, strict=True)
+        )
+        if _keeps_to_itself(fit):
+            rounds_per_epoch, worker_rounds = finest_rounds, worker_finest
     return Plan(
         layout=layout,
         mode=fit.settings.mode,
