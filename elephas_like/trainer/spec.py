@@ -166,7 +166,7 @@ def complete_compile_arguments(model: keras.Model) -> None:
     public way to it.
     """
     arguments = _compile_arguments(model)
-    if model.optimizer is not None and arguments is not None:
+    if arguments is not None and model.optimizer is not None:  # a model that was never compiled has not even the name
         arguments.setdefault("optimizer", model.optimizer)
 
 
