@@ -46,9 +46,21 @@ import tensorflow as tf
 
 from elephas_like import SparkModel
 from elephas_like.core.rounds import AUTO_ROUNDS
-from elephas_like.core.strategies import CODECS, STRATEGIES, Average, Nesterov, OneBit
+from elephas_like.core.strategies import CODECS, STRATEGIES
 from elephas_like.core.types import Mode
 from elephas_like.engine.spool import Block
+from elephas_like.strategies import (
+    Average,
+    Clipped,
+    KerasOuter,
+    Nesterov,
+    OneBit,
+    PostLocal,
+    QuadraticSynchronization,
+)
+
+tf.config.threading.set_intra_op_parallelism_threads(1)  # before METHODS makes an optimizer
+tf.config.threading.set_inter_op_parallelism_threads(1)
 
 HERE = Path(__file__).resolve().parent
 EPOCHS = {("digits", "B"): 10, ("mnist", "B"): 5, ("digits", "A"): 10, ("mnist", "A"): 10}
@@ -97,8 +109,14 @@ METHODS: dict[str, dict[str, object]] = {
     "equal_average_epoch": {"strategy": EqualAverage(), "frequency": "epoch"},
     **{codec: {"codec": codec} for codec in SMALLER},
     "one_bit_256": {"codec": OneBit(block=256)},
+    "clipped": {"strategy": Nesterov(reduce=Clipped(1.0))},
+    "keras_adam": {"strategy": KerasOuter(keras.optimizers.Adam(0.01))},
+    "post_local": {"strategy": "average", "frequency": PostLocal(16, after=1)},
+    "quadratic": {"strategy": "average", "frequency": QuadraticSynchronization(0.004)},  # 16 steps at Adam's 1e-3
 }
 """Arguments of SparkModel by the name of a method."""
+OTHERS = ("epoch", "clipped", "keras_adam", "post_local", "quadratic")
+"""Schedules, a part, and a Keras optimizer as the outer step."""
 WEIGHED = {"defaults": "equal", "average_epoch": "equal_average_epoch", "one_shot": "elephas"}
 """What weighs workers by their rows, and the same with equal weights: for T8."""
 
@@ -289,6 +307,7 @@ def grid() -> Iterator[Cell]:
         add(Cell(data, "iid", 2, "B", f"{m}{spark}") for m in ("defaults", "asynchronous") for spark in ("", "@server"))
     for data in both:
         add(Cell(data, s, k, "B", m) for k in (32, 2, 4, 16, 1) for s in SPLITS for m in GRID if k > 1 or s == "iid")
+        add(Cell(data, s, 8, "B", m) for m in OTHERS for s in ("iid", "sorted"))
         states = ("per_worker", "reset", "async_five_rounds", "async_per_worker", "async_reset")
         add(Cell(data, s, 8, "B", m) for m in states for s in ("iid", "sorted"))
         add(Cell(data, s, k, "A", "defaults") for k in (8, 32) for s in ("iid", "sorted"))
@@ -593,8 +612,6 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="a document to write the tables into; runs T9 and T10 too")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), help="begin no run after so long")
     arguments = parser.parse_args()
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     results = Results(arguments.results)
     started = time.perf_counter()
     for cell, seed in wanted(arguments):
