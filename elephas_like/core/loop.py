@@ -277,9 +277,8 @@ def _through_epochs(
         if record.epoch + 1 < plan.epochs:
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
-            weights = changed.pop(
-                Role.WEIGHT.value, None
-            )  # workers have gone on from the epoch's: their way is not lost
+            # Workers have gone on from the epoch's weights: how a callback moved these is added, so their way is not lost.
+            weights = changed.pop(Role.WEIGHT.value, None)
             moved = None if weights is None else state.weights - record.state.weights
             if changed or moved is not None:
                 crowd.replace(changed, moved)
