@@ -188,6 +188,13 @@ MUTANTS = [
         ("statistics: last worker", "self._sum = term if self._sum is None else self._sum + term", "self._sum = term"),
         ("codec: not opened", "update = opened(update, self.codec, self.start.weights.size)", "pass"),
         ("context: weight forgotten", "self._weight += weight", "pass"),
+        ("integers: the first worker's", "update.steps > self._steps", "self._steps < 0"),
+        ("integers: the last worker's", "update.steps > self._steps", "True"),
+        ("loss scale: the highest", "other[:, 1] < one[:, 1]", "other[:, 1] > one[:, 1]"),
+        ("loss scale: another's counter", "np.where(take[:, None], other, one).ravel()", "np.stack([one[:, 0], np.where(take, other[:, 1], one[:, 1])], 1).ravel()"),
+        ("loss scale: the last of equal ones", "further = update.steps > self._scale_steps", "further = True"),
+        ("infinity: always a mistake", "broken[0][0] & np.isfinite(statistics)", "broken[0][0]"),
+        ("infinity: mixed with numbers", "np.where(np.isfinite(ours), pooled, theirs)", "pooled"),
     ),
     *_of(
         "center.py",
@@ -202,6 +209,9 @@ MUTANTS = [
         ("drift: one worker's pace", "for pace in self._paces:", "for pace in self._paces[:1]:"),
         ("drift: what is dropped counts", "self._watched += moved", "self._watched += 1"),
         ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
+        ("integers: whoever came last", ">= max(self.steps.values())", ">= 0"),
+        ("loss scale: cannot grow", "update.version >= self.lowered", "False"),
+        ("loss scale: forgets an overflow", "self.lowered = version", "pass"),
     ),
     *_of(
         "loop.py",

@@ -34,12 +34,14 @@ from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import SparkModel, active_context, check_model, shard
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.compile_arguments import repair_compile
 from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.members import MemberFit, MemberResult, fit_member
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
+from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
 
@@ -164,7 +166,7 @@ def train_ensemble(
     source = source.for_model(models[0])
     held = None if held is None else held.for_model(models[0])
     for model in models:
-        source.build(model)
+        source.build(model, rows)
     configs = [
         FitConfig(
             batch_size=rows,
@@ -258,7 +260,7 @@ class _Tasks:
         found: dict[str, ModelSpec] = {}
         keys = []
         for model in self.models:
-            spec = ModelSpec.from_model(model, self.custom_objects)
+            spec = ModelSpec.from_model(model, Carry.NOTHING)
             found.setdefault(spec.key, spec)
             keys.append(spec.key)
         return found, keys

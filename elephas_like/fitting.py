@@ -428,7 +428,7 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         )
     worker_steps = [rounds.steps(worker.rows, fit.config.batch_size_of(worker.worker)) for worker in joined]
     accumulation = max(worker.accumulation for worker in joined)
-    fit.hooks.planned(rows, max(worker_steps), blank(looks[0].signature) if looks else None)
+    fit.hooks.planned(rows, max(worker_steps), blank(looks[0].signature, fit.config.batch_size) if looks else None)
     frequency = fit.settings.frequency
     if isinstance(frequency, Schedule):
         rounds_per_epoch = finest_rounds = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -14,7 +13,6 @@ from elephas_like.core.types import Slot
 from elephas_like.engine.frames import ColumnChoice, Field, with_predictions
 from elephas_like.sources import frame_plan
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
-from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import outputs
 
 
@@ -23,7 +21,6 @@ def appended(
     columns: ColumnChoice,
     model: keras.Model,
     *,
-    custom_objects: Mapping[str, object] | None = None,
     batch_size: int,
     task: Task = Task.VALUES,
     names: tuple[str, str | None, str | None] = ("prediction", None, None),
@@ -38,7 +35,7 @@ def appended(
     """
     plan = frame_plan(df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model)
     if predictor is None:
-        predictor = Predictor.of(ModelSpec.from_model(model, custom_objects), batch_size)
+        predictor = Predictor.of(model, batch_size)
     return with_predictions(df, plan, Scorer(predictor, task), fields(model, task, names))
 
 

@@ -39,12 +39,13 @@ from elephas_like.sources import Source, column_choice
 from elephas_like.spark_model import active_context, shard
 from elephas_like.templates import from_templates, has_templates
 from elephas_like.trainer.batches import sample_of
+from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.spec import pickle_by_value
 from elephas_like.trainer.state import build as build_model
+from elephas_like.trainer.tensors import check_backend
 from elephas_like.trainer.trial import KerasTrial, checked, forget_rows, restore
 from elephas_like.wide_trial import WideTrial
 
@@ -137,6 +138,7 @@ def search(
         )
     points = Space(space)
     limits = _limits(max_evals, timeout, max_failures)
+    check_backend()
     epochs = checks.positive_int("epochs", epochs)
     keep = checks.positive_int("keep_models", keep_models)
     workers = None if trial_workers is None else checks.positive_int("trial_workers", trial_workers)

@@ -44,7 +44,6 @@ from elephas_like.ml_stages import KerasEstimator, Stage, check_frame, check_one
 from elephas_like.spark_model import SparkModel, check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import from_json
-from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.task import inputs, one_hot_classes, task
 
 # Elephas' module of this name had the mixins too.
@@ -343,7 +342,6 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
             dataset,
             self._chosen(),
             model,
-            custom_objects=self.given("custom_objects"),
             batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
             task=found,
             names=(self.given("outputCol"), self.given("probabilityCol"), raw),
@@ -403,7 +401,7 @@ def register_keras_udf(
     wanted = both[-1] if output == "probability" else both[0]
     if output == "prediction" and len(both) > 1:
         raise ValueError(f"{name}: a SQL function returns one column, and {model.name!r} has {len(both)} outputs.")
-    scorer = Scorer(Predictor.of(ModelSpec.from_model(model, custom_objects), batch_size), found)
+    scorer = Scorer(Predictor.of(model, batch_size), found)
     function = sql_function(inputs(model), scorer, wanted, floatx=keras.config.floatx(), dtype=dtype)
     return spark.udf.register(name, function)
 

@@ -48,7 +48,7 @@ class Stage(MLReadable, MLWritable):
     def packed(self, custom_objects: Mapping[str, object]) -> bytes | None:
         """The models as bytes; None where there is none."""
         models = self.kept_models()
-        return archive(models[0], custom_objects) if models else None
+        return archive(models[0]) if models else None
 
     @classmethod
     def unpacked(cls, content: bytes, custom_objects: Mapping[str, object]) -> Any:
@@ -70,7 +70,7 @@ class KerasEstimator(Stage):
         """The model that a fit would begin with, a new one each time."""
         custom = self.given("custom_objects")
         if self._model is not None:
-            model = copy_of(self._model, custom)
+            model = copy_of(self._model)
         elif self.isDefined("keras_model_config"):
             model = from_json(self.given("keras_model_config"), custom, compiled=not self.isSet("loss"))
         else:

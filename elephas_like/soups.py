@@ -24,10 +24,10 @@ from elephas_like.engine.versions import versions
 from elephas_like.engine.waits import destroy
 from elephas_like.sources import Source, arrays, refuse_foreign
 from elephas_like.spark_model import SparkModel
+from elephas_like.trainer.archive import architecture
 from elephas_like.trainer.copies import fresh_copy
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.recalibration import BatchNorms, Moments, MomentsOfShard, array_batches
-from elephas_like.trainer.spec import ModelSpec, architecture
 from elephas_like.trainer.state import Variables
 from elephas_like.voting_model import VotingModel, higher_is_better, validation_arrays
 
@@ -55,13 +55,12 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
         ValueError: no rows, or a layer with batch renormalization.
     """
     network = model.master_network if isinstance(model, SparkModel) else model
-    custom_objects = model.custom_objects if isinstance(model, SparkModel) else {}
     rows = checks.positive_int("batch_size", batch_size)
     norms = BatchNorms(network)
     if not norms.layers:
         return
     if isinstance(data, RDD | ShardedDataset):
-        predictor = Predictor.of(ModelSpec.from_model(network, custom_objects), rows)
+        predictor = Predictor.of(network, rows)
         moments = norms.pool(_moments_on_executors(network, data, MomentsOfShard(predictor)))
     else:
         refuse_foreign(data)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame
 
@@ -22,9 +22,10 @@ from elephas_like.engine.shards import ShardedDataset, SpoolOptions, dealt, part
 from elephas_like.engine.spool import Block, spool
 from elephas_like.fitting import Data
 from elephas_like.trainer.batches import sample_of
-from elephas_like.trainer.serialization import input_count, target_count
+from elephas_like.trainer.serialization import input_count, target_count, wants_target
 from elephas_like.trainer.state import build, build_optimizer
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
+from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Source:
         if y is not None or sample_weight is not None:
             columns.append(arrays(y))
         if sample_weight is not None:
-            columns.append(arrays(sample_weight))
+            columns.append(keras.tree.map_structure(_flat, arrays(sample_weight)))
         return cls(columns=tuple(columns))
 
     @classmethod
@@ -67,7 +68,7 @@ class Source:
         cls, df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, target: bool = True
     ) -> Source:
         """The rows of a DataFrame for a model, without labels if not `target`; as the columns lie if there is no model."""
-        if not target or (model is not None and model.loss is None):
+        if not target or (model is not None and not wants_target(model)):
             columns = replace(columns, label=None, sample_weight=None)
         frame = Frame(df, frame_plan(df, columns, model))
         return cls(rdd=frame.blocks, frame=frame)
@@ -95,12 +96,13 @@ class Source:
                     "validation_data is a DataFrame, which goes with a DataFrame as data; got data of another kind."
                 )
             return cls.of_frame(data, columns, model)
-        if isinstance(data, tuple | list) and len(data) in (2, 3):
-            return cls.of(data[0], data[1], data[2] if len(data) == 3 else None)
+        if isinstance(data, tuple | list) and len(data) in (1, 2, 3):
+            x, y, sample_weight = (*data, None, None)[:3]
+            return cls.of(x, y, sample_weight)
         if isinstance(data, RDD):
             return cls.of(data, None, None)
         raise TypeError(
-            f"validation_data must be (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, or a DataFrame; got "
+            f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, or a DataFrame; got "
             f"{type(data).__name__}."
         )
 
@@ -118,7 +120,7 @@ class Source:
         given = self.columns if self.blocks is None else self.blocks[0].columns
         if given is not None:
             return replace(self, has_target=len(given) > 1)
-        return replace(self, has_target=model.loss is not None)
+        return replace(self, has_target=wants_target(model))
 
     @property
     def partitions(self) -> int | None:
@@ -168,16 +170,16 @@ class Source:
         assert self.columns is not None
         return Data(num_workers, blocks=dealt(self.columns, num_workers))
 
-    def build(self, model: keras.Model) -> None:
-        """Builds model and optimizer, from the first row where the model needs one.
+    def build(self, model: keras.Model, batch_size: int = 1) -> None:
+        """Builds model and optimizers, from a batch of the first row where the model needs one.
 
         An RDD is not asked otherwise: `take` ends a Python worker in mid-stream, and with it an imported TensorFlow.
         """
         if self.columns is not None or not build_optimizer(model):
-            build(model, self.sample(keras.config.floatx()))
+            build(model, self.sample(keras.config.floatx(), batch_size))
 
-    def sample(self, floatx: str) -> tuple[object, ...]:
-        """The first row as a batch of one, in the dtypes that workers will see.
+    def sample(self, floatx: str, rows: int = 1) -> tuple[object, ...]:
+        """A batch of rows like the first one, in the dtypes that workers will see.
 
         Raises:
             ValueError: there are no rows.
@@ -189,18 +191,25 @@ class Source:
             leaves, structure = flatten(columns)
             tree = unflatten(structure, [np.asarray(leaf)[:1] for leaf in leaves])
             assert isinstance(tree, tuple)
-            rows: list[object] = [Block(tree, len(np.asarray(leaves[0])[:1]))]
+            given: list[object] = [Block(tree, len(np.asarray(leaves[0])[:1]))]
         else:
             source = self.rdd if self.rdd is not None else self.dataset.source  # type: ignore[union-attr]
-            rows = source.take(1)
+            given = source.take(1)
         ref: ShardRef | None = None
-        if rows:
+        if given:
             with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-                ref = spool(rows, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=self.has_target)
-                sample = sample_of(ref)
+                ref = spool(
+                    given, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=self.has_target
+                )
+                sample = sample_of(ref, rows)
             if sample is not None:
                 return sample
         raise ValueError("there are no rows to train on: the data is empty.")
+
+
+def _flat(weights: np.ndarray) -> np.ndarray:
+    """Weights of rows that came as a column as one axis."""
+    return weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
 
 
 def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> Plan:
@@ -267,10 +276,17 @@ def refuse_foreign(data: object) -> None:
             "DataFrames are taken by fit, evaluate, predict, search and train_ensemble; here pass "
             "df.rdd.map(lambda row: (features, label))."
         )
-    if module.startswith("tensorflow") and not hasattr(data, "numpy"):
+    if module.startswith("tensorflow") and not (hasattr(data, "numpy") or is_sparse(data)):
         raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
-    if inspect.isgenerator(data) or isinstance(data, keras.utils.PyDataset):
-        raise TypeError("generators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows.")
+    if isinstance(data, Iterator | keras.utils.PyDataset):
+        raise TypeError(
+            "generators and iterators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows."
+        )
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else [data]
+    if any(is_ragged(part) for part in parts):
+        raise TypeError(
+            "ragged tensors have rows of unequal shape: pad them (tensor.to_tensor()), as each batch needs one shape."
+        )
 
 
 def refuse_connect(data: object) -> None:
@@ -283,13 +299,17 @@ def refuse_connect(data: object) -> None:
 
 
 def arrays(tree: Any) -> Any:
-    """Pandas and tensors as arrays; tuples, lists of arrays, and dicts stay what they are."""
+    """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are."""
     if tree is None or isinstance(tree, np.ndarray):
         return tree
+    if is_sparse(tree):
+        return dense(tree)
     if isinstance(tree, dict):
         return {name: arrays(value) for name, value in tree.items()}
     if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
         return tuple(arrays(item) for item in tree)
+    if isinstance(tree, pd.Series):
+        return tree.to_numpy()[:, None]  # a column, as in Keras
     if hasattr(tree, "to_numpy"):
         return tree.to_numpy()
     return np.asarray(tree)

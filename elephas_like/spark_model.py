@@ -41,7 +41,7 @@ from elephas_like.engine.shards import (
     shuffled,
 )
 from elephas_like.engine.versions import versions
-from elephas_like.engine.waits import destroy
+from elephas_like.engine.waits import destroy, hides_interrupt
 from elephas_like.fitting import Fit, Settings, Timeouts, chosen_engine, run
 from elephas_like.frame_predictions import appended
 from elephas_like.legacy import (
@@ -54,15 +54,18 @@ from elephas_like.legacy import (
 )
 from elephas_like.parameter_server import ClientServerFactory
 from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
-from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.compile_arguments import repair_compile
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.model_files import load_model, save_model
 from elephas_like.trainer.partition import SparkWorker
 from elephas_like.trainer.request import FitRequest, check_optimizer_state
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
-from elephas_like.trainer.spec import ModelSpec, pickle_by_value, repair_compile
+from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, in_order, metric_results
 from elephas_like.trainer.task import one_hot_classes
+from elephas_like.trainer.tensors import check_backend, text_tensors
 from elephas_like.trainer.worker import TrainerFactory
 
 # The names that Elephas' module of this name had, those that it imported included.
@@ -413,9 +416,11 @@ class SparkModel(ElephasAttributes):
             rows = source.data(num_workers, fit.options)
             try:
                 run(fit, engine, rows, validation, context)
-            except BaseException:
+            except BaseException as error:
                 fit.hooks.close()
                 fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+                if hides_interrupt(error):
+                    raise KeyboardInterrupt from error
                 raise
             finally:
                 fit.hooks.history.rounds = fit.progress.rounds
@@ -440,12 +445,12 @@ class SparkModel(ElephasAttributes):
             bootstrap=self._bootstrap,
             optimizer_state=self.optimizer_state,
         )
-        source.build(self._model)
+        source.build(self._model, config.batch_size)
         hooks = DriverHooks(self._model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
         state, begin = hooks.train_begin(request.initial_epoch)
         config = replace(config, initial_epoch=begin)
         factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, self.custom_objects),
+            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
             config=config,
             strategy=settings.strategy,
             layout_hash=hooks.variables.layout.hash,
@@ -467,8 +472,10 @@ class SparkModel(ElephasAttributes):
         self,
         data: Any,
         batch_size: int | None = None,
+        verbose: int | str = 0,
         *,
         collect: bool = True,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
         features_col: Choice | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
@@ -479,6 +486,8 @@ class SparkModel(ElephasAttributes):
             data: arrays, predicted by the model here on the driver; or an RDD of features or a DataFrame, predicted on the
                 executors batch by batch.
             batch_size: rows a batch; None takes the constructor's.
+            verbose: of arrays, 1 shows Keras' progress bar.
+            callbacks: of arrays, Keras callbacks.
             collect: False returns an RDD of predictions for an RDD, and for a DataFrame itself with a column `prediction` of
                 what the model puts out; nothing runs until it is asked for.
             features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
@@ -492,14 +501,18 @@ class SparkModel(ElephasAttributes):
         )
         if columns is not None:
             if not collect:
-                return appended(data, columns, self._model, custom_objects=self.custom_objects, batch_size=rows)
+                return appended(data, columns, self._model, batch_size=rows)
             data = Source.of_frame(data, columns, self._model, target=False).rdd
-        if not isinstance(data, RDD):
+        if isinstance(data, RDD):
+            _refuse_callbacks(callbacks)
+        else:
             if not collect:
                 raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
             refuse_foreign(data)
-            return self._model.predict(cut_inputs(arrays(data), self._model), batch_size=rows, verbose=0)
-        predictor = data.context.broadcast(Predictor.of(ModelSpec.from_model(self._model, self.custom_objects), rows))
+            features = text_tensors(cut_inputs(arrays(data), self._model))
+            shown = 0 if verbose == "auto" else int(verbose)
+            return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
+        predictor = data.context.broadcast(Predictor.of(self._model, rows))
         features = data if columns is not None else cut_features(data, self._model)
         chunks = prediction_chunks(features, lambda: predictor.value, rows, keras.config.floatx(), versions())
         if not collect:
@@ -518,6 +531,7 @@ class SparkModel(ElephasAttributes):
         sample_weight: Any = None,
         return_dict: bool = False,
         verbose: int | str = 0,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
         features_col: Choice | None = None,
         label_col: Choice | None = None,
         sample_weight_col: str | None = None,
@@ -530,6 +544,7 @@ class SparkModel(ElephasAttributes):
         Args:
             x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
                 DataFrame, evaluated on the executors: their metric states are summed, so that AUC and the like are exact.
+            callbacks: of arrays, Keras callbacks.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
 
         Returns:
@@ -552,21 +567,23 @@ class SparkModel(ElephasAttributes):
             refuse_foreign(x)
             shown = 0 if verbose == "auto" else int(verbose)
             return self._model.evaluate(
-                cut_inputs(arrays(x), self._model),
+                text_tensors(cut_inputs(arrays(x), self._model)),
                 cut_targets(arrays(y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),
                 return_dict=return_dict,
                 verbose=shown,
+                callbacks=callbacks,
             )
+        _refuse_callbacks(callbacks)
         source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
         assert source.rdd is not None
         data, context = source.rdd, source.rdd.context
-        source.build(self._model)
+        source.build(self._model, rows)
         variables = Variables(self._model)
         config = FitConfig(batch_size=rows, shuffle=False)
         factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, self.custom_objects),
+            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
             config=config,
             strategy=resolve("average", Mode.SYNCHRONOUS, 1),
             layout_hash=variables.layout.hash,
@@ -584,8 +601,9 @@ class SparkModel(ElephasAttributes):
             destroy(context, shipped)
         if not found:
             raise ValueError("there are no rows to evaluate: the RDD is empty.")
+        warn_of_metrics(self._model, blank(found[0][0], rows))
         sums = scores.add(evaluation.metrics for _, evaluation in found)
-        results = metric_results(self._model, sums, blank(found[0][0]))
+        results = metric_results(self._model, sums, blank(found[0][0], rows))
         if return_dict:
             return results
         values = in_order(self._model, results)
@@ -892,6 +910,7 @@ def check_model(model: object) -> None:
     Raises:
         TypeError: another thing. ValueError: it is not compiled.
     """
+    check_backend()
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
     if not model.compiled:
@@ -907,6 +926,14 @@ def _refuse(others: Mapping[str, object]) -> None:
             raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
         known = [*inspect.signature(SparkModel.fit).parameters]
         raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+
+
+def _refuse_callbacks(callbacks: object) -> None:
+    if callbacks:
+        raise ValueError(
+            "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
+            "go through copies of it on the executors."
+        )
 
 
 def started_context() -> SparkContext | None:

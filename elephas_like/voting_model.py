@@ -32,7 +32,6 @@ from elephas_like.engine.waits import destroy
 from elephas_like.frame_predictions import appended
 from elephas_like.sources import Source, arrays, column_choice, cut_features, cut_inputs, cut_targets, refuse_foreign
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
-from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import build_optimizer
 from elephas_like.trainer.task import outputs, task
 from elephas_like.trainer.verdicts import Judge, ShardJudge, Tally, gives_logits, output_width
@@ -392,8 +391,7 @@ class VotingModel:
         return judge.results(total, blank(tallies[0][0]))
 
     def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
-        specs = [ModelSpec.from_model(model, self.custom_objects) for model in self.models]
-        return EnsemblePredictor(tuple(Predictor.of(spec, batch_size) for spec in specs), combine, batch_size)
+        return EnsemblePredictor(tuple(Predictor.of(model, batch_size) for model in self.models), combine, batch_size)
 
     def _ballot(self) -> Ballot:
         return Ballot(self.voting, self.weights, tuple(gives_logits(model) for model in self.models))

@@ -20,13 +20,17 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that ask for the Spark session, and those that must not run beside each other.
 
-    `make test-slow` runs two tests at a time: clusters and killed processes one by one, examples and notebooks beside them.
+    Two tests run at a time: clusters and killed processes one by one, a file at a time of the others beside them, so that
+    what a file makes once is made once.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+        slow = item.get_closest_marker("slow") is not None
         if "integration" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        elif not slow:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(scope="session")

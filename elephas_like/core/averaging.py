@@ -2,7 +2,8 @@
 
 Trainable weights go through the strategy. Statistics are averaged by samples, variances by the law of total variance
 (Var = E[var_i] + Var[mean_i]), and never pass an outer momentum, which would make a variance negative. Optimizer slots
-are averaged by samples, all of them together: a first moment averaged without its second destroys training.
+are averaged by samples, all of them together: a first moment averaged without its second destroys training. Integers and
+bools are one worker's, and so is a loss scale with its step counter: no mean of theirs is a state.
 """
 
 from __future__ import annotations
@@ -28,22 +29,25 @@ def finite(vector: Vector) -> bool:
         return bool(np.isfinite(vector.sum())) or bool(np.isfinite(vector).all())
 
 
-def admit(update: Update, on_nan: OnNaN, layout: Layout) -> bool:
+def admit(update: Update, on_nan: OnNaN, layout: Layout, statistics: Vector) -> bool:
     """Whether an update may be applied: False where it holds NaN or infinity and `on_nan` is "drop".
+
+    Args:
+        statistics: of the state that the update is applied to. What is not finite there may stay so: the mask of an
+            attention layer, the bounds of an observer that has seen nothing.
 
     Raises:
         NonFiniteError: the same where `on_nan` is "raise", naming worker and round.
     """
     parts = ((update.delta, Role.WEIGHT), (update.statistics, Role.STATISTIC), (update.slots, Role.SLOT))
-    broken = [(part, role) for part, role in parts if not finite(part)]
+    broken = [(~np.isfinite(part), role) for part, role in parts if not finite(part)]
+    if broken and broken[0][1] is Role.STATISTIC:
+        broken[0] = broken[0][0] & np.isfinite(statistics), Role.STATISTIC
+    broken = [(places, role) for places, role in broken if places.any()]
     if not broken:
         return True
-    part, role = broken[0]
-    bad = [
-        entry.name
-        for entry, place in zip(layout.of(role), layout.slices(role), strict=True)
-        if not np.isfinite(part[place]).all()
-    ]
+    places, role = broken[0]
+    bad = [entry.name for entry, place in zip(layout.of(role), layout.slices(role), strict=True) if places[place].any()]
     text = f"worker {update.worker} brought NaN or infinity in round {update.number} (in {', '.join(bad[:5])})"
     if on_nan is OnNaN.DROP:
         log.warning("%s; the update is dropped (on_nan='drop').", text)
@@ -105,6 +109,39 @@ class StatisticsMean:
 
 
 @dataclass
+class Leader:
+    """What is not averaged in a round: integers are those of the worker with the most steps, loss scales the lowest."""
+
+    _steps: int = -1
+    _scale_steps: int = -1
+    counters: Integers | None = None
+    loss_scale: Vector | None = None
+
+    def add(self, update: Update) -> None:
+        """Takes one worker's; of workers with equally many steps the first one's count."""
+        if update.steps > self._steps:
+            self._steps, self.counters = update.steps, update.counters
+        if self.loss_scale is None:
+            self._scale_steps, self.loss_scale = update.steps, update.loss_scale
+        else:
+            further = update.steps > self._scale_steps
+            self._scale_steps = max(self._scale_steps, update.steps)
+            self.loss_scale = lower_scales(self.loss_scale, update.loss_scale, on_equal=further)
+
+
+def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
+    """The lower loss scale of two, of each optimizer that has one, with the step counter that goes with it.
+
+    Args:
+        ours, theirs: (steps since the scale grew, scale) of each such optimizer, one after the other.
+        on_equal: whether equal scales come with their counter.
+    """
+    one, other = ours.reshape(-1, 2), theirs.reshape(-1, 2)
+    take = (other[:, 1] < one[:, 1]) | (on_equal & (other[:, 1] == one[:, 1]))
+    return np.where(take[:, None], other, one).ravel()
+
+
+@dataclass
 class Round:
     """One synchronous exchange: takes updates in worker order, gives the next state.
 
@@ -127,8 +164,7 @@ class Round:
         self._weight = 0.0
         self._slots = WeightedMean()
         self._statistics = StatisticsMean(self.layout)
-        self._counters: Integers = self.start.counters
-        self._loss_scale: Vector | None = None
+        self._leader = Leader()
         self._seeds: Integers = self.start.seeds
         self._moved = False
         self.agreement = UNKNOWN
@@ -136,7 +172,7 @@ class Round:
     def add(self, update: Update) -> None:
         """Takes one update, or drops it."""
         update = opened(update, self.codec, self.start.weights.size)
-        admitted = admit(update, self.on_nan, self.layout)
+        admitted = admit(update, self.on_nan, self.layout, self.start.statistics)
         self.records.append(record(update, 0, not admitted))
         if not admitted or update.samples == 0:
             return
@@ -147,10 +183,7 @@ class Round:
         self._weight += weight
         self._slots.add(update.slots, float(update.samples))
         self._statistics.add(update.statistics, update.samples)
-        self._counters = np.maximum(self._counters, update.counters)
-        self._loss_scale = (
-            update.loss_scale if self._loss_scale is None else np.minimum(self._loss_scale, update.loss_scale)
-        )
+        self._leader.add(update)
         if self.context.num_workers == 1:
             self._seeds = update.seeds  # one worker alone draws on as Keras does
         self._moved = True
@@ -164,24 +197,31 @@ class Round:
         context = replace(self.context, weight=self._weight, agreement=self.agreement)
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, context)
         slots, statistics = self._slots.result(), self._statistics.result()
+        counters, loss_scale = self._leader.counters, self._leader.loss_scale
         state = TrainState(
             weights=weights.astype(np.float32, copy=False),  # a strategy's own numbers may be of another kind
             statistics=self.start.statistics if statistics is None else statistics,
             slots=self.start.slots if slots is None else slots,
-            counters=self._counters,
+            counters=self.start.counters if counters is None else counters,
             learning_rate=self.start.learning_rate,
-            loss_scale=self.start.loss_scale if self._loss_scale is None else self._loss_scale,
+            loss_scale=self.start.loss_scale if loss_scale is None else loss_scale,
             seeds=self._seeds,
         )
         return state, outer
 
 
 def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout) -> Vector:
-    """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance."""
+    """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance.
+
+    What is not finite in ours becomes theirs: nothing lies between infinity and a number.
+    """
     if theirs.size == 0:
         return ours
-    pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
-    for mean, variance in layout.variances:
-        apart = theirs[mean].astype(np.float64) - ours[mean]
-        pooled[variance] += share * (1 - share) * apart**2
+    with np.errstate(invalid="ignore"):
+        pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
+        for mean, variance in layout.variances:
+            apart = theirs[mean].astype(np.float64) - ours[mean]
+            pooled[variance] += share * (1 - share) * apart**2
+    if not finite(ours):
+        pooled = np.where(np.isfinite(ours), pooled, theirs)
     return pooled.astype(np.float32)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core import scores
-from elephas_like.core.averaging import admit, mix_statistics, record, way_of
+from elephas_like.core.averaging import admit, lower_scales, mix_statistics, record, way_of
 from elephas_like.core.drift import UNKNOWN, Agreement, Watch
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import Pace
@@ -24,6 +24,7 @@ from elephas_like.core.types import (
     Array,
     EpochRecord,
     Floats,
+    Integers,
     OnNaN,
     Order,
     RoundRecord,
@@ -123,6 +124,7 @@ class _Center(Center):
         self._watch = watch or Watch()
         self._learning_rate = learning_rate
         self._samples = 0
+        self._followed = Followed()
         self._prepare()
 
     def commit(self, update: Update) -> bool:
@@ -130,7 +132,7 @@ class _Center(Center):
         if too_stale(update, self):
             return False
         update = opened(update, self._codec, self._state.weights.size)
-        if not admit(update, self._on_nan, self._layout):
+        if not admit(update, self._on_nan, self._layout, self._state.statistics):
             return False
         if update.samples:
             self._watch.add(update.worker, way_of(update, self._strategy, self._state.weights))
@@ -146,6 +148,35 @@ class _Center(Center):
     def _context(self) -> Context:
         rate = self._learning_rate(self._state, 0)
         return context_of(self._layout, self.version, self._num_workers, self._samples, self._budget, rate)
+
+
+@dataclass
+class Followed:
+    """Whose integers and loss scales the shared state takes over.
+
+    Integers: those of the worker with the most steps so far. Loss scales with their counters: a lower scale always; any other
+    where it follows from the lowest, so that scales grow as in one process, and no worker takes back what another found out.
+
+    lowered: the version since which the scales are as low as they are.
+    """
+
+    steps: dict[int, int] = field(default_factory=dict)
+    lowered: int = 0
+
+    def counters(self, ours: Integers, update: Update) -> Integers:
+        """The integers after an update."""
+        self.steps[update.worker] = self.steps.get(update.worker, 0) + update.steps
+        return update.counters if self.steps[update.worker] >= max(self.steps.values()) else ours
+
+    def loss_scale(self, ours: Vector, update: Update, version: int) -> Vector:
+        """The loss scales after an update that made the state's version `version`."""
+        if update.version >= self.lowered:
+            scales = update.loss_scale
+        else:
+            scales = lower_scales(ours, update.loss_scale, on_equal=False)
+        if np.any(scales[1::2] < ours[1::2]):
+            self.lowered = version
+        return scales
 
 
 class LockedCenter(_Center):
@@ -182,8 +213,8 @@ class LockedCenter(_Center):
             weights=weights.astype(np.float32, copy=False),
             statistics=mix_statistics(self._state.statistics, update.statistics, share, self._layout),
             slots=slots,
-            counters=np.maximum(self._state.counters, update.counters),
-            loss_scale=np.minimum(self._state.loss_scale, update.loss_scale),
+            counters=self._followed.counters(self._state.counters, update),
+            loss_scale=self._followed.loss_scale(self._state.loss_scale, update, self.version),
             seeds=update.seeds if self._num_workers == 1 else self._state.seeds,
         )
 
@@ -204,12 +235,14 @@ class LockedCenter(_Center):
 
     def checkpoint(self) -> dict[str, Array]:
         """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
-        counts = np.array([self.version, self._updates, self._samples, self._came], np.int64)
+        followed = self._followed
+        counts = np.array([self.version, self._updates, self._samples, self._came, followed.lowered], np.int64)
         return {
             **{f"state.{name}": part for name, part in self._state.parts().items()},
             **{f"outer.{name}": vector for name, vector in self._outer.items()},
             **{f"held.{name}": array for name, array in self._reduction.held().items()},
             "counts": counts,
+            "steps": np.array(list(followed.steps.items()), np.int64).reshape(-1, 2),
             "weight": np.array([self._weight]),
         }
 
@@ -221,7 +254,8 @@ class LockedCenter(_Center):
 
         self._state = self._state.but(**under("state."))
         self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
-        self.version, self._updates, self._samples, came = (int(count) for count in arrays["counts"])
+        self.version, self._updates, self._samples, came, lowered = (int(count) for count in arrays["counts"])
+        self._followed = Followed({int(worker): int(steps) for worker, steps in arrays["steps"]}, lowered)
         self._begin(under("held."))
         self._came, self._weight = came, float(arrays["weight"][0])
 
@@ -263,8 +297,8 @@ class HogwildCenter(_Center):
         if update.slots.size:
             self.add(state.slots, np.float32(share) * (update.slots - state.slots))
         state.statistics[:] = mix_statistics(state.statistics, update.statistics, share, self._layout)
-        np.maximum(state.counters, update.counters, out=state.counters)
-        np.minimum(state.loss_scale, update.loss_scale, out=state.loss_scale)
+        state.counters[:] = self._followed.counters(state.counters, update)
+        state.loss_scale[:] = self._followed.loss_scale(state.loss_scale, update, self.version + 1)
         if self._num_workers == 1:
             state.seeds[:] = update.seeds
         self.version += 1

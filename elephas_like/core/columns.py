@@ -85,16 +85,23 @@ def signature(ref: ShardRef) -> str:
     return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
 
 
-def blank(text: str) -> tuple[object, ...]:
-    """A batch of one row that looks as a signature says: zeros and empty texts, (x,), (x, y) or (x, y, sample_weight)."""
+def blank(text: str, rows: int = 1) -> tuple[object, ...]:
+    """A batch of rows that look as a signature says, (x,), (x, y) or (x, y, sample_weight).
+
+    Texts are empty, integers zero, which every model takes, and floats some numbers that are not zero.
+    """
     structure, columns = json.loads(text)
-    leaves = [
-        np.full((1, *shape), "", dtype=object) if dtype == TEXT else np.zeros((1, *shape), dtype)
-        for dtype, shape in columns
-    ]
+    leaves = [_blank(dtype, (rows, *shape)) for dtype, shape in columns]
     batch = unflatten(structure, leaves)
     assert isinstance(batch, tuple)
     return batch
+
+
+def _blank(dtype: str, shape: tuple[int, ...]) -> Array:
+    if dtype == TEXT:
+        return np.full(shape, "", dtype=object)
+    zeros = np.zeros(shape, dtype)
+    return zeros + np.linspace(0.25, 1, zeros.size, dtype=dtype).reshape(shape) if zeros.dtype.kind == "f" else zeros
 
 
 def difference(one: str, other: str) -> str | None:

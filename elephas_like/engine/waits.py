@@ -100,6 +100,15 @@ def stopped(context: SparkContext) -> bool:
     return False
 
 
+def hides_interrupt(error: BaseException | None) -> bool:
+    """Whether py4j raised an error of its own while it handled Ctrl-C, which came amid a call to the JVM."""
+    if not type(error).__module__.startswith("py4j"):
+        return False
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def destroy(context: SparkContext, broadcast: Broadcast) -> None:
     """Frees what was shipped to the executors."""
     with tidying(context, "free what was shipped to the executors"):

@@ -113,8 +113,11 @@ class ShardData:
         return [structure[0], structure[1], len(self._readers)], weights
 
 
-def sample_of(ref: ShardRef) -> tuple[object, ...] | None:
-    """The first row of a shard as a batch of one, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
+def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
+    """The first rows of a shard as a batch, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
+
+    Args:
+        rows: in the batch; a shard of fewer gives them more than once.
 
     Raises:
         ShardMissing: its files are not here.
@@ -122,7 +125,7 @@ def sample_of(ref: ShardRef) -> tuple[object, ...] | None:
     if ref.rows == 0:
         return None
     verify(ref)
-    leaves = [open_column(column, ref.rows).take(np.zeros(1, np.int64)) for column in ref.columns]
+    leaves = [open_column(column, ref.rows).take(np.arange(rows) % ref.rows) for column in ref.columns]
     sample = unflatten(ref.structure, leaves)
     assert isinstance(sample, tuple)
     return sample

@@ -16,8 +16,10 @@ from typing import cast
 
 import keras
 
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar
+from elephas_like.trainer.metric_sums import not_summable
 from elephas_like.trainer.state import Variables, metric_results
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -143,6 +145,8 @@ class DriverHooks:
     def planned(self, rows: int, steps: int, sample: tuple[object, ...] | None) -> None:
         """Takes what is known once all workers have joined: rows and steps an epoch, and what a row looks like."""
         self.rows, self.steps, self.sample = rows, steps, sample
+        if sample is not None:
+            warn_of_metrics(self.model, sample)
         self._list.set_params({"verbose": self.verbose, "epochs": self.epochs, "steps": steps})
 
     @property
@@ -241,6 +245,19 @@ class DriverHooks:
             role.value: after.part(role) for role in Role if before.part(role).tobytes() != after.part(role).tobytes()
         }
         return state.but(**changed) if changed else state
+
+
+def warn_of_metrics(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Names the metrics of the user's whose values cannot be put together from those of workers, or of rounds."""
+    names = not_summable(model, sample)
+    if names:
+        warnings.warn(
+            f"the metrics {', '.join(map(repr, names))} do not add up over batches, as a maximum or a moving mean does not: "
+            "their states are summed over rounds and workers, so that their values are not those of Keras' fit. Keep sums "
+            "and counts, as keras.metrics.Mean does, or compute them from predictions.",
+            ElephasWarning,
+            stacklevel=2,
+        )
 
 
 def _restored_epoch(model: keras.Model, train_begin: Callable[[], None]) -> int | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import keras
 
+from elephas_like.trainer.archive import custom_objects_of
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.spec import ModelSpec, custom_objects_of, layers_of
+from elephas_like.trainer.spec import ModelSpec
 
 
 def fresh_copy(model: keras.Model) -> keras.Model:

@@ -21,7 +21,7 @@ from elephas_like.core.errors import Failure
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.steps import limit_threads
+from elephas_like.trainer.tensors import limit_threads
 from elephas_like.trainer.trial import tidy
 
 PACKED = ".json+weights"

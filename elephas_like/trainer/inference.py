@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import threading
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from elephas_like.core.decisions import Task, columns_of
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, ShardRef, Structure
 from elephas_like.trainer.batches import ShardData
-from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.tensors import text_tensors
 
 _KEPT = 2
 _models: OrderedDict[str, tuple[keras.Model, ...]] = OrderedDict()
@@ -37,14 +36,10 @@ class Predictor:
     batch_size: int
 
     @classmethod
-    def of(cls, spec: ModelSpec, batch_size: int) -> Predictor:
+    def of(cls, model: keras.Model, batch_size: int) -> Predictor:
         """The predictor of a model."""
-        digest = hashlib.blake2b(spec.objects, digest_size=16)
-        with zipfile.ZipFile(io.BytesIO(spec.archive)) as entries:
-            for name in sorted(entries.namelist()):
-                if name != "metadata.json":  # it holds the time of saving
-                    digest.update(entries.read(name))
-        return cls(spec, digest.hexdigest(), batch_size)
+        spec = ModelSpec.from_model(model, Carry.WEIGHTS)
+        return cls(spec, spec.content_key(), batch_size)
 
     def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
         """(output arrays with a leading axis of rows, their structure) of one batch after the other, in row order."""
@@ -138,13 +133,8 @@ class Scorer:
 
 
 def _predicted(model: keras.Model, features: object) -> tuple[list[Array], Structure]:
-    outputs, structure = flatten(_tupled(model.predict_on_batch(keras.tree.map_structure(_text, features))))
+    outputs, structure = flatten(_tupled(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure
-
-
-def _text(array: Array) -> object:
-    """Strings as Keras takes them."""
-    return keras.ops.convert_to_tensor(array.tolist(), dtype="string") if array.dtype == object else array
 
 
 def _tupled(outputs: object) -> object:

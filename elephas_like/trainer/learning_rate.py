@@ -22,11 +22,14 @@ def learning_rates(model: keras.Model) -> Callable[[TrainState, int], float]:
         held = next((variable for variable in getattr(optimizer, "variables", []) if variable.name == name), None)
         return None if held is None else variables.place(held).start
 
-    config = optimizer.get_config().get("learning_rate") if optimizer is not None else None
-    if not isinstance(config, dict):
+    # There is no public way to the schedule or function itself: the property says what it gives now.
+    given = getattr(optimizer, "_learning_rate", None)
+    if not callable(given) or isinstance(given, keras.Variable):
         held = place("learning_rate")
         return lambda state, steps: 1.0 if held is None else float(state.learning_rate[held])
-    schedule = keras.optimizers.schedules.deserialize(config)
+    if not isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
+        return lambda state, steps: float(keras.ops.convert_to_numpy(given()))
+    schedule = given
     counter = place("iteration")
 
     def rate(state: TrainState, steps: int) -> float:

@@ -66,7 +66,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
     config = task.config
     factory = TrainerFactory(spec, config, Average(), "", cores=task.cores)
     factory.limit_threads()
-    sample = sample_of(shard)
+    sample = sample_of(shard, config.batch_size)
     if sample is None:
         raise ValueError(f"member {task.member} has no rows to train on.")
     program = PROGRAMS.borrow(spec, sample, config.seed)

@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import keras
 
+from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.legacy_files import load_h5
-from elephas_like.trainer.spec import complete_compile_arguments
 
 KEY = "distributed_config"
 _MEMBER = f"{KEY}.json"

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from elephas_like.core.averaging import StatisticsMean
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, Role, ShardRef, Vector
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.spec import layers_of
+from elephas_like.trainer.tensors import compiled, tensor_tree
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class BatchNorms:
             self._model(features, training=True)
 
         if not getattr(self._model, "run_eagerly", False):
-            step = tf.function(step, reduce_retracing=True)
+            step = compiled(step)
         with self._single_batches():
             return self.pool(self._of_batch(step, features, rows) for features, rows in batches)
 
     def _of_batch(self, step: Callable[[object], None], features: object, rows: int) -> Moments:
-        step(keras.tree.map_structure(tf.convert_to_tensor, features))
+        step(tensor_tree(features))
         values = [v for layer in self.layers for v in (layer.moving_mean, layer.moving_variance)]
         return Moments(rows, np.concatenate([keras.ops.convert_to_numpy(v).astype(np.float32) for v in values]))
 

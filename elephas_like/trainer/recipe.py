@@ -11,8 +11,9 @@ from pathlib import Path
 
 import keras
 
+from elephas_like.trainer.archive import archive_of, custom_objects_of, lambdas_of
 from elephas_like.trainer.legacy_files import is_old_architecture, of_old_architecture
-from elephas_like.trainer.spec import ModelSpec, custom_objects_of, lambdas_of
+from elephas_like.trainer.spec import ModelSpec
 
 in_turn = threading.RLock()
 """Keras keeps settings of saving and loading, and the generators of initial weights, per process: parallel fits of a grid
@@ -35,10 +36,10 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
         return keras.models.model_from_json(json.dumps(parts), custom_objects=dict(custom_objects or {}))
 
 
-def copy_of(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
+def copy_of(model: keras.Model) -> keras.Model:
     """A model with the same weights, compile arguments and optimizer state, that shares nothing with the first."""
     with in_turn:
-        return ModelSpec.from_model(model, custom_objects).build()
+        return ModelSpec.from_model(model).build()
 
 
 def compile_as(
@@ -81,7 +82,7 @@ def _own_metric(metric: object) -> object:
     return type(metric).from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric
 
 
-def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = None) -> bytes:
+def archive(model: keras.Model) -> bytes:
     """The model in `.keras` format, optimizer included.
 
     Raises:
@@ -89,7 +90,7 @@ def archive(model: keras.Model, custom_objects: Mapping[str, object] | None = No
     """
     refuse_lambdas(model)
     with in_turn:
-        return ModelSpec.from_model(model, custom_objects).archive
+        return archive_of(model)
 
 
 def refuse_lambdas(model: keras.Model) -> None:

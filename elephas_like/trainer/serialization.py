@@ -44,11 +44,22 @@ def output_count(model: keras.Model) -> int:
     return len(getattr(model, "outputs", None) or [None])
 
 
+def overrides(model: keras.Model, method: str) -> bool:
+    """Whether a method of `keras.Model` is the user's own, or a kind of model's: of its class, or put on the object."""
+    return getattr(getattr(model, method), "__func__", None) is not getattr(keras.Model, method)
+
+
+def wants_target(model: keras.Model) -> bool:
+    """Whether rows are pairs: the model was compiled with a loss, or computes one of its own."""
+    own = overrides(model, "compute_loss") and not overrides(model, "train_step")
+    return getattr(model, "loss", None) is not None or own
+
+
 def target_count(model: keras.Model) -> int:
-    """Targets that a row has: one for each output with a loss, unless the model's own train step makes something else of
-    them: then 1.
+    """Targets that a row has: one for each output with a loss, unless a `train_step` or `compute_loss` of the user's makes
+    something else of them: then 1.
     """
-    if type(model).train_step is not keras.Model.train_step:
+    if overrides(model, "train_step") or overrides(model, "compute_loss"):
         return 1
     loss = getattr(model, "loss", None)
     if not isinstance(loss, list | tuple | dict):

@@ -5,7 +5,10 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import h5py
 import keras
@@ -14,35 +17,43 @@ import tensorflow as tf
 
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.types import Array, Role, TrainState
+from elephas_like.trainer.graph import layers_of, optimizers_of, reachable
+from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.tensors import backend_variable, is_variable, tensor_tree, traced_only
+
+AnyVariable = Any
+"""A Keras variable, or a raw `tf.Variable`."""
 
 
 class Variables:
-    """The variables of one model in the order of its layout: trainable, non-trainable, optimizer.
+    """The variables of one model in the order of its layout: trainable, non-trainable, optimizers', others.
 
     The model must be built, and so must its optimizer (`optimizer.build(model.trainable_variables)`).
+
+    optimizers: the model's, its own first, those inside others too.
     """
 
     def __init__(self, model: keras.Model) -> None:
         entries: list[Entry] = []
-        variables: list[keras.Variable] = []
-        for role, variable in _roles(model):
+        variables: list[AnyVariable] = []
+        reached = list(reachable(model))
+        self.optimizers = _optimizers(model, reached)
+        for role, variable in _roles(model, reached, self.optimizers):
             variables.append(variable)
-            entries.append(
-                Entry(
-                    name=variable.path,
-                    role=role,
-                    shape=tuple(variable.shape),
-                    dtype=keras.backend.standardize_dtype(variable.dtype),
-                )
-            )
+            name = variable.path if isinstance(variable, keras.Variable) else variable.name
+            entries.append(Entry(name=name, role=role, shape=tuple(variable.shape), dtype=_dtype(variable)))
         self.layout = Layout(tuple(_paired(entries, variables)))
         self._variables = variables
+
+    def __iter__(self) -> Iterator[AnyVariable]:
+        """The variables, in the order of the layout."""
+        return iter(self._variables)
 
     def read(self) -> TrainState:
         """A copy of the values of all variables."""
         return self.layout.flatten([_value(variable) for variable in self._variables])
 
-    def place(self, variable: keras.Variable) -> slice:
+    def place(self, variable: AnyVariable) -> slice:
         """Where one of the variables lies in the flat vector of its role."""
         number = next(number for number, held in enumerate(self._variables) if held is variable)
         role = self.layout.entries[number].role
@@ -60,49 +71,89 @@ class Variables:
 # `convert_to_numpy` take around them, and need no trace: benchmarks/state.py prints the numbers.
 
 
-def _assign(variable: keras.Variable, value: Array) -> None:
+def _assign(variable: AnyVariable, value: Array) -> None:
     """Sets a variable to an array of its shape; the array stays the caller's."""
-    held = variable.value
+    held = backend_variable(variable)
     tf.raw_ops.AssignVariableOp(resource=held.handle, value=value.astype(held.dtype.as_numpy_dtype, copy=False))
 
 
-def _value(variable: keras.Variable) -> Array:
+def _value(variable: AnyVariable) -> Array:
     """A copy of a variable's value, bfloat16 as float32."""
-    held = variable.value
+    held = backend_variable(variable)
     value = np.asarray(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy())
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
-def _roles(model: keras.Model) -> list[tuple[Role, keras.Variable]]:
-    """Every variable with its role, in a fixed order."""
-    found = [(Role.WEIGHT, variable) for variable in model.trainable_variables]
+def _optimizers(model: keras.Model, reached: Sequence[object]) -> list[keras.optimizers.Optimizer]:
+    own = getattr(model, "optimizer", None)
+    others = [thing for thing in reached if isinstance(thing, keras.optimizers.Optimizer) and thing is not own]
+    return others if own is None else [own, *others]
+
+
+def _roles(
+    model: keras.Model, reached: Sequence[object], optimizers: Sequence[keras.optimizers.Optimizer]
+) -> list[tuple[Role, AnyVariable]]:
+    """Every variable that training may change, with its role, in a fixed order: the model's, its optimizers', and others.
+
+    Others are variables that no layer tracks: raw `tf.Variable` attributes, those that a loss closes over. Metrics' variables
+    are sums, which go another way.
+    """
+    found: list[tuple[Role, AnyVariable]] = []
+    seen: set[int] = set()
+
+    def take(role: Role, variable: AnyVariable) -> None:
+        held = id(backend_variable(variable))
+        if held not in seen:
+            seen.add(held)
+            found.append((role, variable))
+
+    for variable in model.trainable_variables:
+        take(Role.WEIGHT, variable)
     for variable in model.non_trainable_variables:
-        if variable.name == "seed_generator_state":
-            role = Role.SEED
-        elif _is_float(variable):
-            role = Role.STATISTIC
-        else:
-            role = Role.COUNTER
-        found.append((role, variable))
-    optimizer = getattr(model, "optimizer", None)
-    for variable in optimizer.variables if optimizer is not None else []:
-        if not _is_float(variable):
-            role = Role.COUNTER
-        elif variable.name == "learning_rate" and tuple(variable.shape) == ():
-            role = Role.LEARNING_RATE
-        elif variable.name == "dynamic_scale" and tuple(variable.shape) == ():
-            role = Role.LOSS_SCALE
-        else:
-            role = Role.SLOT
-        found.append((role, variable))
+        take(_role_of(variable), variable)
+    for optimizer in optimizers:
+        for variable in optimizer.variables:
+            take(_role_in_optimizer(optimizer, variable), variable)
+    metrics = [*model.metrics, *(thing for thing in reached if isinstance(thing, keras.metrics.Metric))]
+    seen |= {id(backend_variable(variable)) for metric in metrics for variable in metric.variables}
+    for thing in reached:
+        if is_variable(thing) and _is_number(thing):
+            take(_role_of(thing), thing)
     return found
 
 
-def _is_float(variable: keras.Variable) -> bool:
-    return "float" in keras.backend.standardize_dtype(variable.dtype)
+def _role_of(variable: AnyVariable) -> Role:
+    """The role of a variable that no optimizer owns or moves."""
+    if variable.name == "seed_generator_state":
+        return Role.SEED
+    return Role.STATISTIC if _is_float(variable) else Role.COUNTER
 
 
-def _paired(entries: list[Entry], variables: list[keras.Variable]) -> list[Entry]:
+def _role_in_optimizer(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> Role:
+    scalar = tuple(variable.shape) == ()
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if scales and scalar and variable.name in ("step_counter", "dynamic_scale"):
+        return Role.LOSS_SCALE
+    if not _is_float(variable):
+        return Role.COUNTER
+    return Role.LEARNING_RATE if scalar and variable.name == "learning_rate" else Role.SLOT
+
+
+def _dtype(variable: AnyVariable) -> str:
+    return backend_variable(variable).dtype.name
+
+
+def _is_number(variable: AnyVariable) -> bool:
+    """Whether a variable can be part of a state: of a known shape, and no text."""
+    held = backend_variable(variable)
+    return held.shape.is_fully_defined() and (held.dtype.is_floating or held.dtype.is_integer or held.dtype.is_bool)
+
+
+def _is_float(variable: AnyVariable) -> bool:
+    return "float" in _dtype(variable)
+
+
+def _paired(entries: list[Entry], variables: list[AnyVariable]) -> list[Entry]:
     """The entries, each moving variance with the place of its moving mean: by name and shape, one after the other."""
     paired: list[Entry] = []
     statistics = 0
@@ -127,12 +178,17 @@ def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
 
 
 def build_optimizer(model: keras.Model) -> bool:
-    """Builds the optimizer of a built model, so that its layout is known; False where the model needs a row to be built."""
-    if not model.built:
+    """Builds the optimizer of a built model, so that its layout is known; False where the model needs a row to be built.
+
+    A train step of the user's may have optimizers for parts of the model, which it alone knows: they need a row.
+    """
+    if not model.built and (overrides(model, "call") or not all(layer.built for layer in layers_of(model))):
         return False
-    optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
-    if optimizer is not None and not optimizer.built:
-        optimizer.build(model.trainable_variables)
+    own = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
+    if len(optimizers_of(model)) > 1:
+        return model in _built_by_step or all(optimizer.built for optimizer in optimizers_of(model))
+    if own is not None and not own.built:
+        own.build(model.trainable_variables)
     return True
 
 
@@ -155,28 +211,123 @@ def restore_slots(model: keras.Model, path: str) -> None:
 
 
 def build(model: keras.Model, sample: tuple[object, ...]) -> None:
-    """Builds whatever of model, optimizer and metrics is not built yet, from a batch of one row.
+    """Builds whatever of model, optimizers and metrics is not built yet, from a batch of rows.
 
-    The row goes through `test_step` as `evaluate` would hand it over. What that draws or counts is put back.
+    The batch goes through `test_step` as `evaluate` would hand it over, and through the user's own `train_step` as `fit`
+    would where that alone knows how to build a part, or which variables an optimizer moves. No weight is moved, and what the
+    steps draw, count or assign is put back.
 
     Args:
         model: compiled.
-        sample: (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of 1.
+        sample: a batch, (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of rows. Its first row is enough
+            for most models that are built; others, and those that count on the size of their batches, see the whole.
     """
-    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
-    batch = keras.tree.map_structure(tf.convert_to_tensor, sample)
+    if not model.built:
+        _build(model, sample)
+        return
     try:
-        model.test_step(keras.utils.pack_x_y_sample_weight(*batch))
-    except Exception:
-        # A model with a train step of its own may have no test step that works, a GAN for one: `fit` needs none.
-        if type(model).train_step is keras.Model.train_step:
-            raise
-        if not model.built:
-            model(batch[0])
-    for variable, value in before:
-        variable.assign(value)
-    model.reset_metrics()
+        _build(model, _first_rows(sample, _fixed_batch_size(model) or 1))
+    except Exception as error:
+        try:
+            _build(model, sample)
+        except Exception:
+            raise error from None
+
+
+def _fixed_batch_size(model: keras.Model) -> int | None:
+    """The number of rows that a model's inputs insist on."""
+    return next((tensor.shape[0] for tensor in getattr(model, "inputs", None) or [] if tensor.shape), None)
+
+
+def _first_rows(sample: tuple[object, ...], rows: int) -> tuple[object, ...]:
+    """As many rows as a model asks for, the first one over and over."""
+    return tuple(
+        keras.tree.map_structure(lambda leaf: None if leaf is None else np.repeat(leaf[:1], rows, axis=0), part)
+        for part in sample
+    )
+
+
+def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
+    with undisturbed(model):
+        batch = _batch(sample)
+        if not overrides(model, "train_step"):
+            model.test_step(batch)
+        else:
+            if overrides(model, "call") and not model.built:
+                model(keras.utils.unpack_x_y_sample_weight(batch)[0])
+            with suppress(Exception):  # a GAN has none that works, and `fit` needs none
+                model.test_step(batch)
+            optimizers = optimizers_of(model) if len(optimizers_of(model)) > 1 else []
+            if model not in _built_by_step and not all(part.built for part in [*layers_of(model), *optimizers]):
+                _build_by_train_step(model, batch)
+                _built_by_step.add(model)
     build_optimizer(model)
+
+
+Seen = TypeVar("Seen")
+
+
+def measured(model: keras.Model, sample: tuple[object, ...], look: Callable[[], Seen]) -> list[Seen]:
+    """What `look` says of a built model before, after one and after two test steps on a batch; the model stays as it was."""
+    with undisturbed(model):
+        batch = _batch(sample)
+        model.reset_metrics()
+        seen = [look()]
+        for _ in range(2):
+            model.test_step(batch)
+            seen.append(look())
+    return seen
+
+
+def _batch(sample: tuple[object, ...]) -> object:
+    """A batch of arrays as a train or test step takes it."""
+    x, *rest = (tensor_tree(part) for part in sample)
+    return keras.utils.pack_x_y_sample_weight(x, *rest)
+
+
+@contextmanager
+def undisturbed(model: keras.Model) -> Iterator[None]:
+    """Whatever steps draw, count or assign meanwhile is put back; metrics are reset."""
+    changing = {
+        id(backend_variable(thing)): thing for thing in [*model.variables, *reachable(model)] if is_variable(thing)
+    }
+    before = [(variable, _value(variable)) for variable in changing.values() if _is_number(variable)]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            _assign(variable, value)
+    model.reset_metrics()
+
+
+_built_by_step: WeakSet[keras.Model] = WeakSet()
+"""Models whose own train step has built all that it uses. What it does not use stays unbuilt, as in Keras' fit."""
+
+
+def _build_by_train_step(model: keras.Model, batch: object) -> None:
+    """Builds what a train step builds when it is called first: traced and not run, as Keras' fit traces it.
+
+    A model that runs eagerly cannot be traced: its step is run, with optimizers that are built and move nothing.
+    """
+    if not model.run_eagerly:
+        traced_only(model.train_step, batch)
+        return
+    optimizers = optimizers_of(model)
+    for optimizer in optimizers:
+        vars(optimizer)["apply"] = _only_building(optimizer)  # which apply_gradients calls
+    try:
+        model.train_step(batch)
+    finally:
+        for optimizer in optimizers:
+            del vars(optimizer)["apply"]
+
+
+def _only_building(optimizer: keras.optimizers.Optimizer) -> Callable[..., None]:
+    def apply(grads: object, trainable_variables: Sequence[AnyVariable] | None = None) -> None:
+        if trainable_variables is not None and not optimizer.built:
+            optimizer.build(list(trainable_variables))
+
+    return apply
 
 
 def metric_variables(model: keras.Model) -> list[keras.Variable]:

@@ -10,18 +10,27 @@ warning names keys that a step returns and that are no metric's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
 from elephas_like.core.structure import unflatten
-from elephas_like.core.types import Array, Structure
+from elephas_like.core.types import Structure
 from elephas_like.trainer.state import metrics_of
 
 log = logging.getLogger(__name__)
 
 Step = Callable[[object], object]
+
+
+def _keys(logs: object) -> Iterator[str]:
+    """The keys of a step's logs, those of logs inside them in their place: a metric may return several."""
+    for key, value in logs.items() if isinstance(logs, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _keys(value)
+        else:
+            yield key
 
 
 class StepLoop:
@@ -81,7 +90,7 @@ class StepLoop:
         assert isinstance(batch, tuple)
         logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
         if self._returned is None:
-            self._returned = frozenset(logs if isinstance(logs, Mapping) else ())
+            self._returned = frozenset(_keys(logs))
         return logs
 
     def _look_at_logs(self) -> None:
@@ -120,18 +129,3 @@ class StepLoop:
             tf.while_loop(lambda step: step < last, body, (first,), parallel_iterations=1)
 
         return tf.function(loop, input_signature=signature, autograph=False)
-
-
-def tensors(columns: Sequence[Array]) -> list[tf.Tensor]:
-    """Columns as tensors; Python strings become byte strings."""
-    return [tf.convert_to_tensor(column) for column in columns]
-
-
-def limit_threads(cores: int) -> bool:
-    """Gives this process one TensorFlow thread pool of `cores` threads; False where TensorFlow had started already."""
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(cores)
-        tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1) if cores > 1 else 1)
-    except RuntimeError:
-        return False
-    return True

@@ -6,14 +6,12 @@ Rows are opened once per Python process and stay for the trials to come; epochs 
 from __future__ import annotations
 
 import gc
-import logging
 import math
 import platform
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +19,19 @@ from typing import Any
 import cloudpickle
 import keras
 import numpy as np
-import tensorflow as tf
 
 from elephas_like.core import rounds
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef, TrainState
+from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, build_optimizer, metrics_of
-from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
+from elephas_like.trainer.steps import StepLoop
+from elephas_like.trainer.tensors import Tensor, limit_threads, many_graphs, row_numbers, tensors
 from elephas_like.trainer.worker import check_width, run_in_chunks
 
 TIDY_SECONDS = 5.0
@@ -63,7 +61,7 @@ class KerasTrial:
         started = time.perf_counter()
         rows = _Rows(shards, replace(self.config, batch_size=order.batch_size))
         function = cloudpickle.loads(self.build)[0]  # our driver's own bytes, handed over by Spark
-        with seeded(self.config.seed, order.number), _many_graphs():
+        with seeded(self.config.seed, order.number), many_graphs():
             model = checked(function(order.params))
             check_width(model, rows.sample)
             build(model, rows.sample)
@@ -95,18 +93,18 @@ class _Rows:
         self.training = ShardData(shards[0], config)
         whole = replace(config, validation_split=0.0, shuffle=False)
         self.validation = ShardData(shards[1], whole) if len(shards) > 1 else None
-        sample = sample_of(shards[0])
+        sample = sample_of(shards[0], config.batch_size)
         if sample is None or not len(self.training.rows):
             raise ValueError("there are no rows to train on: the data is empty, or all of it is held out.")
         self.sample = sample
         self.resident = _resident(self.training) if self.training.nbytes <= config.resident_bytes else None
 
 
-_tensors: dict[tuple[str, str], list[tf.Tensor]] = {}
+_tensors: dict[tuple[str, str], list[Tensor]] = {}
 _tensors_lock = threading.Lock()
 
 
-def _resident(data: ShardData) -> list[tf.Tensor]:
+def _resident(data: ShardData) -> list[Tensor]:
     """A shard's columns as tensors, made by the first trial of this process; one search at a time."""
     key = (data.ref.dataset, data.ref.directory)
     with _tensors_lock:
@@ -179,7 +177,7 @@ class _Training:
             self._train_by_batch(order, hooks)
         elif rows.resident is not None:
             structure = rows.training.structure
-            self._training.run(rows.resident, structure, tf.constant(order), self._batch, 0, self._steps)
+            self._training.run(rows.resident, structure, row_numbers(order), self._batch, 0, self._steps)
         else:
             for columns, steps in rows.training.chunks(order, 0, self._steps):
                 self._steps_of(columns, steps)
@@ -205,7 +203,7 @@ class _Training:
                 break
 
     def _steps_of(self, columns: Sequence[Any], steps: int) -> None:
-        in_order = tf.range(len(columns[0]), dtype=tf.int64)
+        in_order = row_numbers(len(columns[0]))
         self._training.run(tensors(columns), self._rows.training.structure, in_order, self._batch, 0, steps)
 
     def _remember(self, epoch: int) -> None:
@@ -252,25 +250,10 @@ def tidy() -> None:
         _tidied = time.monotonic()
 
 
-@contextmanager
-def _many_graphs() -> Iterator[None]:
-    """TensorFlow's advice against tracing many graphs is kept back: each trial is another model."""
-    logger = tf.get_logger()
-
-    def ours(record: logging.LogRecord) -> bool:
-        return "tf.function retracing" not in str(record.msg)
-
-    logger.addFilter(ours)
-    try:
-        yield
-    finally:
-        logger.removeFilter(ours)
-
-
 def file_of(model: keras.Model) -> tuple[bytes, str]:
     """A model as a file of Keras', and that file's suffix: weights alone where Keras cannot save the architecture."""
     try:
-        return ModelSpec.from_model(model).archive, ".keras"
+        return archive_of(model), ".keras"
     except ElephasError:
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / "model.weights.h5"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from elephas_like.core import voting
 from elephas_like.core.structure import flatten, unflatten
@@ -18,6 +17,7 @@ from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
 from elephas_like.trainer.inference import EnsemblePredictor, batches
 from elephas_like.trainer.state import metric_results, read_metrics
+from elephas_like.trainer.tensors import tensor_tree
 
 _OF_DECISIONS = (
     keras.metrics.Accuracy,
@@ -132,7 +132,7 @@ class Judge:
             outputs, penalty = [], 0.0
             for share, model in zip(shares, self._models, strict=True):
                 # Not compiled: `losses` of a compiled call would be the graph's.
-                output = model(_tensors(features), training=False)
+                output = model(tensor_tree(features), training=False)
                 outputs.append(keras.ops.convert_to_numpy(output))
                 penalty += share * sum(float(loss) for loss in model.losses)
             mean = decided = outputs[0]
@@ -169,8 +169,8 @@ class Judge:
         if any(batch.decided is not batch.mean for batch in batches):
             votes = self._states([(batch.decided, batch.targets, batch.weights) for batch in batches])
         for batch in batches:
-            targets, weights = _tensors(batch.targets), _tensors(batch.weights)
-            found = judge.compute_loss(y=targets, y_pred=tf.convert_to_tensor(batch.mean), sample_weight=weights)
+            targets, weights = tensor_tree(batch.targets), tensor_tree(batch.weights)
+            found = judge.compute_loss(y=targets, y_pred=tensor_tree(batch.mean), sample_weight=weights)
             own = sum(float(part) for part in judge.losses)
             loss += batch.rows * (float(found) - own + batch.penalty)
             rows += batch.rows
@@ -181,7 +181,7 @@ class Judge:
         """The states of the judge's metrics after batches of (outputs, targets, weights)."""
         self._judge.reset_metrics()
         for outputs, targets, weights in batches:
-            self._judge.compute_metrics(None, _tensors(targets), tf.convert_to_tensor(outputs), _tensors(weights))
+            self._judge.compute_metrics(None, tensor_tree(targets), tensor_tree(outputs), tensor_tree(weights))
         return read_metrics(self._judge)
 
     def _named(self, states: Floats, sample: tuple[object, ...] | None) -> dict[str, float]:
@@ -262,7 +262,3 @@ def _first(tree: object) -> object:
     """The first row of arrays."""
     leaves, structure = flatten(tree)
     return unflatten(structure, [np.asarray(leaf)[:1] for leaf in leaves])
-
-
-def _tensors(tree: object) -> object:
-    return None if tree is None else keras.tree.map_structure(tf.convert_to_tensor, tree)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 import cloudpickle
 import keras
 import numpy as np
-import tensorflow as tf
 
 from elephas_like.core import rounds, scores
 from elephas_like.core.averaging import finite
@@ -25,12 +24,15 @@ from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.messages import Sender
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
 from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.spec import ModelSpec, pickle_by_value
+from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metrics_of, own_optimizer, read_metrics, write_metrics
-from elephas_like.trainer.steps import StepLoop, limit_threads, tensors
+from elephas_like.trainer.steps import StepLoop
+from elephas_like.trainer.tensors import Tensor, limit_threads, row_numbers, tensors
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class Program:
             self.model = spec.build()
             check_width(self.model, sample)
             build(self.model, sample)
-        self.key = spec.key
+        self.key = _program_key(spec, sample)
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)
         self.testing = StepLoop(self.model, self.model.test_step)
@@ -65,8 +67,16 @@ class Program:
         return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
 
 
+def _program_key(spec: ModelSpec, sample: tuple[object, ...]) -> str:
+    """What one program serves: a model, and rows of one look. Losses and metrics are built for the look of their labels."""
+    leaves, structure = flatten(sample)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    look = [(array.dtype.str, array.shape[1:]) for array in arrays]
+    return f"{spec.key} {structure!r} {look!r}"
+
+
 class Programs:
-    """The compiled models of this process by the key of their spec; each is lent to one borrower at a time.
+    """The compiled models of this process by their spec and rows; each is lent to one borrower at a time.
 
     Args:
         count, nbytes: of the models that are kept while nobody uses them, and of their variables. The longest unused go
@@ -80,10 +90,9 @@ class Programs:
 
     def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> Program:
         """A program for a spec: a kept one, or a new one."""
+        key = _program_key(spec, sample)
         with self._lock:
-            if spec.key in self._free:
-                check_width(self._free[spec.key].model, sample)
-            kept = self._free.pop(spec.key, None)
+            kept = self._free.pop(key, None)
         return kept or Program(spec, sample, seed)
 
     def give_back(self, program: Program) -> None:
@@ -128,8 +137,8 @@ class LocalTrainer:
         self._sender = Sender(strategy, codec)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
-        self._resident: list[tf.Tensor] | None = None
-        self._order: tuple[Integers, tf.Tensor] | None = None
+        self._resident: list[Tensor] | None = None
+        self._order: tuple[Integers, Tensor] | None = None
         self._rows = 0 if shard is None else len(shard.rows)
         self._steps = rounds.steps(self._rows, config.batch_size)
         self._callbacks: keras.callbacks.CallbackList | None = None
@@ -253,11 +262,11 @@ class LocalTrainer:
             if self._resident is None:
                 self._resident = tensors(self._shard.whole())
             if self._order is None or self._order[0] is not order:  # one epoch's is used in all of its rounds
-                self._order = (order, tf.constant(order))
+                self._order = (order, row_numbers(order))
             program.training.run(self._resident, self._shard.structure, self._order[1], batch, begin, end)
         else:
             for columns, steps in self._shard.chunks(order, begin, end):
-                in_order = tf.range(len(columns[0]), dtype=tf.int64)
+                in_order = row_numbers(len(columns[0]))
                 program.training.run(tensors(columns), self._shard.structure, in_order, batch, 0, steps)
         return min(end * batch, self._rows) - begin * batch
 
@@ -271,7 +280,7 @@ class LocalTrainer:
         for step in range(begin, end):
             self._callbacks.on_train_batch_begin(step)
             columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
-            in_order = tf.range(len(columns[0]), dtype=tf.int64)
+            in_order = row_numbers(len(columns[0]))
             program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
             self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_going_on(program)
@@ -321,7 +330,7 @@ def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: i
     """Runs a test step over some rows of a shard, in order, reading them chunk by chunk."""
     structure, chunks = data.unweighted(rows)
     for columns, steps in chunks:
-        loop.run(tensors(columns), structure, tf.range(len(columns[0]), dtype=tf.int64), batch_size, 0, steps)
+        loop.run(tensors(columns), structure, row_numbers(len(columns[0])), batch_size, 0, steps)
 
 
 @dataclass(frozen=True)
@@ -353,7 +362,7 @@ class TrainerFactory:
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
         """A worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
         self.limit_threads()
-        sample = _sample(shard, validation)
+        sample = _sample(shard, validation, self.config.batch_size)
         program = None if sample is None else PROGRAMS.borrow(self.spec, sample, self.config.seed)
         return self.trainer(worker, shard, validation, program, owns_program=True)
 
@@ -405,7 +414,7 @@ class SharingFactory:
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
         """A worker with its own rows and the shared model."""
         self._inner.limit_threads()
-        sample = _sample(shard, validation)
+        sample = _sample(shard, validation, self._inner.config.batch_size)
         if sample is not None and self._program is None:
             self._program = PROGRAMS.borrow(self._inner.spec, sample, self._inner.config.seed)
         program = None if sample is None else self._program
@@ -437,7 +446,7 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
         raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")
 
 
-def _sample(shard: ShardRef, validation: ShardRef | None) -> tuple[object, ...] | None:
-    """A row to build the model with; None where the worker has none at all."""
-    sample = sample_of(shard)
-    return sample_of(validation) if sample is None and validation is not None else sample
+def _sample(shard: ShardRef, validation: ShardRef | None, rows: int) -> tuple[object, ...] | None:
+    """A batch to build the model with; None where the worker has no row at all."""
+    sample = sample_of(shard, rows)
+    return sample_of(validation, rows) if sample is None and validation is not None else sample

@@ -30,6 +30,7 @@ LAYOUT = Layout(
         Entry("momentum", Role.SLOT, (2,), "float32"),
         Entry("iteration", Role.COUNTER, (), "int64"),
         Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
+        Entry("step_counter", Role.LOSS_SCALE, (), "int64"),
         Entry("scale", Role.LOSS_SCALE, (), "float32"),
         Entry("seed", Role.SEED, (2,), "int64"),
     )
@@ -51,7 +52,7 @@ def state(*weights: float, learning_rate: float = 0.5) -> TrainState:
         slots=floats(0.0, 0.0),
         counters=integers(0),
         learning_rate=floats(learning_rate),
-        loss_scale=floats(8.0),
+        loss_scale=floats(0, 8),
         seeds=integers(7, 8),
     )
 
@@ -67,7 +68,7 @@ def update(worker: int = 0, *delta: float, samples: int = 1, **other: object) ->
         statistics=floats(0.0, 1.0),
         slots=floats(0.0, 0.0),
         counters=integers(0),
-        loss_scale=floats(8.0),
+        loss_scale=floats(0, 8),
         seeds=integers(7, 8),
         metrics=np.array([1.0, float(samples)]),
     )

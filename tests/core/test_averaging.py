@@ -51,10 +51,11 @@ def test_slots_that_are_left_out_stay() -> None:
     assert left_out.slots.tolist() == [5, 6]
 
 
-def test_counters_take_the_greatest() -> None:
+def test_counters_are_those_of_the_worker_with_the_most_steps() -> None:
     start = state().but(counters=integers(10))
-    assert after(update(0, counters=integers(14)), update(1, counters=integers(12)), start=start).counters == [14]
-    assert after(update(0, counters=integers(3)), start=start).counters == [10]
+    updates = update(0, counters=integers(14), steps=4), update(1, counters=integers(2), steps=5)
+    assert after(*updates, start=start).counters == [2]  # a ring pointer may go back
+    assert after(update(0, counters=integers(3)), update(1, counters=integers(4)), start=start).counters == [3]  # a tie
     big = integers(2**53 + 1)  # no float64 holds it
     assert after(update(0, counters=big), update(1, counters=integers(1))).counters.tolist() == [9007199254740993]
     assert after(update(0, counters=big)).counters.dtype == np.int64
@@ -65,10 +66,26 @@ def test_the_learning_rate_is_the_drivers() -> None:
     assert after(update(0), update(1), start=start).learning_rate is start.learning_rate
 
 
-def test_the_loss_scale_takes_the_least() -> None:
-    updates = [update(worker, loss_scale=floats(scale)) for worker, scale in enumerate([64, 16, 32])]
-    assert after(*updates).loss_scale.tolist() == [16]  # the start's own 8 was before
-    assert after(update(0, loss_scale=floats(64))).loss_scale.tolist() == [64]  # it may grow
+def test_a_workers_integers_are_its_own_where_it_is_alone() -> None:
+    start = state().but(counters=integers(10))
+    assert after(update(0, counters=integers(3)), start=start).counters == [3]
+
+
+def test_the_loss_scale_is_the_lowest_with_its_own_step_counter() -> None:
+    updates = [update(worker, loss_scale=floats(*pair)) for worker, pair in enumerate([(9, 64), (3, 16), (5, 32)])]
+    assert after(*updates).loss_scale.tolist() == [3, 16]  # the start's own 8 was before
+    assert after(update(0, loss_scale=floats(0, 64))).loss_scale.tolist() == [0, 64]  # it may grow, and count anew
+
+
+def test_equal_loss_scales_have_the_counter_of_the_worker_with_the_most_steps() -> None:
+    updates = update(0, loss_scale=floats(2, 16), steps=4), update(1, loss_scale=floats(7, 16), steps=5)
+    assert after(*updates).loss_scale.tolist() == [7, 16]
+    assert after(*reversed(updates)).loss_scale.tolist() == [7, 16]
+
+
+def test_several_loss_scales_are_taken_one_by_one() -> None:
+    updates = update(0, loss_scale=floats(1, 4, 2, 64)), update(1, loss_scale=floats(3, 8, 4, 32))
+    assert after(*updates).loss_scale.tolist() == [1, 4, 4, 32]
 
 
 def test_seeds_are_carried_on_by_one_worker_alone() -> None:
@@ -158,7 +175,7 @@ def test_statistics_of_a_mixture() -> None:
             statistics=floats(9, 9),
             slots=floats(9, 9),
             counters=integers(99),
-            loss_scale=floats(0.5),
+            loss_scale=floats(0, 0.5),
         ),
     ],
 )
@@ -237,5 +254,14 @@ def test_finite() -> None:
 
 
 def test_admit() -> None:
-    assert admit(update(0, 1, 1), OnNaN.RAISE, LAYOUT)
-    assert not admit(update(0, NAN, 1), OnNaN.DROP, LAYOUT)
+    held = floats(0, 1)
+    assert admit(update(0, 1, 1), OnNaN.RAISE, LAYOUT, held)
+    assert not admit(update(0, NAN, 1), OnNaN.DROP, LAYOUT, held)
+
+
+def test_infinity_that_was_there_before_is_no_mistake() -> None:
+    """The mask of an attention layer, or the bounds of an observer that has seen nothing yet."""
+    masked = update(0, statistics=floats(-np.inf, 1))
+    assert admit(masked, OnNaN.RAISE, LAYOUT, floats(-np.inf, 1))
+    assert not admit(masked, OnNaN.DROP, LAYOUT, floats(0, 1))
+    assert admit(update(0, statistics=floats(3, 1)), OnNaN.RAISE, LAYOUT, floats(np.inf, 1))

@@ -67,13 +67,44 @@ def test_statistics_move_too_with_the_spread_between_them(kind: type) -> None:
 @pytest.mark.parametrize("kind", CENTERS)
 def test_counters_scale_and_seeds(kind: type) -> None:
     center = center_of(kind)
-    center.commit(update(0, counters=integers(5), loss_scale=floats(4), seeds=integers(1, 1)))
-    center.commit(update(1, counters=integers(3), loss_scale=floats(16), seeds=integers(2, 2)))
+    center.commit(update(0, counters=integers(5), steps=2, loss_scale=floats(3, 4), seeds=integers(1, 1)))
+    center.commit(update(1, counters=integers(3), steps=1, loss_scale=floats(6, 16), seeds=integers(2, 2)))
     after = center.snapshot()
     assert after.counters.tolist() == [5]
-    assert after.loss_scale.tolist() == [4]
+    assert after.loss_scale.tolist() == [3, 4]  # the second worker began before the scale was lowered
     assert after.seeds.tolist() == [7, 8]  # of several workers each folds its own
     assert after.learning_rate.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_integers_follow_the_worker_with_the_most_steps_so_far(kind: type) -> None:
+    center = center_of(kind)
+    seen = []
+    for worker, steps, pointer in ((0, 4, 4), (1, 3, 3), (1, 3, 0), (0, 1, 5)):
+        center.commit(update(worker, counters=integers(pointer), steps=steps))
+        seen += center.snapshot().counters.tolist()
+    assert seen == [4, 4, 0, 0]  # 4 steps; 3 are fewer; 6, and the pointer has gone round; 5 are fewer
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_the_loss_scale_grows_from_where_it_was_lowered(kind: type) -> None:
+    center = center_of(kind)  # at 8
+    center.commit(update(0, loss_scale=floats(0, 16)))  # grown after its last good step, from version 0
+    assert center.snapshot().loss_scale.tolist() == [0, 16]
+    center.commit(update(1, loss_scale=floats(0, 4)))  # overflowed, from version 0
+    assert center.snapshot().loss_scale.tolist() == [0, 4]
+    center.commit(update(2, loss_scale=floats(0, 16)))  # from version 0 too: it has not heard of the overflow
+    assert center.snapshot().loss_scale.tolist() == [0, 4]
+    center.commit(update(0, loss_scale=floats(0, 8), version=center.version))  # heard of it, and grew
+    assert center.snapshot().loss_scale.tolist() == [0, 8]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_an_infinite_statistic_becomes_what_a_worker_found(kind: type) -> None:
+    center = center_of(kind)
+    center.replace({"statistics": floats(np.inf, 1)})
+    center.commit(update(0, statistics=floats(3, 1)))
+    assert center.snapshot().statistics.tolist()[0] == 3
 
 
 @pytest.mark.parametrize("kind", CENTERS)
@@ -147,7 +178,7 @@ def test_without_other_threads_hogwild_is_downpour() -> None:
             statistics=floats(rng.normal(), rng.uniform()),
             slots=floats(*rng.normal(size=2)),
             counters=integers(exchange),
-            loss_scale=floats(rng.uniform(1, 9)),
+            loss_scale=floats(exchange, rng.uniform(1, 9)),
         )
         assert locked.commit(brought) == free.commit(brought)
         one, other = locked.served(), free.served()

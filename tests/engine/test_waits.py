@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.engine import shards
 from elephas_like.engine.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
 from elephas_like.engine.versions import versions
-from elephas_like.engine.waits import Overdue, run_within, stopped, tidying
+from elephas_like.engine.waits import Overdue, hides_interrupt, run_within, stopped, tidying
 
 pytestmark = pytest.mark.spark
 
@@ -109,3 +110,19 @@ def test_releasing_computes_no_rows(sc, scratch: Path, tmp_path: Path, written: 
     assert not list(scratch.rglob(f"elephas_like-{dataset.dataset}"))
     with pytest.raises(ValueError, match="was released"):
         dataset.references(SpoolOptions(dataset.dataset, "float32", True, versions()))
+
+
+def test_an_interrupt_behind_an_error_of_py4j_is_seen() -> None:
+    def raised(first: BaseException, then: BaseException) -> BaseException:
+        try:
+            try:
+                raise first
+            except BaseException:
+                raise then  # noqa: B904  as py4j does
+        except BaseException as error:
+            return error
+
+    assert hides_interrupt(raised(KeyboardInterrupt(), Py4JError("no gateway")))
+    assert not hides_interrupt(raised(ValueError(), Py4JError("no gateway")))
+    assert not hides_interrupt(raised(KeyboardInterrupt(), ValueError()))
+    assert not hides_interrupt(KeyboardInterrupt())

@@ -417,6 +417,24 @@ def test_ctrl_c_leaves_the_last_finished_rounds_weights(rdd, engine: str, mode: 
     assert trained(fitted.fit(rdd, epochs=1, verbose=0)) >= 20
 
 
+def answer_to_sigint(script: Script) -> dict:
+    """What a script says to Ctrl-C.
+
+    Python drops a KeyboardInterrupt that is raised in the callback of a weak reference, of which py4j has one for each Java
+    object, and says so; whoever sits there presses Ctrl-C again.
+    """
+    os.kill(script.process.pid, signal.SIGINT)
+    try:
+        return script.answer(60)
+    except AssertionError:
+        said = script.log.read_text()
+        dropped = said.find("Exception ignored in")
+        if dropped < 0 or "KeyboardInterrupt" not in said[dropped:]:
+            raise
+    os.kill(script.process.pid, signal.SIGINT)
+    return script.answer()
+
+
 @pytest.mark.parametrize(
     ("engine", "workers"),
     [
@@ -431,8 +449,7 @@ def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path, engine: str, workers:
         assert script.answer() == {"epoch": 2}
         if workers == "busy":  # both are in a step that would take ten minutes
             assert eventually(lambda: len(list(tmp_path.glob("busy-*"))) == 2, 60)
-        os.kill(script.process.pid, signal.SIGINT)
-        answer = script.answer()
+        answer = answer_to_sigint(script)
         assert answer["interrupted"]
         assert answer["weights_of_a_finished_round"]
         assert answer["threads"] == []

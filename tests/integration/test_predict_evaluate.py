@@ -92,8 +92,8 @@ def test_a_model_is_built_once_per_python_worker(sc) -> None:
     class Noticed(layers.Layer):
         """Counts how often it is made in this process."""
 
-        def __init__(self, **options: object) -> None:
-            super().__init__(**options)
+        def __setstate__(self, state: dict) -> None:
+            vars(self).update(state)
             os.environ[name] = str(int(os.environ.get(name, "0")) + 1)
 
         def call(self, x):
@@ -110,8 +110,7 @@ def test_a_model_is_built_once_per_python_worker(sc) -> None:
         return [(os.getpid(), int(os.environ.get(name, "0")))]
 
     counted = dict(sc.parallelize(range(8), 8).mapPartitions(made).collect())
-    # Loading a model may make a layer more than once; 3 predictions of 8 partitions would make it 24 times.
-    assert max(counted.values()) in (1, 2)
+    assert max(counted.values()) == 1  # 3 predictions of 8 partitions would make it 24 times
     before = fitted.predict(rdd)
     model.set_weights([w + 1 for w in model.get_weights()])
     assert np.abs(fitted.predict(rdd) - before).max() > 0.1  # other weights are another model

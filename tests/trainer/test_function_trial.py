@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from elephas_like.core.trials import TrialOrder, TrialStatus
+from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.function_trial import FunctionTrial, model_of, packed, read_result, unpacked
-from elephas_like.trainer.spec import pickle_by_value
 
 
 def small() -> keras.Model:

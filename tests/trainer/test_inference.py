@@ -19,7 +19,7 @@ X, Y = rows(10)
 
 
 def predictor(model: keras.Model, batch_size: int = 4) -> Predictor:
-    return Predictor.of(ModelSpec.from_model(model), batch_size)
+    return Predictor.of(model, batch_size)
 
 
 def predicted(model: keras.Model, base: Path, features: object) -> object:

@@ -18,7 +18,7 @@ from tests.trainer.small import config, mlp, rows, shard
 def spec_of(model: keras.Model) -> ModelSpec:
     x, y = rows(1)
     build(model, (x, y))
-    return ModelSpec.from_model(model, {})
+    return ModelSpec.from_model(model)
 
 
 class StopsAfterOne(keras.callbacks.Callback):

@@ -62,10 +62,10 @@ def test_a_learning_rate_on_a_schedule_is_no_variable() -> None:
 def test_loss_scale_and_what_it_wraps() -> None:
     model = dense(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.25), initial_scale=128.0))
     state = Variables(model).read()
-    np.testing.assert_array_equal(state.loss_scale, [128.0])
+    np.testing.assert_array_equal(state.loss_scale, [0.0, 128.0])  # good steps in a row, and the scale
     np.testing.assert_array_equal(state.learning_rate, [0.0, 0.25])  # the wrapper has one too, of no use
     assert len(shapes(model, Role.SLOT)) == 4
-    assert len(shapes(model, Role.COUNTER)) == 3  # its iteration, the inner one's, good steps in a row
+    assert len(shapes(model, Role.COUNTER)) == 2  # its iteration and the inner one's
 
 
 def test_statistics_seeds_and_counts_of_layers() -> None:

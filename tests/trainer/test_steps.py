@@ -14,7 +14,8 @@ import tensorflow as tf
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role
 from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
-from elephas_like.trainer.steps import StepLoop, tensors
+from elephas_like.trainer.steps import StepLoop
+from elephas_like.trainer.tensors import tensors
 from trainer.small import mlp, rows
 
 X, Y = rows(22)

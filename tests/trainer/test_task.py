@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import pytest
+from stable_ids import named
 
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
@@ -37,7 +38,7 @@ def own_loss(y_true, y_pred):
         (3, "softmax", own_loss, Task.CLASSES),
         (1, "sigmoid", own_loss, Task.BINARY),
     ],
-    ids=str,
+    ids=named,
 )
 def test_how_an_output_is_read(units: int, activation: str | None, loss: object, expected: Task) -> None:
     assert task(model(units, activation, loss)) is expected

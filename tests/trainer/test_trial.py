@@ -15,7 +15,7 @@ from elephas_like.core.trials import TrialOrder, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef
 from elephas_like.engine.spool import Block, spool
 from elephas_like.trainer.batches import sample_of
-from elephas_like.trainer.spec import pickle_by_value
+from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.trial import KerasTrial, checked, file_of, forget_rows, restore
 
 LOSS = Objective("loss")

@@ -1,0 +1,88 @@
+"""Digest of a pickle's contents: equal for two pickles that make equal objects, however their constants are shared.
+
+Pickle writes a string or a tuple once and refers to it by number afterwards, where it was the same object. Which constants
+are the same objects is chance. Here every reference to one counts as the constant itself, and objects are numbered among
+themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickletools
+from collections.abc import Callable, Iterable, Mapping
+
+_STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "NEWTRUE", "NEWFALSE", "NONE"})
+_CONSTANTS = _STRINGS | _NUMBERS | {"SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "EMPTY_TUPLE"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_REFERENCES = frozenset({"BINGET", "LONG_BINGET", "GET"})
+_SKIPPED = frozenset({"FRAME", "PROTO"})
+_MARK = b"MARK;"
+
+
+def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> str:
+    """Hex digest of the pickles that one Pickler wrote, one after the other, sharing its memo.
+
+    Args:
+        streams: the pickles, protocol 4 or later.
+        names: strings that stand for others: names numbered through a process, as they would be numbered from the start.
+            Parts of paths ("dense_7/kernel") are exchanged too.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    renamed = _renaming(names or {})
+    memo: list[tuple[bytes, bool]] = []  # what a reference counts as, and whether it is a constant
+    objects = 0
+    top: list[bytes] = []  # the constants and marks on top of pickle's stack
+    for stream in streams:
+        for opcode, argument, _ in pickletools.genops(stream):
+            name = opcode.name
+            if name in _SKIPPED:
+                continue
+            if name == "MEMOIZE":
+                constant = bool(top)
+                memo.append((top[-1] if constant else b"@%d;" % objects, constant))
+                objects += not constant
+                continue
+            token = _token(name, argument, renamed)
+            constant = name in _CONSTANTS or name == "MARK"
+            if name in _REFERENCES:
+                token, constant = memo[argument] if isinstance(argument, int) else (token, False)
+            found.update(token)
+            if constant:
+                top.append(token)
+            elif name in _TUPLES or name == "TUPLE":
+                _join(top, name, token)
+            else:
+                top.clear()
+    return found.hexdigest()
+
+
+def _token(name: str, argument: object, renamed: Callable[[str], str]) -> bytes:
+    if isinstance(argument, str) and name in _STRINGS:
+        return b"'%s';" % renamed(argument).encode("utf-8", "surrogatepass")
+    return name.encode() + b";" if argument is None else b"%s %r;" % (name.encode(), argument)
+
+
+def _join(top: list[bytes], name: str, token: bytes) -> None:
+    """Replaces a tuple's items by the tuple, or clears the stack where one of them is no constant."""
+    begin = len(top) - _TUPLES[name] if name in _TUPLES else _last_mark(top)
+    items = top[begin:] if begin >= 0 else []
+    if not items or (name in _TUPLES and _MARK in items):
+        top.clear()
+    else:
+        top[begin:] = [b"".join(items) + token]
+
+
+def _last_mark(top: list[bytes]) -> int:
+    return next((number for number in reversed(range(len(top))) if top[number] == _MARK), -1)
+
+
+def _renaming(names: Mapping[str, str]) -> Callable[[str], str]:
+    def renamed(text: str) -> str:
+        if text in names:
+            return names[text]
+        if "/" in text:
+            return "/".join(names.get(part, part) for part in text.split("/"))
+        return text
+
+    return renamed

@@ -1,0 +1,66 @@
+"""What a model was compiled with, as the model itself keeps it; and calls of `compile` that mean something else."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+
+from elephas_like.trainer.serialization import output_count
+
+
+def complete_compile_arguments(model: keras.Model) -> None:
+    """Puts the optimizer back among what a model was compiled with.
+
+    Keras 3 takes it out when it saves `.h5`; what is saved or rebuilt later would have the default, RMSprop. There is no
+    public way to it.
+    """
+    arguments = _compile_arguments(model)
+    if arguments is not None and model.optimizer is not None:  # a model that was never compiled has not even the name
+        given = dict(arguments)
+        arguments.clear()
+        arguments.update({"optimizer": model.optimizer} | given)  # where compile itself puts it
+
+
+def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
+    """What `compile` was given, by name, as the model itself keeps it."""
+    arguments = getattr(getattr(model, "_compile_config", None), "config", None)
+    return arguments if isinstance(arguments, dict) else None
+
+
+def repair_compile(model: keras.Model) -> bool:
+    """Takes `compile(optimizer, loss, ["acc"])` as it is meant; True where that was needed.
+
+    The third positional argument of Keras 3's compile is `loss_weights`; before, and in the examples that Elephas'
+    users know, it was `metrics`.
+
+    Raises:
+        ValueError: `metrics` was given too, and not as a list of a single output's.
+    """
+    given = _compile_arguments(model) or {}
+    names = given.get("loss_weights")
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        return False
+    more = given.get("metrics") or []
+    flat = isinstance(more, list | tuple) and not any(isinstance(part, list | tuple | dict) for part in more)
+    if not flat or (more and output_count(model) > 1):
+        raise ValueError(
+            f"compile(optimizer, loss, {list(names)!r}, metrics={more!r}) names metrics twice: Keras 3 reads the third "
+            "positional argument as loss_weights. Give all of them as metrics=."
+        )
+    warnings.warn(
+        f"compile(optimizer, loss, {list(names)!r}): Keras 3 reads the third positional argument as loss_weights. It is "
+        f"taken as metrics={list(names)!r}; write metrics= to silence this warning.",
+        UserWarning,
+        stacklevel=3,
+    )
+    model.compile(
+        optimizer=model.optimizer,
+        loss=model.loss,
+        metrics=[*names, *more],  # type: ignore[misc]  # a flat list
+        weighted_metrics=given.get("weighted_metrics"),
+        run_eagerly=model.run_eagerly,
+        jit_compile=model.jit_compile,
+        steps_per_execution=model.steps_per_execution,
+    )
+    return True

@@ -1,0 +1,212 @@
+"""Walks over what a model refers to: layers, optimizers, variables and functions, wherever they are kept."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import keras
+
+from elephas_like.trainer.code import is_foreign
+from elephas_like.trainer.tensors import is_compiled, is_variable
+
+# What Keras keeps beside a model: the graph of its tensors, wrappers around its methods, traced functions, bookkeeping.
+# Everything that they lead to is reached by other ways.
+_BESIDE = frozenset(
+    {
+        "train_function",
+        "test_function",
+        "predict_function",
+        "history",
+        "build",
+        "quantize",
+        "_inbound_nodes",
+        "_outbound_nodes",
+        "_nodes_by_depth",
+        "_operations_by_depth",
+        "_tracker",
+        "_tracked",
+        "_call_signature",
+        "_call_has_context_arg",
+        "_call_context_args",
+        "call_signature_parameters",
+        "_build_shapes_dict",
+        "_compiled_trainable_state",
+        "_dtype_policy",
+        "_loss_ids",
+        "_self_unconditional_checkpoint_dependencies",
+        "_self_unconditional_dependency_names",
+        "_self_unconditional_deferred_dependencies",
+        "_self_name_based_restores",
+        "_self_saveable_object_factories",
+    }
+)
+
+
+def children(thing: object) -> Iterator[tuple[str, object]]:
+    """The objects that one refers to, each with the text that leads to it: ".loss", "[0]", ".__closure__['rate']"."""
+    if isinstance(thing, Mapping):
+        for key, value in list(thing.items()):
+            yield f"[{key!r}]", value
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        for number, value in enumerate(thing):
+            yield f"[{number}]", value
+    elif isinstance(thing, types.FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, types.MethodType):
+        yield ".__self__", thing.__self__
+        yield ".__func__", thing.__func__
+    elif isinstance(thing, functools.partial):
+        yield ".func", thing.func
+        yield ".args", thing.args
+        yield ".keywords", thing.keywords
+    elif is_compiled(thing):
+        yield ".python_function", thing.python_function  # type: ignore[attr-defined]  # a tf.function has it
+        return
+    attributes = getattr(thing, "__dict__", None)
+    if isinstance(attributes, dict) and not isinstance(thing, type | types.ModuleType | types.FunctionType):
+        keras_own = isinstance(thing, KERAS_KINDS)
+        for name, value in list(attributes.items()):
+            if not (keras_own and name in _BESIDE and _is_keras_wrapper(name, value)):
+                yield f".{name}", value
+
+
+def _is_keras_wrapper(name: str, value: object) -> bool:
+    """Whether an attribute is what Keras put there; a method that the user patched is not."""
+    if name not in ("build", "quantize"):
+        return True
+    return getattr(getattr(value, "__code__", None), "co_qualname", "Layer.__new__").startswith("Layer.__new__")
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".__closure__[{name!r}]", cell.cell_contents
+        except ValueError:
+            continue  # an empty cell
+    if function.__defaults__:
+        yield ".__defaults__", function.__defaults__
+    if function.__kwdefaults__:
+        yield ".__kwdefaults__", function.__kwdefaults__
+    if not is_foreign(function):
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield f".__globals__[{name!r}]", function.__globals__[name]
+    for name, value in function.__dict__.items():
+        yield f".{name}", value
+
+
+KERAS_KINDS: tuple[type, ...] = (
+    keras.Layer,
+    keras.losses.Loss,
+    keras.metrics.Metric,
+    keras.optimizers.Optimizer,
+    keras.optimizers.schedules.LearningRateSchedule,
+    keras.initializers.Initializer,
+    keras.regularizers.Regularizer,
+    keras.constraints.Constraint,
+)
+
+
+def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[object]:
+    """Every object that may hold code, variables or layers, met once on a walk over a model and what it was compiled with.
+
+    Keras' own objects, functions, and the user's own objects; data, modules and classes are not walked into.
+
+    Args:
+        into_functions: whether to go on to what functions close over and refer to.
+    """
+    seen: set[int] = set()
+    queue: list[object] = [model]
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or not _is_walked(thing):
+            continue
+        seen.add(id(thing))
+        if not isinstance(thing, list | tuple | dict | set | frozenset | deque):
+            yield thing
+        if is_variable(thing):
+            continue
+        if into_functions or not isinstance(thing, types.FunctionType):
+            queue.extend(reversed([value for _, value in children(thing)]))
+
+
+def _is_walked(thing: object) -> bool:
+    if thing is None or isinstance(thing, str | bytes | int | float | type | types.ModuleType):
+        return False
+    if isinstance(thing, (list, tuple, dict, set, frozenset, deque)):
+        return True
+    if isinstance(thing, types.FunctionType | types.MethodType | functools.partial):
+        return True
+    if is_variable(thing) or is_compiled(thing):
+        return True
+    module = type(thing).__module__
+    if module.startswith("keras."):
+        return not module.startswith("keras.src.dtype_policies")
+    return isinstance(thing, KERAS_KINDS) or (hasattr(thing, "__dict__") and not _is_library(module))
+
+
+def _is_library(module: str) -> bool:
+    """Whether objects of a module are data or machinery, not the user's own."""
+    return module.split(".")[0] in ("numpy", "pandas", "pyspark", "py4j", "scipy", "tensorflow", "inspect", "re")
+
+
+def path_to(root: object, target: object) -> str | None:
+    """How one object is reached from another, shortest first: ".loss.handle"; None where it is not."""
+    seen = {id(root)}
+    queue: deque[tuple[str, object]] = deque([("", root)])
+    while queue:
+        path, thing = queue.popleft()
+        if thing is target:
+            return path
+        for step, value in children(thing):
+            if id(value) not in seen:
+                seen.add(id(value))
+                queue.append((path + step, value))
+    return None
+
+
+def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
+    """Every layer that a model reaches, nested, wrapped and kept in attributes, in the order of its weights first."""
+    place = {id(variable): number for number, variable in enumerate(model.weights)}
+    found = [thing for thing in reachable(model) if isinstance(thing, keras.layers.Layer) and thing is not model]
+    return sorted(
+        found, key=lambda layer: min((place.get(id(v), len(place)) for v in layer.weights), default=len(place))
+    )
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that a model reaches, its own first; those inside others (of a loss scale) are left out."""
+    found = [thing for thing in reachable(model) if isinstance(thing, keras.optimizers.Optimizer)]
+    own = getattr(model, "optimizer", None)
+    inner = {id(part) for each in found for part in inner_optimizers(each)}
+    others = [each for each in found if each is not own and id(each) not in inner]
+    return ([own] if own is not None else []) + others
+
+
+def inner_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that one steers and whose variables are its own: a LossScaleOptimizer's."""
+    found: list[keras.optimizers.Optimizer] = []
+    for value in vars(optimizer).values():
+        parts = value if isinstance(value, list | tuple) else [value]
+        found += [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
+    return found
+
+
+def code_of(model: keras.Model, *, into_functions: bool = True) -> list[object]:
+    """The classes and functions of the user's that a model refers to."""
+    found: dict[int, object] = {}
+    for thing in reachable(model, into_functions=into_functions):
+        code = thing if isinstance(thing, types.FunctionType) else type(thing)
+        if not is_foreign(code):
+            found[id(code)] = code
+    return list(found.values())
+
+
+def automatic_name(kind: str) -> str:
+    """The name that Keras gives to the first object of a class: Conv2DTranspose becomes conv2d_transpose."""
+    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", kind)).lower()

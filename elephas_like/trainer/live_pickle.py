@@ -1,0 +1,381 @@
+"""A live Keras model by value: what it is now, whatever its constructors and `get_config` say of it.
+
+Keras' own format makes a model anew from a configuration. What no configuration holds is lost on the way: constructor
+arguments of subclasses, attributes set later, losses without `get_config`, two functions of one name, an optimizer's
+exclusions, layers frozen after construction. Here each object is written as pickle writes a plain Python object, by its
+class and its attributes, with these exceptions:
+
+- The values of variables lie in a table beside the program, and so does what no training depends on, such as the seeds that
+  Keras draws for initializers. The program alone says whether two models train alike.
+- Objects are written in layers, first the shells, then the attributes: a deep graph needs no deep recursion.
+- What is an address (ids of tracked objects, keys of an optimizer's variables) is made anew.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import io
+import pickle
+import re
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+from elephas_like.core.pickle_digest import digest
+from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
+from elephas_like.trainer.tensors import backend_variable, reduction
+
+_CONSTANT_BYTES = 4096
+"""Arrays of `Constant` initializers from this size on lie in the table: a built layer has no use for them."""
+
+
+@dataclass(frozen=True)
+class LivePickle:
+    """A model as bytes.
+
+    program: structure, code and attributes.
+    values: what the program takes from the table, arrays for variables; None for a variable without its value.
+    digest: equal for models that train alike from the same state; automatic names count by their order.
+    """
+
+    program: bytes
+    values: tuple[object, ...]
+    digest: str
+
+
+class PickleError(TypeError):
+    """A model that holds what cannot be pickled. culprit: the object."""
+
+    def __init__(self, message: str, culprit: object) -> None:
+        super().__init__(message)
+        self.culprit = culprit
+
+
+def dumps(
+    model: keras.Model,
+    *,
+    without: Iterable[object] = (),
+    constants: bool = True,
+    kept_names: Iterable[str] = (),
+) -> LivePickle:
+    """A model by value.
+
+    Args:
+        without: Keras variables whose values stay out; they are zeros where the model is made again.
+        constants: whether the matrices of `Constant` initializers go along; a built layer has its weights from them already.
+        kept_names: automatic names that the digest takes as they are, because rows are keyed by them.
+
+    Raises:
+        PickleError: it holds what cannot be pickled.
+    """
+    file = io.BytesIO()
+    omitted = {id(backend_variable(variable)) for variable in without}
+    pickler = _Pickler(file, omitted, model, constants)
+    ends = [0]
+
+    def dump(thing: object) -> None:
+        pickler.dump(thing)
+        ends.append(file.tell())
+
+    try:
+        dump(model)
+        while pickler.pending:
+            batch, pickler.pending = pickler.pending, []
+            dump([(thing, pickler.state_of(thing)) for thing in batch])
+        dump(None)
+    except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
+        raise PickleError(str(error), pickler.last) from error
+    program = file.getvalue()
+    view = [program[begin:end] for begin, end in pairwise(ends)]
+    names = pickler.automatic_names(frozenset(kept_names))
+    return LivePickle(program, tuple(pickler.values), digest(view, names))
+
+
+def loads(program: bytes, values: Sequence[object]) -> keras.Model:
+    """The model that `dumps` wrote. The bytes are our driver's own, handed over by Spark."""
+    unpickler = _Unpickler(program, values)
+    model = unpickler.load()
+    restored: list[tuple[object, object]] = []
+    while (batch := unpickler.load()) is not None:
+        for thing, state in batch:
+            _restore(thing, state)
+        restored += batch
+    for thing, state in restored:
+        _settle(thing, state)
+    assert isinstance(model, keras.Model)
+    return model
+
+
+@dataclass(frozen=True)
+class _Tabled:
+    """A value that lies in the table."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """The items of a dict or set of an optimizer's whose keys are those that it gives to variables."""
+
+    optimizer: Any
+    variables: tuple[object, ...]
+    values: tuple[object, ...] | None
+
+    def items(self) -> Any:
+        """The items as they are in this process."""
+        keys = [self.optimizer._var_key(variable) for variable in self.variables]
+        return keys if self.values is None else list(zip(keys, self.values, strict=True))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """pending: objects whose shells are written and whose attributes are not. values: the table."""
+
+    def __init__(self, file: io.BytesIO, omitted: set[int], model: keras.Model, constants: bool) -> None:
+        super().__init__(file)
+        self.pending: list[object] = []
+        self.values: list[object] = []
+        self.last: object = None
+        self._omitted = omitted
+        self._model = model
+        self._constants = constants
+        self._keyed: dict[int, _Keyed] = {}
+        self._named: list[tuple[str, str]] = []
+        self._slots: list[Any] = []
+
+    def persistent_id(self, thing: object) -> int | None:
+        if type(thing) is not _Tabled:
+            return None
+        self.values.append(thing.value)
+        return len(self.values) - 1
+
+    def reducer_override(self, thing: object) -> Any:
+        self.last = thing
+        kind: Any = type(thing)
+        if kind is types.FunctionType or isinstance(thing, type):
+            return super().reducer_override(thing)
+        if isinstance(thing, io.IOBase) and not isinstance(thing, io.BytesIO | io.StringIO):
+            raise TypeError("cannot pickle an open file")  # cloudpickle would send what is in it
+        if isinstance(thing, weakref.ref):
+            target = thing()
+            return (weakref.ref, (target,)) if target is not None else (_dead_reference, ())
+        found = reduction(thing, self._value_of)
+        if found is not None:
+            return found
+        if _is_shell(kind):
+            self.pending.append(thing)
+            return _shell, (kind,)
+        return super().reducer_override(thing)
+
+    def state_of(self, thing: object) -> object:
+        """The attributes of an object, and the items of a container, as they travel."""
+        own = getattr(type(thing), "__getstate__", None)
+        attributes = dict(vars(thing)) if own is _GETSTATE else thing.__getstate__()
+        if not isinstance(attributes, dict):
+            return attributes  # which the class' own __setstate__ understands
+        self._note_name(thing, attributes)
+        if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
+            attributes = _travelling(thing, attributes, constants=self._constants)
+        if isinstance(thing, keras.optimizers.Optimizer):
+            self._slots += thing.variables
+            for name, keyed in _keyed_by_variables(thing, attributes, self._model).items():
+                self._keyed[id(attributes[name])] = keyed
+                kind: Any = type(attributes[name])
+                if not _is_shell(kind):
+                    attributes[name] = keyed
+        attributes = _without_stale_dependencies(attributes)
+        if isinstance(thing, dict | list | set):
+            return attributes, self._keyed.get(id(thing)) or list(thing.items() if isinstance(thing, dict) else thing)
+        return attributes
+
+    def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
+        """The automatic names met, and what they are by their order: "dense_7" is the first of its kind, "dense#0"."""
+        names: dict[str, str] = {}
+        seen: collections.Counter[str] = collections.Counter()
+        for base, name in self._named:
+            if name not in names and name not in kept:
+                names[name] = f"{base}#{seen[base]}"
+                seen[base] += 1
+        for base in seen:  # the first one's name has no number, and may be an attribute's name too
+            names.setdefault(base, f"{base}#0")
+        for number, variable in enumerate(self._slots):  # they are called after the variables that they belong to
+            names[variable.name] = names[variable.path] = f"slot#{number}"
+        return names
+
+    def _value_of(self, variable: Any) -> _Tabled:
+        return _Tabled(None if id(variable) in self._omitted else np.asarray(variable.numpy()))
+
+    def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
+        name = attributes.get("name") or attributes.get("_name")
+        base = automatic_name(type(thing).__name__)
+        if isinstance(name, str) and re.fullmatch(rf"{re.escape(base)}(_\d+)?", name):
+            self._named.append((base, name))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, program: bytes, values: Sequence[object]) -> None:
+        super().__init__(io.BytesIO(program))
+        self._values = values
+
+    def persistent_load(self, number: int) -> object:
+        return self._values[number]
+
+
+def _dead_reference() -> Callable[[], None]:
+    return _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _shell(kind: type) -> object:
+    """An object without its attributes."""
+    bases: tuple[Any, ...] = (OrderedDict, dict, list, set, object)
+    return next(base for base in bases if issubclass(kind, base)).__new__(kind)
+
+
+OrderedDict = collections.OrderedDict
+_GETSTATE = object.__getstate__ if hasattr(object, "__getstate__") else None
+
+
+@cache
+def _is_shell(kind: Any) -> bool:
+    """Whether objects of a class are their attributes (and, of Keras' containers, their items), and nothing else."""
+    of_keras = kind.__module__.startswith("keras.")
+    # Keras' own __reduce__ writes an archive, the thing that this module is there to avoid.
+    archives = kind.__reduce__ is getattr(keras.Layer, "__reduce__", None)
+    plain = kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__setstate__")
+    plain = plain and getattr(kind, "__getstate__", None) is _GETSTATE
+    if not (archives or plain) or kind.__reduce_ex__ is not object.__reduce_ex__ or not kind.__dictoffset__:
+        return False
+    if kind in copyreg.dispatch_table or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
+        return False
+    slots = [base.__dict__.get("__slots__", ()) for base in kind.__mro__]
+    if any(names and set(names) - {"__dict__", "__weakref__"} for names in slots):
+        return False
+    if issubclass(kind, list | dict | set):
+        return of_keras
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False  # a class that is made otherwise, by code in C
+    return kind is not types.ModuleType and not issubclass(kind, type | BaseException)
+
+
+# Everything below knows attributes that Keras keeps to itself: there is no public way to a live object's whole state.
+
+
+def _travelling(thing: object, attributes: dict[str, Any], *, constants: bool) -> dict[str, Any]:
+    """The attributes of an object of Keras' kinds that travel: without traces, addresses, and what a run leaves behind."""
+    if isinstance(thing, keras.Model):
+        left = ("train_function", "test_function", "predict_function", "_initial_epoch")
+        attributes |= {name: None for name in left if name in attributes}
+        for name in ("stop_evaluating", "stop_predicting", "_eval_epoch_iterator"):
+            attributes.pop(name, None)
+        if isinstance(attributes.get("history"), keras.callbacks.History):  # what the last fit left
+            del attributes["history"]
+        attributes["stop_training"] = False
+    if isinstance(thing, keras.Layer):
+        if "_losses" in attributes:
+            attributes |= {"_losses": [], "_loss_ids": set()}
+        _into_table(attributes, "_called")
+        draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
+        if draws and type(thing).__module__.startswith("keras."):
+            _into_table(attributes, "seed")  # drawn by Keras where the user gave none; the generator's state counts
+    elif isinstance(thing, keras.random.SeedGenerator):
+        _into_table(attributes, "_initial_seed")
+    elif isinstance(thing, keras.initializers.Initializer):
+        if attributes.get("_init_seed", 0) is None:
+            _into_table(attributes, "seed")
+        large = getattr(attributes.get("value"), "nbytes", 0) >= _CONSTANT_BYTES
+        if large and type(thing) is keras.initializers.Constant:
+            attributes["value"] = _Tabled(np.asarray(attributes["value"]) if constants else None)
+    elif isinstance(thing, keras.optimizers.Optimizer):
+        attributes.pop("_exclude_from_weight_decay_cache", None)
+    elif "stored_ids" in attributes:  # a Tracker
+        attributes["stored_ids"] = None
+    if isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in attributes:
+        attributes["_nodes"] = None
+    return attributes
+
+
+def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes in which TensorFlow's list of what a checkpoint saves names what the attributes hold now, once each."""
+    listed, named = "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names"
+    if listed in attributes:
+        current = [part for part in attributes[listed] if attributes.get(part.name) is part.ref]
+        attributes[listed] = current
+        attributes[named] = {part.name: part.ref for part in current}
+    return attributes
+
+
+def _into_table(attributes: dict[str, Any], name: str) -> None:
+    if isinstance(attributes.get(name), int):
+        attributes[name] = _Tabled(attributes[name])
+
+
+def _keyed_by_variables(optimizer: Any, attributes: Mapping[str, Any], model: keras.Model) -> dict[str, _Keyed]:
+    """The attributes of an optimizer that are dicts and sets with an entry for each of some variables."""
+    variables = [*getattr(optimizer, "_trainable_variables", ()), *model.variables]
+    known = {optimizer._var_key(variable): variable for variable in reversed(variables)}
+    place = {key: number for number, key in enumerate(known)}
+    found: dict[str, _Keyed] = {}
+    for name, value in attributes.items():
+        if isinstance(value, dict | set) and value and all(key in known for key in value):
+            keys = sorted(value, key=place.__getitem__)
+            values = tuple(value[key] for key in keys) if isinstance(value, dict) else None
+            found[name] = _Keyed(optimizer, tuple(known[key] for key in keys), values)
+    return found
+
+
+def _restore(thing: Any, state: Any) -> None:
+    """Gives a shell its attributes, and a container its items."""
+    if hasattr(type(thing), "__setstate__"):
+        thing.__setstate__(state)
+        return
+    attributes, items = state if isinstance(state, tuple) else (state, None)
+    vars(thing).update(attributes)
+    if items is not None and not isinstance(items, _Keyed):
+        _fill(thing, items)
+
+
+def _fill(container: Any, items: Iterable[Any]) -> None:
+    """Puts items into one of Keras' containers without its noticing: what they hold is tracked already."""
+    if isinstance(container, dict):
+        for key, value in items:
+            (OrderedDict if isinstance(container, OrderedDict) else dict).__setitem__(container, key, value)
+    elif isinstance(container, list):
+        list.extend(container, items)
+    else:
+        set.update(container, items)
+
+
+def _settle(thing: Any, state: Any) -> None:
+    """Makes addresses anew, once everything has its attributes."""
+    if isinstance(state, tuple) and isinstance(state[1], _Keyed):
+        _fill(thing, state[1].items())
+    elif isinstance(thing, keras.optimizers.Optimizer):
+        for name, value in list(vars(thing).items()):
+            if isinstance(value, _Keyed):
+                vars(thing)[name] = set(value.items()) if value.values is None else dict(value.items())
+    elif isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in vars(thing):
+        vars(thing)["_nodes"] = set(_node_keys(thing))
+    elif vars(thing).get("stored_ids", 0) is None:
+        thing.stored_ids = {name: {id(item) for item in store} for name, (_, store) in thing.config.items()}
+
+
+def _node_keys(function: Any) -> Iterator[str]:
+    """The keys of a functional graph's nodes, as `keras.src.ops.function.make_node_key` writes them."""
+    for nodes in function._nodes_by_depth.values():
+        for node in nodes:
+            number = next(i for i, other in enumerate(node.operation._inbound_nodes) if other is node)
+            yield f"{id(node.operation)}_ib-{number}"

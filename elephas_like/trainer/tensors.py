@@ -1,0 +1,286 @@
+"""TensorFlow's tensors and threads: what the rest of the trainer asks of the backend.
+
+With trainer/steps.py and trainer/state.py this is where TensorFlow is known: the seam at which other backends of Keras are to be
+put in (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.types import Array, Integers
+
+BACKEND = "tensorflow"
+
+Result = TypeVar("Result")
+Reduction = tuple[Callable[..., object], tuple[object, ...]]
+
+
+def check_backend() -> None:
+    """Nothing, if Keras runs on the backend that workers train with.
+
+    Raises:
+        ElephasError: it runs on another one.
+    """
+    if keras.backend.backend() != BACKEND:
+        raise ElephasError(
+            f"elephas_like trains with Keras on TensorFlow; this process' Keras runs on {keras.backend.backend()!r}. Set "
+            "KERAS_BACKEND=tensorflow before keras is imported, here and on the executors."
+        )
+
+
+Tensor: TypeAlias = tf.Tensor
+
+
+def tensors(columns: Sequence[Array]) -> list[Tensor]:
+    """Columns as tensors; Python strings become byte strings."""
+    return [tf.convert_to_tensor(column) for column in columns]
+
+
+def row_numbers(order: Integers | int) -> Tensor:
+    """Row numbers as a tensor of int64; of an int the first so many."""
+    return tf.range(order, dtype=tf.int64) if isinstance(order, int) else tf.constant(order, tf.int64)
+
+
+def compiled(step: Callable[..., Result]) -> Callable[..., Result]:
+    """A function of tensors as a graph, traced as seldom as can be."""
+    function: Callable[..., Result] = tf.function(step, reduce_retracing=True)
+    return function
+
+
+@contextmanager
+def many_graphs() -> Iterator[None]:
+    """For as long, TensorFlow's advice against tracing many graphs is kept back: where each model is another one."""
+    logger = tf.get_logger()
+
+    def ours(record: logging.LogRecord) -> bool:
+        return "tf.function retracing" not in str(record.msg)
+
+    logger.addFilter(ours)
+    try:
+        yield
+    finally:
+        logger.removeFilter(ours)
+
+
+def tensor_tree(tree: object) -> object:
+    """The arrays of a tuple, list or dict as tensors; None stays None."""
+    if tree is None:
+        return None
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), tree)
+
+
+def text_tensors(tree: object) -> object:
+    """A tree of arrays with those of strings as tensors, which alone Keras takes for text."""
+    return keras.tree.map_structure(lambda leaf: tf.constant(leaf.tolist(), tf.string) if is_text(leaf) else leaf, tree)
+
+
+def is_text(array: object) -> bool:
+    """Whether an array holds Python or NumPy strings."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS":
+        return False
+    return array.dtype.kind in "US" or (array.size > 0 and all(isinstance(item, str | bytes) for item in array.flat))
+
+
+def is_ragged(thing: object) -> bool:
+    """Whether an object is a tensor with rows of unequal shape."""
+    return isinstance(thing, tf.RaggedTensor)
+
+
+def is_sparse(thing: object) -> bool:
+    """Whether an object is a sparse matrix of SciPy's or a sparse tensor."""
+    return isinstance(thing, tf.SparseTensor) or type(thing).__module__.startswith("scipy.sparse")
+
+
+def dense(matrix: Any) -> Array:
+    """A sparse matrix or tensor as an array with all of its zeros."""
+    array: Array = tf.sparse.to_dense(matrix).numpy() if isinstance(matrix, tf.SparseTensor) else matrix.toarray()
+    return array
+
+
+def limit_threads(cores: int) -> bool:
+    """Gives this process one TensorFlow thread pool of `cores` threads; False where TensorFlow had started already."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(cores)
+        tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1) if cores > 1 else 1)
+    except RuntimeError:
+        return False
+    return True
+
+
+def traced_only(step: Callable[[object], object], batch: object) -> None:
+    """Traces a step on a batch without running it: what it creates is there afterwards, what it assigns is not assigned."""
+    tf.function(step, autograph=False).get_concrete_function(batch)
+
+
+def is_variable(thing: object) -> bool:
+    """Whether an object is a variable, of Keras' or of TensorFlow's own, which Keras does not know."""
+    return isinstance(thing, keras.Variable | tf.Variable)
+
+
+def backend_variable(variable: Any) -> tf.Variable:
+    """TensorFlow's variable in one of Keras', and its own as they are."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def is_compiled(thing: object) -> bool:
+    """Whether an object is a `tf.function`."""
+    return isinstance(thing, tf.types.experimental.PolymorphicFunction)
+
+
+def reduction(thing: object, value: Callable[[tf.Variable], object]) -> Reduction | None:
+    """How an object of TensorFlow's is made again elsewhere, as pickle's `__reduce__` says it; None for other objects.
+
+    Args:
+        value: what stands for a variable's value in the pickle.
+
+    Raises:
+        TypeError: an object that lives in this process only.
+    """
+    if isinstance(thing, tf.Variable):
+        return _variable, (value(thing), *_variable_arguments(thing))
+    if isinstance(thing, tf.Tensor):
+        return _tensor_reduction(thing)
+    if is_compiled(thing):
+        return _function_reduction(thing)
+    if isinstance(thing, tf.distribute.Strategy):
+        return tf.distribute.get_strategy, ()
+    if isinstance(thing, tf.lookup.StaticHashTable):
+        keys, values = thing.export()
+        return _static_table, (keys.numpy(), values.numpy(), *_table_arguments(thing, thing.default_value))
+    if isinstance(thing, tf.lookup.experimental.MutableHashTable):
+        keys, values = thing.export()
+        default = thing._default_value  # there is no public way to it
+        return _mutable_table, (keys.numpy(), values.numpy(), *_table_arguments(thing, default))
+    if isinstance(thing, tf.RaggedTensor):
+        return _ragged, (thing.flat_values, list(thing.nested_row_splits))
+    if isinstance(thing, tf.SparseTensor):
+        return _sparse, (thing.indices, thing.values, thing.dense_shape)
+    wrapped = _wrappers()
+    if type(thing) in wrapped:
+        container: Any = thing
+        return wrapped[type(thing)], (list(container.items() if isinstance(thing, dict) else container),)
+    return None
+
+
+def _variable_arguments(variable: tf.Variable) -> tuple[object, ...]:
+    shape = variable.shape.as_list() if variable.shape.rank is not None else None
+    name = variable.name.split(":")[0]
+    return (
+        shape,
+        variable.dtype.name,
+        variable.trainable,
+        name,
+        variable.aggregation.name,
+        variable.synchronization.name,
+    )
+
+
+def _variable(
+    value: Array | None,
+    shape: list[int | None] | None,
+    dtype: str,
+    trainable: bool,
+    name: str,
+    aggregation: str,
+    synchronization: str,
+) -> tf.Variable:
+    """A variable with a value, or with zeros until a state is written."""
+    if value is None:
+        value = tf.zeros([size or 0 for size in shape or ()], dtype)
+    return tf.Variable(
+        tf.convert_to_tensor(value, dtype),
+        shape=tf.TensorShape(shape),
+        trainable=trainable,
+        name=name,
+        aggregation=tf.VariableAggregation[aggregation],
+        synchronization=tf.VariableSynchronization[synchronization],
+    )
+
+
+def _tensor_reduction(tensor: tf.Tensor) -> Reduction:
+    if not hasattr(tensor, "numpy"):
+        return _nothing, ()  # left behind by a trace, such as a layer's last attention scores: the next trace sets it
+    if tensor.dtype in (tf.resource, tf.variant):
+        raise TypeError(f"cannot pickle a TensorFlow {tensor.dtype.name} handle")
+    return tf.constant, (tensor.numpy(), tensor.dtype.name)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _ragged(values: tf.Tensor, splits: list[tf.Tensor]) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_nested_row_splits(values, splits)
+
+
+def _sparse(indices: tf.Tensor, values: tf.Tensor, shape: tf.Tensor) -> tf.SparseTensor:
+    return tf.SparseTensor(indices, values, shape)
+
+
+def _function_reduction(function: tf.types.experimental.PolymorphicFunction) -> Reduction:
+    """A `tf.function`: its Python function, traced anew, with the source that AutoGraph reads."""
+    python = function.python_function
+    options = {
+        "input_signature": function.input_signature,
+        # There is no public way to these three.
+        "autograph": getattr(function, "_autograph", True),
+        "jit_compile": getattr(function, "_jit_compile", None),
+        "reduce_retracing": getattr(function, "_reduce_retracing", False),
+    }
+    return _function, (python, options, _source_of(python))
+
+
+def _function(
+    python: Callable[..., object], options: dict[str, object], source: tuple[str, list[str]] | None
+) -> object:
+    """The `tf.function`; where the file of its code is not here, its source is put where `inspect` looks for it."""
+    if source is not None and not linecache.getlines(source[0]):
+        name, lines = source
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    return tf.function(python, **options)
+
+
+def _source_of(python: object) -> tuple[str, list[str]] | None:
+    """The file of a function's code, and its lines, but for installed ones, which workers have."""
+    code = getattr(getattr(python, "__func__", python), "__code__", None)
+    if not isinstance(code, types.CodeType) or "site-packages" in code.co_filename:
+        return None
+    lines = linecache.getlines(code.co_filename)
+    return (code.co_filename, lines) if lines else None
+
+
+def _table_arguments(table: object, default: object) -> tuple[object, ...]:
+    default = default.numpy() if hasattr(default, "numpy") else default
+    return table.key_dtype.name, table.value_dtype.name, default  # type: ignore[attr-defined]  # lookup tables have them
+
+
+def _static_table(keys: Array, values: Array, key_dtype: str, value_dtype: str, default: object) -> object:
+    content = tf.lookup.KeyValueTensorInitializer(tf.constant(keys, key_dtype), tf.constant(values, value_dtype))
+    return tf.lookup.StaticHashTable(content, default)
+
+
+def _mutable_table(keys: Array, values: Array, key_dtype: str, value_dtype: str, default: object) -> object:
+    table = tf.lookup.experimental.MutableHashTable(tf.as_dtype(key_dtype), tf.as_dtype(value_dtype), default)
+    if len(keys):
+        table.insert(tf.constant(keys, key_dtype), tf.constant(values, value_dtype))
+    return table
+
+
+@cache
+def _wrappers() -> dict[type, type]:
+    """The classes that TensorFlow wraps the containers of a module's attributes in, and the plain ones."""
+    module = tf.Module()
+    module.list, module.dict, module.tuple = [], {}, (tf.Module(),)
+    return {type(value): kind for value, kind in ((module.list, list), (module.dict, dict), (module.tuple, tuple))}

@@ -1,0 +1,90 @@
+"""Trains one entry with Keras and with SparkModel, and says how far they are apart."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from elephas_like import SparkModel
+from elephas_like.trainer.state import Variables
+
+BATCH, EPOCHS, SEED = 8, 2, 11
+
+
+def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the parts of the state, the history) after plain `fit`."""
+    keras.utils.set_random_seed(SEED)
+    model, rows = make()
+    x, y, sample_weight = (*map(_tensors, rows), None, None)[:3]
+    history = model.fit(
+        x, y, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
+    ).history
+    return Variables(model).read().parts(), history
+
+
+def by_spark_model(
+    make: Callable[[], tuple[keras.Model, tuple[Any, ...]]], context: Any = None, engine: str = "in_process"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same after `SparkModel.fit` with one worker."""
+    keras.utils.set_random_seed(SEED)
+    model, rows = make()
+    if context is not None:
+        leaves = [keras.tree.flatten(part) for part in rows]
+        pairs = [
+            tuple(
+                keras.tree.pack_sequence_as(part, [leaf[row] for leaf in own])
+                for part, own in zip(rows, leaves, strict=True)
+            )
+            for row in range(len(leaves[0][0]))
+        ]
+        data: tuple[Any, ...] = (context.parallelize([pair if len(pair) > 1 else pair[0] for pair in pairs], 1), None)
+        sample_weight = None
+    else:
+        x, y, sample_weight = (*rows, None, None)[:3]
+        data = (x, y)
+    trained = SparkModel(model, num_workers=1, engine=engine, seed=SEED)
+    history = trained.fit(
+        *data, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
+    ).history
+    return Variables(model).read().parts(), history
+
+
+def difference(one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]) -> str:
+    """What differs by more than 1e-5, in a line; "" for nothing."""
+    for name, expected in one[0].items():
+        found = other[0][name]
+        if expected.shape != found.shape:
+            return f"{name}: shapes {expected.shape} and {found.shape}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not np.allclose(found, expected, rtol=1e-5, atol=1e-5):
+                return f"{name}: {found[~np.isclose(found, expected, 1e-5, 1e-5)][:4]} where Keras has {expected[:4]}"
+    histories = [_flat(each[1]) for each in (one, other)]
+    if histories[0].keys() != histories[1].keys():
+        return f"history: {sorted(histories[1])} where Keras has {sorted(histories[0])}"
+    for name, values in histories[0].items():
+        if not np.allclose(histories[1][name], values, rtol=1e-5, atol=1e-5):
+            return f"history of {name}: {histories[1][name]} where Keras has {values}"
+    return ""
+
+
+def _flat(history: dict[str, Any]) -> dict[str, list[float]]:
+    """A history with a metric of several numbers as several metrics."""
+    flat: dict[str, list[float]] = {}
+    for name, values in history.items():
+        if values and isinstance(values[0], dict):
+            flat |= {key: [float(value[key]) for value in values] for key in values[0]}
+        else:
+            flat[name] = [float(np.asarray(value)) for value in values]
+    return flat
+
+
+def _tensors(part: Any) -> Any:
+    """Text as Keras takes it."""
+    return keras.tree.map_structure(
+        lambda leaf: keras.ops.convert_to_tensor(leaf.tolist(), "string") if leaf.dtype == object else leaf, part
+    )

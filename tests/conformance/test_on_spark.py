@@ -1,0 +1,45 @@
+"""The same table over real Spark, with classes and functions that no executor can import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.models import TABLE
+
+SCRIPT = Path(__file__).with_name("run_on_spark.py")
+QUICK = ("subclassed_with_arguments", "two_losses_of_one_name", "loss_that_closes_over_a_kernel", "two_optimizers")
+
+
+def apart(*arguments: str, folder: Path) -> dict[str, str]:
+    """What the script says of each entry."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    with (folder / "stderr").open("w") as log:
+        run = subprocess.run(
+            [sys.executable, str(SCRIPT), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
+            timeout=900,
+            env=environment | {"TMPDIR": str(folder)},
+        )
+    assert run.returncode == 0, (folder / "stderr").read_text()[-3000:]
+    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return {line["name"]: line["apart"] for line in lines}
+
+
+def test_classes_and_closures_of_a_script_train_over_spark_as_in_keras(tmp_path: Path) -> None:
+    assert apart("jobs", *QUICK, folder=tmp_path) == dict.fromkeys(QUICK, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0, 1])
+def test_the_whole_table_trains_over_spark_as_in_keras(part: int, tmp_path: Path) -> None:
+    names = list(TABLE)[part::2]
+    assert apart("server", *names, folder=tmp_path) == dict.fromkeys(names, "")

@@ -1,0 +1,58 @@
+"""Code of files that workers do not have travels by value, as far as it can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from elephas_like.trainer.code import is_foreign, pickle_by_value
+
+SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
+
+
+def called_elsewhere(function: object, folder: Path) -> str:
+    """What the function gives for 4 in a process that can import nothing of the user's."""
+    (folder / "pickled").write_bytes(pickle_by_value([function]))
+    command = [sys.executable, "-c", SCRIPT, str(folder / "pickled")]
+    return subprocess.run(command, capture_output=True, text=True, cwd="/", check=False).stdout.strip()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which the user imports."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def test_a_file_beside_the_script_and_what_it_imports(own: Path, tmp_path: Path) -> None:
+    (own / "factors_of_mine.py").write_text("FACTOR = 10\ndef scaled(x):\n    return FACTOR * x\n")
+    (own / "code_of_mine.py").write_text(
+        "import factors_of_mine\ndef f(x):\n    return factors_of_mine.scaled(x) + 1\n"
+    )
+    import code_of_mine
+
+    assert called_elsewhere(code_of_mine.f, tmp_path) == "41"
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp_path: Path) -> None:
+    (own / "locks_of_mine.py").write_text("import threading\nLOCK = threading.Lock()\n")
+    (own / "uses_of_mine.py").write_text("import locks_of_mine\ndef f(x):\n    return x + 1\n")
+    import uses_of_mine
+
+    assert called_elsewhere(uses_of_mine.f, tmp_path) == "5"
+
+
+def test_what_is_installed_is_foreign_and_travels_by_name() -> None:
+    import keras
+
+    assert is_foreign(keras.losses.MeanSquaredError)
+    assert not is_foreign(called_elsewhere)
+    assert b"keras" in pickle_by_value([keras.losses.MeanSquaredError])
+    assert len(pickle_by_value([keras.losses.MeanSquaredError])) < 200

@@ -1,0 +1,54 @@
+"""compile(optimizer, loss, ["acc"]) means metrics, whatever Keras 3 reads it as."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.trainer.compile_arguments import repair_compile
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(8, 3)).astype("float32")
+LABELS = RANDOM.integers(0, 2, (8, 1))
+
+
+def small(*layers: keras.layers.Layer, **compiled: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile(**({"optimizer": "sgd", "loss": "mse", "run_eagerly": True} | compiled))
+    return model
+
+
+def test_metrics_in_the_place_of_loss_weights_are_taken_as_meant() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+    optimizer = keras.optimizers.SGD(0.5)
+    model.compile(optimizer, "binary_crossentropy", ["acc"])
+    with pytest.warns(UserWarning, match=r"\['acc'\].*loss_weights.*metrics="):
+        assert repair_compile(model)
+    assert model.optimizer is optimizer
+    assert set(model.train_on_batch(X, LABELS, return_dict=True)) == {"loss", "acc"}
+    assert not repair_compile(model)
+
+
+def test_metrics_in_the_place_of_loss_weights_come_beside_those_that_were_given_by_name() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+    weighted = [keras.metrics.MeanSquaredError(name="weighted")]
+    model.compile("sgd", "binary_crossentropy", ["acc"], metrics=["mae"], weighted_metrics=weighted)
+    with pytest.warns(UserWarning, match="is taken as metrics"):
+        assert repair_compile(model)
+    logs = model.test_on_batch(X, LABELS, np.arange(8.0), return_dict=True)
+    assert set(logs) == {"loss", "acc", "mae", "weighted"}
+    assert logs["weighted"] == pytest.approx(
+        np.average((model.predict(X, verbose=0) - LABELS)[:, 0] ** 2, weights=np.arange(8.0))
+    )
+
+
+@pytest.mark.parametrize("metrics", [{"out": ["mae"]}, [["mae"]]])
+def test_metrics_by_two_ways_that_cannot_be_put_together_are_refused(metrics: object) -> None:
+    model = small(keras.layers.Dense(1, name="out"), loss_weights=["acc"], metrics=metrics)
+    with pytest.raises(ValueError, match=r"names metrics twice.*Give all of them as metrics="):
+        repair_compile(model)
+
+
+def test_loss_weights_that_are_numbers_are_left_alone() -> None:
+    assert not repair_compile(small(keras.layers.Dense(1), loss_weights=[0.5]))

@@ -1,0 +1,208 @@
+"""A model by value is the model as it is: what it holds, what is shared in it, and nothing of this process' addresses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elephas_like.trainer import live_pickle
+from elephas_like.trainer.graph import path_to
+from elephas_like.trainer.state import Variables, build
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(8, 3)).astype("float32")
+Y = RANDOM.normal(size=(8, 1)).astype("float32")
+
+
+def small(*layers: keras.layers.Layer, **compiled: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile(**({"optimizer": "adam", "loss": "mse", "run_eagerly": True} | compiled))
+    build(model, (X, Y))
+    return model
+
+
+def copied(model: keras.Model) -> keras.Model:
+    pickled = live_pickle.dumps(model)
+    return live_pickle.loads(pickled.program, pickled.values)
+
+
+def trained_alike(model: keras.Model, copy: keras.Model) -> bool:
+    for each in (model, copy):
+        each.fit(X, Y, epochs=2, shuffle=False, verbose=0)
+    states = [Variables(each).read().parts() for each in (model, copy)]
+    return all(np.array_equal(part, states[1][role]) for role, part in states[0].items())
+
+
+def test_a_copy_shares_nothing_with_the_model() -> None:
+    model = small(keras.layers.Dense(2), keras.layers.Dense(1))
+    copy = copied(model)
+    mine = {id(variable) for variable in (*model.variables, *model.optimizer.variables)}
+    assert not mine & {id(variable) for variable in (*copy.variables, *copy.optimizer.variables)}
+    before = model.get_weights()
+    copy.fit(X, Y, verbose=0)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_variable_keeps_all_that_it_has_and_is_one_object_wherever_it_is_held() -> None:
+    dense = keras.layers.Dense(1, kernel_regularizer="l2", kernel_constraint="non_neg")
+    model = small(dense)
+    raw = dense.kernel.value
+    model.loss = model._compile_loss = lambda y, p: keras.ops.mean((y - p) ** 2) + tf.reduce_sum(raw)
+    copy = copied(model)
+    kernel = copy.layers[0].kernel
+    assert isinstance(kernel.regularizer, keras.regularizers.L2)
+    assert isinstance(kernel.constraint, keras.constraints.NonNeg)
+    assert kernel is copy.trainable_variables[0]
+    assert kernel is copy.optimizer._trainable_variables[0]
+    assert copy.loss.__closure__[0].cell_contents is kernel.value
+
+
+def test_optimizers_know_their_variables_again() -> None:
+    """Keras keys them by a number that TensorFlow gives to each variable of a process."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=1.0)
+    optimizer.exclude_from_weight_decay(var_list=[model.layers[0].kernel])
+    model.compile(optimizer, "mse", run_eagerly=True)
+    build(model, (X, Y))
+    copy = copied(model)
+    uses = [copy.optimizer._use_weight_decay(variable) for variable in copy.trainable_variables]
+    assert uses == [False, True, True, True]
+    assert trained_alike(model, copy)
+
+
+def test_layers_may_be_added_and_variables_tracked_in_a_copy() -> None:
+    """What is tracked is known by its address, so that stale ones would hide a new layer, or track an old one twice."""
+    model = small(keras.layers.Dense(2), keras.layers.Dense(1))
+    copy = copied(model)
+    copy.add(keras.layers.Dense(4))
+    assert [len(each.layers) for each in (model, copy)] == [2, 3]
+    copy.layers[0].kernel = copy.layers[0].kernel  # set again: still once
+    assert len(copy.layers[0].trainable_variables) == 2
+
+
+def test_a_copy_can_be_saved_exported_and_taken_apart(tmp_path: Path) -> None:
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(2, name="hidden")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden + 1.0))
+    model.compile("sgd", "mse")
+    copy = copied(model)
+    copy.save(tmp_path / "copy.keras")
+    again = keras.saving.load_model(tmp_path / "copy.keras")
+    part = keras.Model(copy.input, copy.get_layer("hidden").output)
+    copy.export(tmp_path / "saved", verbose=False)
+    expected = model.predict_on_batch(X)
+    np.testing.assert_array_equal(again.predict_on_batch(X), expected)
+    np.testing.assert_array_equal(part.predict_on_batch(X), keras.Model(inputs, hidden).predict_on_batch(X))
+    exported = tf.saved_model.load(tmp_path / "saved")
+    np.testing.assert_allclose(exported.serve(X), expected, rtol=1e-6)
+
+
+def test_a_deep_graph_needs_no_deep_recursion() -> None:
+    inputs = keras.Input((3,))
+    hidden = inputs
+    for _ in range(300):
+        hidden = keras.layers.Activation("linear")(hidden) + 0.0
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        pickled = live_pickle.dumps(model)
+        copy = live_pickle.loads(pickled.program, pickled.values)
+    finally:
+        sys.setrecursionlimit(limit)
+    np.testing.assert_array_equal(copy.get_weights()[0], model.get_weights()[0])
+
+
+def test_values_that_stay_out_are_zeros() -> None:
+    model = small(keras.layers.Dense(1))
+    full, empty = live_pickle.dumps(model), live_pickle.dumps(model, without=list(Variables(model)))
+    assert full.digest == empty.digest
+    copy = live_pickle.loads(empty.program, empty.values)
+    assert not any(weight.any() for weight in copy.get_weights())
+    Variables(copy).write(Variables(model).read())
+    assert trained_alike(model, copy)
+
+
+def test_constants_of_built_layers_and_drawn_seeds_are_no_part_of_the_program() -> None:
+    def pickled(size: int) -> live_pickle.LivePickle:
+        matrix = np.ones((10, size), np.float32)
+        layer = keras.layers.Embedding(10, size, embeddings_initializer=keras.initializers.Constant(matrix))
+        model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dropout(0.5), keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+        return live_pickle.dumps(model)
+
+    small_one, large = pickled(200), pickled(20000)
+    assert abs(len(small_one.program) - len(large.program)) < 100  # the numbers of a shape
+    keras.utils.clear_session()
+    first = pickled(200)
+    keras.utils.clear_session()
+    assert pickled(200).digest == first.digest
+
+
+class Holder(keras.layers.Layer):
+    def __init__(self, thing: object) -> None:
+        super().__init__()
+        self.inner = {"things": [thing]}
+
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("make", [threading.Lock, lambda: Path(__file__).open(), lambda: (n for n in ())])  # noqa: SIM115
+def test_what_cannot_be_pickled_is_found(make: Callable[[], object]) -> None:
+    thing = make()
+    model = small(Holder(thing), keras.layers.Dense(1))
+    with pytest.raises(live_pickle.PickleError) as caught:
+        live_pickle.dumps(model)
+    assert caught.value.culprit is thing
+    path = path_to(model, thing)
+    assert path is not None
+    assert path.endswith(".inner['things'][0]")
+    if hasattr(thing, "close"):
+        thing.close()
+
+
+def test_tensorflow_s_own_objects() -> None:
+    class Lookup(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            keys, values = tf.constant(["a", "b"]), tf.constant([1, 2], tf.int64)
+            self.fixed = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1)
+            self.free = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "?")
+            self.free.insert(tf.constant([7], tf.int64), tf.constant(["seven"]))
+            self.ragged = tf.ragged.constant([[1], [2, 3]])
+            self.sparse = tf.sparse.from_dense([[0, 5]])
+            self.half = tf.constant([1.5], tf.bfloat16)
+            self.module = tf.Module()
+            self.module.parts = {"list": [tf.Variable([True, False])], "generator": tf.random.Generator.from_seed(3)}
+            self.compiled = tf.function(lambda x: x + 1, jit_compile=True, reduce_retracing=True)
+            self.left = None
+
+        def call(self, x):
+            self.left = x
+            return x
+
+    layer = Lookup()
+    model = small(layer, keras.layers.Dense(1), run_eagerly=False)
+    model.train_on_batch(X, Y)  # leaves a symbolic tensor in `left`
+    copy = copied(model).layers[0]
+    assert copy.fixed.lookup(tf.constant(["b", "z"])).numpy().tolist() == [2, -1]
+    assert copy.free.lookup(tf.constant([7, 8], tf.int64)).numpy().tolist() == [b"seven", b"?"]
+    assert copy.ragged.to_list() == [[1], [2, 3]]
+    assert tf.sparse.to_dense(copy.sparse).numpy().tolist() == [[0, 5]]
+    assert copy.half.dtype == tf.bfloat16
+    assert copy.module.parts["list"][0].numpy().tolist() == [True, False]
+    drawn = [each.module.parts["generator"].normal([2]).numpy().tolist() for each in (layer, copy)]
+    assert drawn[0] == drawn[1]
+    assert float(copy.compiled(tf.constant(1.0))) == 2
+    assert copy.compiled._jit_compile is True
+    assert copy.left is None
