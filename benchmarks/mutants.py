@@ -193,7 +193,9 @@ MUTANTS = [
         ("loss scale: the highest", "other[:, 1] < one[:, 1]", "other[:, 1] > one[:, 1]"),
         ("loss scale: another's counter", "np.where(take[:, None], other, one).ravel()", "np.stack([one[:, 0], np.where(take, other[:, 1], one[:, 1])], 1).ravel()"),
         ("loss scale: the last of equal ones", "further = update.steps > self._scale_steps", "further = True"),
-        ("infinity: always a mistake", "broken[0][0] & np.isfinite(statistics)", "broken[0][0]"),
+        ("frozen: always the start's", "frozen=self.start.frozen if frozen is None else frozen", "frozen=self.start.frozen"),
+        ("frozen: those who changed nothing do not count", "frozen is not None and self._unchanged", "False"),
+        ("infinity: always a mistake", "~np.isfinite(part) & np.isfinite(state.part(role))", "~np.isfinite(part)"),
         ("infinity: mixed with numbers", "np.where(np.isfinite(ours), pooled, theirs)", "pooled"),
     ),
     *_of(

@@ -16,7 +16,7 @@ from elephas_like.core import voting as votes
 from elephas_like.core.averaging import StatisticsMean
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.structure import flatten
-from elephas_like.core.types import TrainState
+from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
 from elephas_like.engine.inference import of_shards
 from elephas_like.engine.shards import ShardedDataset, SpoolOptions, new_dataset, references
@@ -188,7 +188,7 @@ class _Kitchen:
         variables = Variables(pot)
         fresh = variables.read()
         states = [
-            fresh.but(weights=state.weights, statistics=state.statistics)
+            fresh.but(weights=state.weights, statistics=state.statistics, frozen=state.frozen)
             for state in (Variables(model).read() for model in given)
         ]
         _warn_of_strangers(given)
@@ -204,17 +204,14 @@ class _Kitchen:
     def cook(self, members: Sequence[int]) -> keras.Model:
         """The pot with the mean of some states: weights averaged, statistics pooled, and recomputed where there is data."""
         chosen = [self.states[number] for number in members]
-        statistics = StatisticsMean(self.variables.layout)
-        for state in chosen:
-            statistics.add(state.statistics, 1)
-        pooled = statistics.result()
-        first = chosen[0]
-        self.variables.write(
-            first.but(
-                weights=votes.soup([state.weights for state in chosen]),
-                statistics=first.statistics if pooled is None else pooled,
-            )
-        )
+        pooled = {}
+        for role in (Role.STATISTIC, Role.FROZEN):
+            mean = StatisticsMean(self.variables.layout, role)
+            for state in chosen:
+                mean.add(state.statistics if role is Role.STATISTIC else state.frozen, 1)
+            if (found := mean.result()) is not None:
+                pooled[role.value] = found
+        self.variables.write(chosen[0].but(weights=votes.soup([state.weights for state in chosen]), **pooled))
         if self.data is not None:
             recalibrate_batch_norm(self.pot, self.data, batch_size=self.batch_size)
         return self.pot

@@ -29,20 +29,22 @@ def finite(vector: Vector) -> bool:
         return bool(np.isfinite(vector.sum())) or bool(np.isfinite(vector).all())
 
 
-def admit(update: Update, on_nan: OnNaN, layout: Layout, statistics: Vector) -> bool:
+def admit(update: Update, on_nan: OnNaN, layout: Layout, state: TrainState) -> bool:
     """Whether an update may be applied: False where it holds NaN or infinity and `on_nan` is "drop".
 
     Args:
-        statistics: of the state that the update is applied to. What is not finite there may stay so: the mask of an
-            attention layer, the bounds of an observer that has seen nothing.
+        state: what the update is applied to. What is not finite in its untrained parts may stay so: the mask of an attention
+            layer, the bounds of an observer that has seen nothing.
 
     Raises:
         NonFiniteError: the same where `on_nan` is "raise", naming worker and round.
     """
-    parts = ((update.delta, Role.WEIGHT), (update.statistics, Role.STATISTIC), (update.slots, Role.SLOT))
+    parts = ((update.delta, Role.WEIGHT), (update.slots, Role.SLOT))
+    untrained = ((update.statistics, Role.STATISTIC), (update.frozen, Role.FROZEN))
     broken = [(~np.isfinite(part), role) for part, role in parts if not finite(part)]
-    if broken and broken[0][1] is Role.STATISTIC:
-        broken[0] = broken[0][0] & np.isfinite(statistics), Role.STATISTIC
+    broken += [
+        (~np.isfinite(part) & np.isfinite(state.part(role)), role) for part, role in untrained if not finite(part)
+    ]
     broken = [(places, role) for places, role in broken if places.any()]
     if not broken:
         return True
@@ -81,6 +83,7 @@ class StatisticsMean:
     """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64."""
 
     layout: Layout
+    role: Role = Role.STATISTIC
     _sum: Floats | None = None
     _origin: Floats | None = None
     _weight: float = 0.0
@@ -92,7 +95,7 @@ class StatisticsMean:
         term = statistics.astype(np.float64)
         # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
         self._origin = term.copy() if self._origin is None else self._origin
-        for mean, variance in self.layout.variances:
+        for mean, variance in self.layout.variances(self.role):
             term[variance] += (term[mean] - self._origin[mean]) ** 2  # E[x^2], which averages as it is
         term *= samples
         self._sum = term if self._sum is None else self._sum + term
@@ -103,7 +106,7 @@ class StatisticsMean:
         if self._sum is None or self._origin is None:
             return None
         pooled = self._sum / self._weight
-        for mean, variance in self.layout.variances:
+        for mean, variance in self.layout.variances(self.role):
             pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
         return pooled.astype(np.float32)
 
@@ -164,6 +167,8 @@ class Round:
         self._weight = 0.0
         self._slots = WeightedMean()
         self._statistics = StatisticsMean(self.layout)
+        self._frozen = StatisticsMean(self.layout, Role.FROZEN)
+        self._unchanged = 0
         self._leader = Leader()
         self._seeds: Integers = self.start.seeds
         self._moved = False
@@ -172,7 +177,7 @@ class Round:
     def add(self, update: Update) -> None:
         """Takes one update, or drops it."""
         update = opened(update, self.codec, self.start.weights.size)
-        admitted = admit(update, self.on_nan, self.layout, self.start.statistics)
+        admitted = admit(update, self.on_nan, self.layout, self.start)
         self.records.append(record(update, 0, not admitted))
         if not admitted or update.samples == 0:
             return
@@ -183,6 +188,8 @@ class Round:
         self._weight += weight
         self._slots.add(update.slots, float(update.samples))
         self._statistics.add(update.statistics, update.samples)
+        self._frozen.add(update.frozen, update.samples)
+        self._unchanged += 0 if update.frozen.size else update.samples
         self._leader.add(update)
         if self.context.num_workers == 1:
             self._seeds = update.seeds  # one worker alone draws on as Keras does
@@ -197,6 +204,10 @@ class Round:
         context = replace(self.context, weight=self._weight, agreement=self.agreement)
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, context)
         slots, statistics = self._slots.result(), self._statistics.result()
+        frozen = self._frozen.result()
+        if frozen is not None and self._unchanged:
+            self._frozen.add(self.start.frozen, self._unchanged)
+            frozen = self._frozen.result()
         counters, loss_scale = self._leader.counters, self._leader.loss_scale
         state = TrainState(
             weights=weights.astype(np.float32, copy=False),  # a strategy's own numbers may be of another kind
@@ -206,20 +217,21 @@ class Round:
             learning_rate=self.start.learning_rate,
             loss_scale=self.start.loss_scale if loss_scale is None else loss_scale,
             seeds=self._seeds,
+            frozen=self.start.frozen if frozen is None else frozen,
         )
         return state, outer
 
 
-def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout) -> Vector:
+def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout, role: Role = Role.STATISTIC) -> Vector:
     """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance.
 
-    What is not finite in ours becomes theirs: nothing lies between infinity and a number.
+    Ours where theirs are left out. What is not finite in ours becomes theirs: nothing lies between infinity and a number.
     """
     if theirs.size == 0:
         return ours
     with np.errstate(invalid="ignore"):
         pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
-        for mean, variance in layout.variances:
+        for mean, variance in layout.variances(role):
             apart = theirs[mean].astype(np.float64) - ours[mean]
             pooled[variance] += share * (1 - share) * apart**2
     if not finite(ours):

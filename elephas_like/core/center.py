@@ -27,6 +27,7 @@ from elephas_like.core.types import (
     Integers,
     OnNaN,
     Order,
+    Role,
     RoundRecord,
     Span,
     TrainState,
@@ -132,7 +133,7 @@ class _Center(Center):
         if too_stale(update, self):
             return False
         update = opened(update, self._codec, self._state.weights.size)
-        if not admit(update, self._on_nan, self._layout, self._state.statistics):
+        if not admit(update, self._on_nan, self._layout, self._state):
             return False
         if update.samples:
             self._watch.add(update.worker, way_of(update, self._strategy, self._state.weights))
@@ -212,6 +213,7 @@ class LockedCenter(_Center):
         self._state = self._state.but(
             weights=weights.astype(np.float32, copy=False),
             statistics=mix_statistics(self._state.statistics, update.statistics, share, self._layout),
+            frozen=mix_statistics(self._state.frozen, update.frozen, share, self._layout, Role.FROZEN),
             slots=slots,
             counters=self._followed.counters(self._state.counters, update),
             loss_scale=self._followed.loss_scale(self._state.loss_scale, update, self.version),
@@ -297,6 +299,8 @@ class HogwildCenter(_Center):
         if update.slots.size:
             self.add(state.slots, np.float32(share) * (update.slots - state.slots))
         state.statistics[:] = mix_statistics(state.statistics, update.statistics, share, self._layout)
+        if update.frozen.size:
+            state.frozen[:] = mix_statistics(state.frozen, update.frozen, share, self._layout, Role.FROZEN)
         state.counters[:] = self._followed.counters(state.counters, update)
         state.loss_scale[:] = self._followed.loss_scale(state.loss_scale, update, self.version + 1)
         if self._num_workers == 1:

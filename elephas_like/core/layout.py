@@ -15,6 +15,7 @@ from elephas_like.core.types import Array, Role, TrainState
 _FLAT_DTYPE = {
     Role.WEIGHT: np.float32,
     Role.STATISTIC: np.float32,
+    Role.FROZEN: np.float32,
     Role.SLOT: np.float32,
     Role.COUNTER: np.int64,
     Role.LEARNING_RATE: np.float32,
@@ -27,7 +28,7 @@ _FLAT_DTYPE = {
 class Entry:
     """One variable. `dtype` is the variable's own; in the state it travels as float32 or int64.
 
-    variance_of: index, among the statistics, of the mean whose spread this variance describes.
+    variance_of: index, among the entries of its role, of the mean whose spread this variance describes.
     """
 
     name: str
@@ -70,15 +71,20 @@ class Layout:
                 start += entry.size
         return found
 
+    def variances(self, role: Role = Role.STATISTIC) -> list[tuple[slice, slice]]:
+        """(mean, variance) places in a role's flat vector for every BatchNorm-like pair."""
+        return list(self._variances[role])
+
     @cached_property
-    def variances(self) -> list[tuple[slice, slice]]:
-        """(mean, variance) places in the statistics for every BatchNorm-like pair."""
-        slices = self._slices[Role.STATISTIC]
-        return [
-            (slices[entry.variance_of], slices[index])
-            for index, entry in enumerate(self.of(Role.STATISTIC))
-            if entry.variance_of is not None
-        ]
+    def _variances(self) -> dict[Role, list[tuple[slice, slice]]]:
+        return {
+            role: [
+                (slices[entry.variance_of], slices[index])
+                for index, entry in enumerate(self.of(role))
+                if entry.variance_of is not None
+            ]
+            for role, slices in self._slices.items()
+        }
 
     def views(self, flat: Array, role: Role) -> list[Array]:
         """Views of a role's flat vector, one per variable, in the variable's shape."""

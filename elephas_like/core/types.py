@@ -23,6 +23,16 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.generic]
 
 
+def nothing() -> Vector:
+    """A vector of no numbers."""
+    return np.zeros(0, np.float32)
+
+
+def same(one: Vector, other: Vector) -> bool:
+    """Whether two vectors hold the same numbers, NaN among them."""
+    return one is other or np.array_equal(one, other, equal_nan=True)
+
+
 class Mode(StrEnum):
     """Who waits for whom at an exchange."""
 
@@ -69,6 +79,7 @@ class Role(StrEnum):
 
     WEIGHT = "weights"
     STATISTIC = "statistics"
+    FROZEN = "frozen"
     SLOT = "slots"
     COUNTER = "counters"
     LEARNING_RATE = "learning_rate"
@@ -78,7 +89,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class TrainState:
-    """Everything that training changes, one flat vector per role; a `Layout` says which variable lies where."""
+    """Everything that training changes, one flat vector per role; a `Layout` says which variable lies where.
+
+    frozen: what frozen layers hold, which training seldom changes. Left out of an order or an update, it is what it was.
+    """
 
     weights: Vector
     statistics: Vector
@@ -87,6 +101,7 @@ class TrainState:
     learning_rate: Vector
     loss_scale: Vector
     seeds: Integers
+    frozen: Vector = field(default_factory=nothing)
 
     def part(self, role: Role) -> Array:
         """The flat vector of one role."""
@@ -141,6 +156,7 @@ class Update:
     """What one worker brings from one span.
 
     delta: what the strategy's `encode` made of it, by default weights after minus weights before.
+    frozen: empty where training left it as it was.
     metrics: sums of metric variables in the model's order, float64; () where nothing was trained.
     seconds: time spent training, without waiting.
     """
@@ -158,10 +174,11 @@ class Update:
     seeds: Integers
     metrics: Floats
     seconds: float = 0.0
+    frozen: Vector = field(default_factory=nothing)
 
     def arrays(self) -> dict[str, Array]:
         """The arrays of the update by name."""
-        names = ("delta", "statistics", "slots", "counters", "loss_scale", "seeds", "metrics")
+        names = ("delta", "statistics", "frozen", "slots", "counters", "loss_scale", "seeds", "metrics")
         return {name: getattr(self, name) for name in names}
 
 

@@ -17,7 +17,18 @@ from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
 
 from elephas_like.core.columns import nbytes
 from elephas_like.core.errors import DataError, ElephasError, Failure, ShardMissing, WaitError
-from elephas_like.core.types import Evaluation, Joined, Order, TrainState, Update, Worker, WorkerFactory
+from elephas_like.core.types import (
+    Evaluation,
+    Joined,
+    Order,
+    TrainState,
+    Update,
+    Vector,
+    Worker,
+    WorkerFactory,
+    nothing,
+    same,
+)
 from elephas_like.engine.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
 from elephas_like.engine.spool import remove_dataset
 from elephas_like.engine.waits import KILLED_AFTER, Overdue, destroy, readably, run_within, stopped, tidying
@@ -100,6 +111,7 @@ class JobRounds:
         self._written = self._cut_off = False
         self._marks: list[Marks] = []
         self._jobs = 0
+        self._frozen: tuple[Vector, Broadcast[Vector]] | None = None
         self._heard: Accumulator[Answered] = context.accumulator(frozenset(), _Heard())
 
     def __enter__(self) -> JobRounds:
@@ -120,6 +132,8 @@ class JobRounds:
 
         with tidying(self._context, "cancel the jobs of this fit"):
             self._context.cancelJobGroup(self._group)
+        if self._frozen is not None:
+            destroy(self._context, self._frozen[1])
         if self._written:
             deleted_by(self._context, f"{self._group}-tidy", datasets, self._refs.mapPartitions(tidy).count)
         else:  # references that are not there would be made, and all rows written, to be deleted
@@ -151,14 +165,16 @@ class JobRounds:
         """
         what = self._describe(order)
         state: Broadcast[TrainState] | None = None
+        frozen: Broadcast[Vector] | None = None
         try:
             if order is not None and order.state is not None:
+                frozen = self._shipped(order.state.frozen)
                 with readably(self._context):
-                    state = self._context.broadcast(order.state)
+                    state = self._context.broadcast(order.state.but(frozen=nothing()))
                 order = replace(order, state=None)
             for tries in range(1, TRIES + 1):
                 self._jobs += 1
-                task = _task(self._run, order, state, act, self._jobs, self._heard)
+                task = _task(self._run, order, state, frozen, act, self._jobs, self._heard)
                 results = self._collected(self._refs.mapPartitionsWithIndex(task), what)
                 missing = [result for result in results if isinstance(result, _Missing)]
                 for result in results:
@@ -176,6 +192,16 @@ class JobRounds:
         finally:
             if state is not None:
                 destroy(self._context, state)
+
+    def _shipped(self, frozen: Vector) -> Broadcast[Vector] | None:
+        """What frozen layers hold, shipped once for all rounds in which it does not change; None where there is nothing."""
+        if self._frozen is not None and not same(self._frozen[0], frozen):
+            destroy(self._context, self._frozen[1])
+            self._frozen = None
+        if self._frozen is None and frozen.size:
+            with readably(self._context):
+                self._frozen = frozen, self._context.broadcast(frozen)
+        return None if self._frozen is None else self._frozen[1]
 
     def _collected(self, tasks: RDD, what: str) -> list[Any]:
         """The results of a job. Which workers have answered is heard by an accumulator, as each task ends."""
@@ -215,7 +241,8 @@ class JobRounds:
 
     def _check_result_size(self, order: Order) -> None:
         limit = _bytes(self._context.getConf().get("spark.driver.maxResultSize", "1g"))
-        needed = self._num_workers * (0 if order.state is None else order.state.nbytes)
+        each = 0 if order.state is None else order.state.nbytes - order.state.frozen.nbytes
+        needed = self._num_workers * each
         if limit and needed > limit:
             raise ElephasError(
                 f"{self._num_workers} updates of {needed // self._num_workers / 2**20:.0f} MiB are more than "
@@ -227,6 +254,7 @@ def _task(
     run: JobRun,
     order: Order | None,
     state: Broadcast[TrainState] | None,
+    frozen: Broadcast[Vector] | None,
     act: Callable[[Worker, Order], Result],
     job: int,
     heard: Accumulator[Answered],
@@ -240,7 +268,8 @@ def _task(
                 return
             given = order or Order("wait")
             if state is not None:
-                given = replace(given, state=state.value)
+                held = nothing() if frozen is None else frozen.value
+                given = replace(given, state=state.value.but(frozen=held))
             marks = tuple((ref.rows, ref.checksum) for ref in pair if ref is not None)
             yield _Answer(act(_worker(run, index, pair), given), marks)
         except ShardMissing as error:

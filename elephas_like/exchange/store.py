@@ -24,7 +24,7 @@ from elephas_like.core.errors import (
     SupersededError,
     WaitError,
 )
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector
+from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector, nothing, same
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,17 @@ class Waits:
 
 @dataclass
 class _Place:
-    """Who holds a worker's place."""
+    """Who holds a worker's place.
+
+    sent, holds: what frozen layers hold in the order that it was sent last, and in one that it has answered.
+    """
 
     joined: Joined
     heard: float
     progress: int = 0
     former: set[int] = field(default_factory=set)
+    sent: Vector | None = None
+    holds: Vector | None = None
 
 
 @dataclass
@@ -107,6 +112,7 @@ class Store:
         self._spark_tasks: tuple[int, int] = (0, 0)
         self._spark_moved: float = clock()
         self._reserved: dict[int, int] = {}
+        self._frozen: Vector | None = None
         self._failure: BaseException | None = None
         self._stopped = False
 
@@ -248,6 +254,7 @@ class Store:
             if not self._wanted(worker, result.number):
                 return self._drop(worker, attempt, end)
             self._claim(worker, result)
+            self._places[worker].holds = self._places[worker].sent
         try:
             self._apply(result)
         except Exception as error:  # whatever a strategy raises is raised on the driver
@@ -444,7 +451,7 @@ class Store:
                 self._clock() - place.heard,
             )
             place.former.add(place.joined.attempt)
-            place.joined, place.progress = joined, 0
+            place.joined, place.progress, place.sent, place.holds = joined, 0, None, None
             self._move(joined.worker)
             self._reserved.pop(joined.worker, None)
         guest = self._guests.get(joined.worker)
@@ -497,9 +504,19 @@ class Store:
                 return STOP
             order = self._next(worker)
             if order is not None:
-                return order
+                return self._without_what_it_holds(self._places[worker], order)
             if not self._wait_until(end):
                 return WAIT
+
+    def _without_what_it_holds(self, place: _Place, order: Order) -> Order:
+        """The order without the values of frozen layers where the worker has them from an order that it has answered."""
+        if order.state is None or not order.state.frozen.size:
+            return order
+        frozen = order.state.frozen
+        if self._frozen is None or not same(frozen, self._frozen):
+            self._frozen = frozen
+        place.sent = self._frozen
+        return replace(order, state=order.state.but(frozen=nothing())) if place.holds is self._frozen else order
 
     def _wanted(self, worker: int, number: int) -> bool:
         """Whether the worker's order `number` is still to be answered."""

@@ -267,25 +267,27 @@ _PLAIN: dict[str, type[Announce | Joined | Offer | Next | Beat | Report | Progre
     "refusal": Refusal,
 }
 _KINDS = {kind: name for name, kind in _PLAIN.items()}
+_OPTIONAL = (Role.SLOT, Role.FROZEN)
 _ROLE_DTYPES = {role.value: "int64" if role in (Role.COUNTER, Role.SEED) else "float32" for role in Role}
 
 
 def _arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tuple[str, str, Container[int]]]:
     """(name, dtype, lengths it may have) of the arrays of a message, in order.
 
-    Slots may be left out, for workers that keep their own; an update of no samples may leave out everything.
+    Slots may be left out, for workers that keep their own, and so may what frozen layers hold, where it is as it was; an update
+    of no samples may leave out everything.
     """
     states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]
     metrics = ("metrics", "float64", range(METRIC_NUMBERS + 1))
     if kind == "order":
         if values["kind"] not in ("train", "evaluate"):
             return []
-        return [(name, dtype, size | {0} if name == Role.SLOT else size) for name, dtype, size in states]
+        return [(name, dtype, size | {0} if name in _OPTIONAL else size) for name, dtype, size in states]
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []
         for name, dtype, size in states:
             if name != Role.LEARNING_RATE:
-                optional = name == Role.SLOT or values["samples"] == 0
+                optional = name in _OPTIONAL or values["samples"] == 0
                 if name == Role.WEIGHT and sizes.packed is not None:
                     dtype, size = "uint8", {sizes.packed}
                 brought.append(

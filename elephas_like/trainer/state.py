@@ -5,6 +5,7 @@ Variables are addressed by position, shape and dtype: their names are numbered a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -100,6 +101,17 @@ def _roles(
     """
     found: list[tuple[Role, AnyVariable]] = []
     seen: set[int] = set()
+    frozen = {
+        id(backend_variable(variable))
+        for layer in layers_of(model)
+        if not layer.trainable
+        for variable in layer.variables
+    }
+
+    def untrained(variable: AnyVariable) -> Role:
+        role = _role_of(variable)
+        still = role is Role.STATISTIC and id(backend_variable(variable)) in frozen
+        return Role.FROZEN if still else role
 
     def take(role: Role, variable: AnyVariable) -> None:
         held = id(backend_variable(variable))
@@ -110,7 +122,7 @@ def _roles(
     for variable in model.trainable_variables:
         take(Role.WEIGHT, variable)
     for variable in model.non_trainable_variables:
-        take(_role_of(variable), variable)
+        take(untrained(variable), variable)
     for optimizer in optimizers:
         for variable in optimizer.variables:
             take(_role_in_optimizer(optimizer, variable), variable)
@@ -118,7 +130,7 @@ def _roles(
     seen |= {id(backend_variable(variable)) for metric in metrics for variable in metric.variables}
     for thing in reached:
         if is_variable(thing) and _is_number(thing):
-            take(_role_of(thing), thing)
+            take(untrained(thing), thing)
     return found
 
 
@@ -156,18 +168,15 @@ def _is_float(variable: AnyVariable) -> bool:
 def _paired(entries: list[Entry], variables: list[AnyVariable]) -> list[Entry]:
     """The entries, each moving variance with the place of its moving mean: by name and shape, one after the other."""
     paired: list[Entry] = []
-    statistics = 0
-    mean: tuple[int, tuple[int, ...]] | None = None
+    places: Counter[Role] = Counter()
+    mean: tuple[Role, int, tuple[int, ...]] | None = None
     for entry, variable in zip(entries, variables, strict=True):
-        if entry.role is not Role.STATISTIC:
-            paired.append(entry)
-            continue
-        if variable.name == "moving_variance" and mean is not None and mean[1] == entry.shape:
-            paired.append(Entry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[0]))
+        if variable.name == "moving_variance" and mean is not None and (mean[0], mean[2]) == (entry.role, entry.shape):
+            paired.append(Entry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[1]))
         else:
             paired.append(entry)
-        mean = (statistics, entry.shape) if variable.name == "moving_mean" else None
-        statistics += 1
+        mean = (entry.role, places[entry.role], entry.shape) if variable.name == "moving_mean" else None
+        places[entry.role] += 1
     return paired
 
 

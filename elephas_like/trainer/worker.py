@@ -25,7 +25,21 @@ from elephas_like.core.messages import Sender
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.structure import flatten
-from elephas_like.core.types import Evaluation, FitConfig, Integers, Joined, Order, Role, ShardRef, Span, Update, Vector
+from elephas_like.core.types import (
+    Evaluation,
+    FitConfig,
+    Integers,
+    Joined,
+    Order,
+    Role,
+    ShardRef,
+    Span,
+    TrainState,
+    Update,
+    Vector,
+    nothing,
+    same,
+)
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.seeds import seeded
@@ -137,6 +151,7 @@ class LocalTrainer:
         self._sender = Sender(strategy, codec)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
+        self._frozen: Vector | None = None
         self._resident: list[Tensor] | None = None
         self._order: tuple[Integers, Tensor] | None = None
         self._rows = 0 if shard is None else len(shard.rows)
@@ -178,7 +193,7 @@ class LocalTrainer:
         """The update of one span, trained from the order's state."""
         assert order.state is not None
         assert order.span is not None
-        state, span, program = order.state, order.span, self._program
+        state, span, program = self._whole(order.state), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
         if program is None or steps == 0:
@@ -214,12 +229,14 @@ class LocalTrainer:
             seeds=after.seeds,
             metrics=scores.add(sums),
             seconds=time.perf_counter() - started,
+            frozen=nothing() if same(after.frozen, state.frozen) else after.frozen,
         )
 
     def evaluate(self, order: Order) -> Evaluation:
         """Metric sums of the order's state over this worker's validation rows."""
         assert order.state is not None
         started = time.perf_counter()
+        state = self._whole(order.state)
         held = self._validation or self._shard
         rows = np.zeros(0, np.int64)
         if self._validation is not None:
@@ -229,7 +246,7 @@ class LocalTrainer:
         metrics = np.zeros(0)
         if self._program is not None and held is not None and len(rows):
             program = self._program
-            program.variables.write(order.state, _ALL_BUT_SLOTS)
+            program.variables.write(state, _ALL_BUT_SLOTS)
             program.model.reset_metrics()
             run_in_chunks(program.testing, held, rows, self._config.batch_size)
             metrics = read_metrics(program.model)
@@ -299,6 +316,12 @@ class LocalTrainer:
                 "a worker callback set model.stop_training, but no worker can end a training that all share. Stop from "
                 "callbacks=[...], which see the global metrics on the driver."
             )
+
+    def _whole(self, state: TrainState) -> TrainState:
+        """A state with what frozen layers hold, also where an order leaves it out because this worker has it."""
+        if state.frozen.size or self._frozen is None:
+            self._frozen = state.frozen
+        return state.but(frozen=self._frozen)
 
     def _seeds(self, size: int, number: int) -> Integers:
         """Seeds of the model's random layers for one round: a fold of (seed, worker, round), the same on every attempt."""

@@ -27,6 +27,8 @@ LAYOUT = Layout(
         Entry("kernel", Role.WEIGHT, (2,), "float32"),
         Entry("mean", Role.STATISTIC, (1,), "float32"),
         Entry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
+        Entry("frozen mean", Role.FROZEN, (1,), "float32"),
+        Entry("frozen variance", Role.FROZEN, (1,), "float32", variance_of=0),
         Entry("momentum", Role.SLOT, (2,), "float32"),
         Entry("iteration", Role.COUNTER, (), "int64"),
         Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
@@ -54,6 +56,7 @@ def state(*weights: float, learning_rate: float = 0.5) -> TrainState:
         learning_rate=floats(learning_rate),
         loss_scale=floats(0, 8),
         seeds=integers(7, 8),
+        frozen=floats(3.0, 1.0),
     )
 
 

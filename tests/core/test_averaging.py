@@ -121,6 +121,20 @@ def test_frozen_statistics_come_back_to_the_last_bit() -> None:
         assert mix_statistics(frozen, frozen, 1 / 3, LAYOUT).tobytes() == frozen.tobytes()
 
 
+def test_what_frozen_layers_hold_stays_where_nobody_brings_it() -> None:
+    start = state(1, 2).but(frozen=floats(0, 1))
+    assert after(update(0), update(1), start=start).frozen is start.frozen
+
+
+def test_what_frozen_layers_hold_is_averaged_where_somebody_changed_it() -> None:
+    # n = 1, 3; means 4, 0; variances 2, 1: mean = 4/4 = 1; E[var] = (2 + 3)/4; Var[mean] = (3^2 + 3 x 1^2)/4; together 4.25
+    start = state(1, 2).but(frozen=floats(0, 1))
+    changed = update(0, samples=1, frozen=floats(4, 2))
+    for other in (update(1, samples=3), update(1, samples=3, frozen=floats(0, 1))):
+        assert after(changed, other, start=start).frozen.tolist() == [1, 4.25]
+        assert after(other, changed, start=start).frozen.tolist() == [1, 4.25]
+
+
 def test_a_variance_is_never_negative() -> None:
     rng = np.random.default_rng(8)
     for _ in range(300):
@@ -254,7 +268,7 @@ def test_finite() -> None:
 
 
 def test_admit() -> None:
-    held = floats(0, 1)
+    held = state().but(statistics=floats(0, 1))
     assert admit(update(0, 1, 1), OnNaN.RAISE, LAYOUT, held)
     assert not admit(update(0, NAN, 1), OnNaN.DROP, LAYOUT, held)
 
@@ -262,6 +276,8 @@ def test_admit() -> None:
 def test_infinity_that_was_there_before_is_no_mistake() -> None:
     """The mask of an attention layer, or the bounds of an observer that has seen nothing yet."""
     masked = update(0, statistics=floats(-np.inf, 1))
-    assert admit(masked, OnNaN.RAISE, LAYOUT, floats(-np.inf, 1))
-    assert not admit(masked, OnNaN.DROP, LAYOUT, floats(0, 1))
-    assert admit(update(0, statistics=floats(3, 1)), OnNaN.RAISE, LAYOUT, floats(np.inf, 1))
+    assert admit(masked, OnNaN.RAISE, LAYOUT, state().but(statistics=floats(-np.inf, 1)))
+    assert not admit(masked, OnNaN.DROP, LAYOUT, state().but(statistics=floats(0, 1)))
+    assert admit(update(0, statistics=floats(3, 1)), OnNaN.RAISE, LAYOUT, state().but(statistics=floats(np.inf, 1)))
+    assert admit(update(0, frozen=floats(INF, 1)), OnNaN.RAISE, LAYOUT, state().but(frozen=floats(INF, 1)))
+    assert not admit(update(0, frozen=floats(INF, 1)), OnNaN.DROP, LAYOUT, state().but(frozen=floats(0, 1)))

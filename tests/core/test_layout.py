@@ -80,9 +80,9 @@ def test_a_variable_too_few_is_an_error() -> None:
 
 
 def test_variances_know_their_means() -> None:
-    assert MIXED.variances == [(slice(0, 2), slice(2, 4))]
+    assert MIXED.variances() == [(slice(0, 2), slice(2, 4))]
     plain = Layout((Entry("x", Role.STATISTIC, (2,), "float32"),))
-    assert plain.variances == []
+    assert plain.variances() == []
 
 
 def test_mean_after_its_variance() -> None:
@@ -92,7 +92,7 @@ def test_mean_after_its_variance() -> None:
             Entry("mean", Role.STATISTIC, (3,), "float32"),
         )
     )
-    assert turned.variances == [(slice(3, 6), slice(0, 3))]
+    assert turned.variances() == [(slice(3, 6), slice(0, 3))]
 
 
 def changed(index: int, **fields: object) -> Layout:

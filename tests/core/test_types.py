@@ -43,7 +43,7 @@ def test_choices_are_their_names(member: StrEnum, text: str) -> None:
 
 def test_parts_come_in_the_order_of_the_roles() -> None:
     whole = state(1, 2)
-    names = ["weights", "statistics", "slots", "counters", "learning_rate", "loss_scale", "seeds"]
+    names = ["weights", "statistics", "frozen", "slots", "counters", "learning_rate", "loss_scale", "seeds"]
     assert list(whole.parts()) == names
     assert [role.value for role in Role] == names
     assert whole.part(Role.WEIGHT) is whole.weights
@@ -51,8 +51,8 @@ def test_parts_come_in_the_order_of_the_roles() -> None:
 
 
 def test_nbytes_counts_every_vector() -> None:
-    # float32: 2 weights, 2 statistics, 2 slots, learning rate, loss scale: 8 x 4; int64: counter, 2 seeds: 3 x 8
-    assert state().nbytes == 36 + 24
+    # float32: 2 weights, 2 statistics, 2 frozen, 2 slots, learning rate, loss scale and its counter: 11 x 4; int64: 3 x 8
+    assert state().nbytes == 44 + 24
 
 
 def test_but_exchanges_what_it_is_given_and_shares_the_rest() -> None:
@@ -82,7 +82,7 @@ def test_messages_are_not_changed(message: object, name: str) -> None:
 
 def test_an_update_names_its_arrays() -> None:
     arrays = update(0, 5, 6).arrays()
-    assert list(arrays) == ["delta", "statistics", "slots", "counters", "loss_scale", "seeds", "metrics"]
+    assert list(arrays) == ["delta", "statistics", "frozen", "slots", "counters", "loss_scale", "seeds", "metrics"]
     assert arrays["delta"].tolist() == [5, 6]
 
 

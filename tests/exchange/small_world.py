@@ -16,6 +16,7 @@ LAYOUT = Layout(
     (
         Entry("kernel", Role.WEIGHT, (2,), "float32"),
         Entry("mean", Role.STATISTIC, (1,), "float32"),
+        Entry("frozen", Role.FROZEN, (3,), "float32"),
         Entry("momentum", Role.SLOT, (2,), "float32"),
         Entry("iteration", Role.COUNTER, (), "int64"),
         Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
@@ -44,6 +45,7 @@ def state(*weights: float) -> TrainState:
         learning_rate=floats(0.1),
         loss_scale=floats(),
         seeds=integers(7, 8),
+        frozen=floats(1.0, 2.0, 3.0),
     )
 
 

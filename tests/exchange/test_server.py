@@ -167,7 +167,8 @@ def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
         counters=np.zeros(0, np.int64),
         seeds=np.zeros(0, np.int64),
     )
-    start = replace(state(), **{name: getattr(empty, name) for name in ("statistics", "slots", "counters", "seeds")})
+    parts = ("statistics", "slots", "counters", "seeds", "frozen")
+    start = state().but(**{name: getattr(empty, name) for name in parts})
     start = start.but(weights=np.zeros(400_000, np.float32), learning_rate=np.zeros(0, np.float32))
 
     def one_round(worker: int, client: object) -> object:

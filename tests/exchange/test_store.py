@@ -291,6 +291,39 @@ def test_an_answer_counts_once_and_its_reply_can_be_had_again() -> None:
     assert store.dropped == 2
 
 
+def test_what_frozen_layers_hold_is_sent_until_a_worker_has_answered_and_when_it_has_changed() -> None:
+    store, clock = rounds(1)
+    store.join(joined(0))
+
+    def sent(order: Order) -> list[float]:
+        assert order.state is not None
+        return order.state.frozen.tolist()
+
+    store.train(train_order(0))
+    assert sent(store.ask(0, 100)) == sent(store.ask(0, 100)) == [1, 2, 3]  # the first reply may have been lost
+    store.train(train_order(1))
+    assert sent(store.ask(0, 100)) == [1, 2, 3]
+    store.answer(100, update(0, 1))
+    store.train(train_order(2))
+    assert sent(store.ask(0, 100)) == []
+    store.answer(100, update(0, 2))
+    changed = train_order(3)
+    assert changed.state is not None
+    store.train(replace(changed, state=changed.state.but(frozen=floats(1, 2, 4))))
+    assert sent(store.ask(0, 100)) == [1, 2, 4]
+    store.answer(100, update(0, 3))
+    store.train(replace(changed, number=4, state=changed.state.but(frozen=floats(1, 2, 4))))
+    assert sent(store.ask(0, 100)) == []
+    clock.now += 100.0
+    assert sent(store.join(joined(0, 200))) == [1, 2, 4]  # a successor has nothing
+
+
+def test_asynchronous_orders_leave_out_what_a_worker_holds_too() -> None:
+    store, _ = asynchronous()
+    orders = [store.ask(0, 100), store.answer(100, update(0, 0)), store.answer(100, update(0, 1))]
+    assert [order.state.frozen.tolist() for order in orders if order.state] == [[1, 2, 3], [], []]
+
+
 def test_an_answer_to_nothing_is_refused() -> None:
     store, _ = rounds(1)
     store.join(joined(0))
@@ -488,7 +521,12 @@ def test_a_successor_gets_the_order_that_was_not_answered() -> None:
     store.ask(0, 100)
     lost = store.answer(100, update(0, 0, 1.0, 2.0))
     clock.now += 100.0
-    assert store.join(joined(0, 200)) is lost
+    again = store.join(joined(0, 200))
+    assert lost.state is not None
+    assert again.state is not None
+    assert (again.number, again.version, again.span) == (lost.number, lost.version, lost.span)
+    assert again.state.weights is lost.state.weights
+    assert (lost.state.frozen.tolist(), again.state.frozen.tolist()) == ([], [1, 2, 3])
 
 
 def test_epochs_are_evaluated_in_between_and_the_run_ends_on_its_budget() -> None:

@@ -53,6 +53,7 @@ def test_sizes_are_the_lengths_of_the_roles() -> None:
     assert wire.Sizes.of(LAYOUT).parts == {
         "weights": 2,
         "statistics": 1,
+        "frozen": 3,
         "slots": 2,
         "counters": 1,
         "learning_rate": 1,
@@ -80,7 +81,7 @@ def test_what_goes_in_comes_out(message: wire.Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "order", [train_order(3, 1.0, -2.0), Order("evaluate", 4, 9, state=state().but(slots=floats()))]
+    "order", [train_order(3, 1.0, -2.0), Order("evaluate", 4, 9, state=state().but(slots=floats(), frozen=floats()))]
 )
 def test_orders_keep_their_state(order: Order) -> None:
     back = decode(raw(order))
@@ -93,6 +94,7 @@ def test_orders_keep_their_state(order: Order) -> None:
     [
         update(1, 2, np.nan, np.inf),
         update(1, 2, slots=False),
+        replace(update(1, 2), frozen=floats(4.0, 5.0, 6.0)),
         replace(update(samples=0), delta=floats(), statistics=floats(), metrics=np.zeros(0)),
         Evaluation(1, 5, 10, np.array([0.25, 4.0]), 1.5),
     ],

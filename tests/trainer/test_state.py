@@ -77,10 +77,16 @@ def test_statistics_seeds_and_counts_of_layers() -> None:
     assert shapes(model, Role.COUNTER) == [(), ()]  # Normalization.count and the optimizer's iteration
 
 
-def test_frozen_weights_are_statistics_that_stay_what_they_are() -> None:
-    model = dense("adam", keras.layers.Dense(3, trainable=False))
-    assert shapes(model, Role.WEIGHT) == [(3, 1), (1,)]
-    assert shapes(model, Role.STATISTIC) == [(4, 3), (3,)]
+def test_what_frozen_layers_hold_has_a_role_of_its_own() -> None:
+    frozen = keras.Sequential([keras.layers.Dense(3), keras.layers.BatchNormalization()])
+    frozen.trainable = False
+    model = dense("adam", keras.layers.BatchNormalization(), frozen)
+    assert shapes(model, Role.WEIGHT) == [(4,), (4,), (3, 1), (1,)]
+    assert shapes(model, Role.STATISTIC) == [(4,), (4,)]
+    assert shapes(model, Role.FROZEN) == [(4, 3), (3,), (3,), (3,), (3,), (3,)]
+    layout = Variables(model).layout
+    assert layout.variances() == [(slice(0, 4), slice(4, 8))]
+    assert layout.variances(Role.FROZEN) == [(slice(21, 24), slice(24, 27))]
 
 
 def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_does() -> None:
@@ -93,7 +99,7 @@ def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_d
     state = layout.flatten([np.full(entry.shape, index) for index, entry in enumerate(layout.entries)])
     found = [
         (names[[s.start for s in layout.slices(Role.STATISTIC)].index(place.start)], state.statistics[place].tolist())
-        for pair in layout.variances
+        for pair in layout.variances()
         for place in pair
     ]
     by_name = {}

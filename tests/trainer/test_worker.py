@@ -15,7 +15,7 @@ import pytest
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.strategies import EASGD, Average, Clipped, Context, Int8
-from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update
+from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update, nothing
 from elephas_like.engine.spool import spool
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
@@ -120,6 +120,57 @@ def test_optimizer_slots_are_sent_kept_or_left(tmp_path: Path, treatment: Optimi
     assert first.slots.size == (start.slots.size if treatment is OptimizerState.AVERAGE else 0)
     assert np.array_equal(first.delta, second.delta) == (treatment is not OptimizerState.PER_WORKER)
     trainer.close()
+
+
+class Follower(keras.Model):
+    """A frozen base, and a target that follows the trained layer where it is told to."""
+
+    def __init__(self, follows: bool) -> None:
+        super().__init__()
+        self.base, self.online, self.target = (keras.layers.Dense(4) for _ in range(3))
+        self.base.trainable = self.target.trainable = False
+        self.follows = follows
+
+    def call(self, x):
+        return keras.ops.sum(self.online(self.base(x)) - self.target(x), axis=-1, keepdims=True)
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        if self.follows:
+            for mine, theirs in zip(self.target.weights, self.online.weights, strict=True):
+                mine.assign(0.9 * mine + 0.1 * theirs)
+        return logs
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_what_frozen_layers_hold_is_brought_where_training_changed_it(tmp_path: Path, follows: bool) -> None:
+    model = Follower(follows)
+    model.compile("sgd", "mse")
+    build(model, (X[:1], Y[:1]))
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    trainer, other = worker(model, ref), worker(model, ref)
+    first = train(trainer, start)
+    assert first.frozen.size == (start.frozen.size if follows else 0)
+    train(other, start.but(weights=start.weights + 1, frozen=start.frozen + 1))  # the same program, another state
+    again = train(trainer, start.but(frozen=nothing()))
+    for name, array in first.arrays().items():
+        np.testing.assert_array_equal(again.arrays()[name], array, err_msg=name)
+    trainer.close()
+    other.close()
+
+
+def test_a_worker_keeps_what_frozen_layers_hold_of_orders_in_which_it_has_nothing_to_do(tmp_path: Path) -> None:
+    model = Follower(False)
+    model.compile("sgd", "mse")
+    build(model, (X[:1], Y[:1]))
+    start = Variables(model).read()
+    one, other = worker(model, shard(tmp_path, X, Y)), worker(model, shard(tmp_path, X, Y))
+    one.evaluate(Order("evaluate", 0, 0, state=start))
+    assert train(one, start, Span(0, 0, 1, 100), 1).samples == 0
+    left_out, whole = train(one, start.but(frozen=nothing()), number=2), train(other, start, number=2)
+    np.testing.assert_array_equal(left_out.delta, whole.delta)
+    one.close()
+    other.close()
 
 
 def dropped() -> keras.Model:
