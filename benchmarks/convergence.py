@@ -48,7 +48,7 @@ from elephas_like import SparkModel
 from elephas_like.core.rounds import AUTO_ROUNDS
 from elephas_like.core.strategies import CODECS, STRATEGIES
 from elephas_like.core.types import Mode
-from elephas_like.engine.spool import Block
+from elephas_like.rows.spool import Block
 from elephas_like.strategies import (
     Average,
     Clipped,

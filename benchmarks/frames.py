@@ -17,9 +17,9 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from elephas_like.core.types import ShardRef, Slot
-from elephas_like.engine.frames import ColumnChoice, Frame, plan
-from elephas_like.engine.shards import SpoolOptions, new_dataset, references, remove_pair
-from elephas_like.engine.versions import versions
+from elephas_like.rows.frames import ColumnChoice, Frame, plan
+from elephas_like.rows.shards import SpoolOptions, new_dataset, references, remove_pair
+from elephas_like.spark.versions import versions
 
 ROUNDS = 3
 WIDE_ROWS, NARROW_ROWS = 10_000, 100_000

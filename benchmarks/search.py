@@ -191,7 +191,7 @@ def speedup_search(data: str, trials: int, epochs: int) -> Iterator[Line]:
 def speedup_loop(data: str, first: int, last: int, epochs: int) -> Iterator[Line]:
     import keras
 
-    from elephas_like.sampling import Sampler, Space
+    from elephas_like.tuning.space import Sampler, Space
 
     training, ranking, _ = parts(data, 0)
     sampler = Sampler(Space(WIDE_SPACE), "random", 0)
@@ -537,7 +537,7 @@ def as_search(line: Mapping):
     """The figure of `SearchResult.plot()` for a search of the results."""
     import pandas as pd
 
-    from elephas_like.search_plots import figure
+    from elephas_like.tuning.plots import figure
 
     rows = [
         {"trial": number, "status": trial["status"], "val_accuracy": max(trial["curve"], default=np.nan)}

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     )
     from elephas_like.core.pruning import MedianRule
     from elephas_like.core.types import Frequency, Mode
-    from elephas_like.engine.shards import ShardedDataset
-    from elephas_like.ensemble import train_ensemble
-    from elephas_like.hyperparam import HyperParamModel, search
-    from elephas_like.ml_ensemble import EnsembleEstimator, EnsembleModel
-    from elephas_like.ml_model import (
-        ElephasEstimator,
-        ElephasTransformer,
-        load_ml_estimator,
-        load_ml_transformer,
-        register_keras_udf,
-    )
-    from elephas_like.search_result import SearchResult
-    from elephas_like.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
-    from elephas_like.spark_model import (
+    from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
+    from elephas_like.ensembles.train import train_ensemble
+    from elephas_like.ensembles.voting_model import VotingModel, greedy_selection
+    from elephas_like.model.spark_model import (
         AsynchronousSparkModel,
         SparkMLlibModel,
         SparkModel,
         load_spark_model,
         shard,
     )
-    from elephas_like.tfrecord import read_tfrecords, write_tfrecords
-    from elephas_like.voting_model import VotingModel, greedy_selection
+    from elephas_like.rows.shards import ShardedDataset
+    from elephas_like.rows.tfrecord import read_tfrecords, write_tfrecords
+    from elephas_like.stages.ensemble_stages import EnsembleEstimator, EnsembleModel
+    from elephas_like.stages.estimator import (
+        ElephasEstimator,
+        ElephasTransformer,
+        load_ml_estimator,
+        load_ml_transformer,
+        register_keras_udf,
+    )
+    from elephas_like.tuning.result import SearchResult
+    from elephas_like.tuning.search import HyperParamModel, search
 
 __version__ = "0.1.0"
 
@@ -56,28 +56,28 @@ _HOMES = {
     ),
     "elephas_like.core.pruning": ("MedianRule",),
     "elephas_like.core.types": ("Frequency", "Mode"),
-    "elephas_like.engine.shards": ("ShardedDataset",),
-    "elephas_like.ensemble": ("train_ensemble",),
-    "elephas_like.hyperparam": ("HyperParamModel", "search"),
-    "elephas_like.ml_ensemble": ("EnsembleEstimator", "EnsembleModel"),
-    "elephas_like.ml_model": (
+    "elephas_like.rows.shards": ("ShardedDataset",),
+    "elephas_like.ensembles.train": ("train_ensemble",),
+    "elephas_like.tuning.search": ("HyperParamModel", "search"),
+    "elephas_like.stages.ensemble_stages": ("EnsembleEstimator", "EnsembleModel"),
+    "elephas_like.stages.estimator": (
         "ElephasEstimator",
         "ElephasTransformer",
         "load_ml_estimator",
         "load_ml_transformer",
         "register_keras_udf",
     ),
-    "elephas_like.search_result": ("SearchResult",),
-    "elephas_like.soups": ("greedy_soup", "recalibrate_batch_norm", "uniform_soup"),
-    "elephas_like.spark_model": (
+    "elephas_like.tuning.result": ("SearchResult",),
+    "elephas_like.ensembles.soups": ("greedy_soup", "recalibrate_batch_norm", "uniform_soup"),
+    "elephas_like.model.spark_model": (
         "AsynchronousSparkModel",
         "SparkMLlibModel",
         "SparkModel",
         "load_spark_model",
         "shard",
     ),
-    "elephas_like.tfrecord": ("read_tfrecords", "write_tfrecords"),
-    "elephas_like.voting_model": ("VotingModel", "greedy_selection"),
+    "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
+    "elephas_like.ensembles.voting_model": ("VotingModel", "greedy_selection"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

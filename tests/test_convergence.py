@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from elephas_like import SparkModel
-from elephas_like.engine.spool import Block
+from elephas_like.rows.spool import Block
 
 WORKERS, EPOCHS = 8, 8
 

@@ -50,6 +50,7 @@ ELEPHAS = {
     "optimizers": "SGD RMSprop Adagrad Adadelta Adam get",
 }
 DOORS = ("worker", "optimizers", "enums", "utils", "parameter", "mllib", "ml")
+DOORS += ("spark_model", "ml_model", "ml_ensemble", "hyperparam", "strategies")
 
 ARGUMENTS = {
     "utils.rdd_utils.to_labeled_point": ["sc", "features", "labels", "categorical"],
@@ -111,6 +112,11 @@ def test_doors_are_imports_and_names_alone() -> None:
             doc = isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
             names = isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "__all__"
             assert doc or names or isinstance(line, ast.ImportFrom), f"{file}: {ast.unparse(line)}"
+
+
+def test_no_file_but_doors_lies_at_the_root() -> None:
+    root = Path(elephas_like.__file__).parent
+    assert {file.stem for file in root.glob("*.py")} - {"__init__"} <= set(DOORS)
 
 
 def test_enums_are_equal_to_elephas_strings() -> None:

@@ -72,7 +72,7 @@ class TrialResult:
 
 
 class Evaluate(Protocol):
-    """A picklable that tries one point, on a slot or in this process (trainer/trial.py)."""
+    """A picklable that tries one point, on a slot or in this process (tuning/trial.py)."""
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one trial.
@@ -84,7 +84,7 @@ class Evaluate(Protocol):
 
 
 class Slots(Protocol):
-    """Where trials run (engine/trials.py): they are started, and come back in the order in which they end."""
+    """Where trials run (engine/trial_jobs.py): they are started, and come back in the order in which they end."""
 
     parallelism: int
 

@@ -1,1 +1,1 @@
-"""Floor 1: pyspark lives here."""
+"""Who holds the rounds of a fit: this process, Spark jobs, or long tasks and a server; and other work on shards."""

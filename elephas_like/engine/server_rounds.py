@@ -16,10 +16,10 @@ from pyspark import RDD, InheritableThread, SparkContext
 
 from elephas_like.core.errors import ConnectionLostError, Failure, StoppedError, SupersededError
 from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
-from elephas_like.engine.failures import readable
-from elephas_like.engine.groups import job_group, tasks
-from elephas_like.engine.shards import Pair, attempt_id, failure_in, remove_pair, sweep
-from elephas_like.engine.waits import KILLED_AFTER
+from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
+from elephas_like.spark.failures import readable
+from elephas_like.spark.groups import job_group, tasks
+from elephas_like.spark.waits import KILLED_AFTER
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Floor 1: sockets live here. Nothing that comes from the network is unpickled."""
+"""Sockets live here. Nothing that comes from the network is unpickled."""

@@ -16,8 +16,8 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, Self
 
 from flask import Flask, Response, request
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -26,8 +26,6 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.exchange.desk import Counter, Desk
 from elephas_like.exchange.lines import HELLO, LENGTH, PATH, UNKNOWN, WELCOME, send
 from elephas_like.exchange.security import same_token
-from elephas_like.exchange.store import Store
-from elephas_like.exchange.trials import TrialDesk, TrialStore
 from elephas_like.exchange.wire import MAGIC, Chunk, CutShortError, Sizes, nbytes
 
 log = logging.getLogger(__name__)
@@ -149,13 +147,32 @@ class _Body:
         return came
 
 
+class Served(Protocol):
+    """What requests are answered from."""
+
+    num_workers: int
+
+    def stop(self) -> None:
+        """Ends what waits for an answer."""
+        ...
+
+
 class _Server:
     """What the two servers have in common: life and death."""
 
-    def __init__(self, store: Store | TrialStore, token: str, sizes: Sizes, host: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        store: Served,
+        token: str,
+        sizes: Sizes,
+        host: str,
+        port: int = 0,
+        *,
+        desk: Callable[[Any, Sizes], Counter] = Desk,
+    ) -> None:
         self._store = store
         self._token = token
-        self._desk: Counter = TrialDesk(store) if isinstance(store, TrialStore) else Desk(store, sizes)
+        self._desk = desk(store, sizes)
         self._wanted = (host, port)
         self._running: Any = None
         self._thread: threading.Thread | None = None

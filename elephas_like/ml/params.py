@@ -1,6 +1,6 @@
-"""Elephas' import path for its Param mixins, which elephas_like/engine/params.py makes from one table."""
+"""Elephas' import path for its Param mixins, which elephas_like/stages/params.py makes from one table."""
 
-from elephas_like.engine.params import (
+from elephas_like.stages.params import (
     HasBatchSize,
     HasCategoricalLabels,
     HasCustomObjects,

@@ -1,5 +1,5 @@
 """Elephas' import path for clients of its parameter servers."""
 
-from elephas_like.exchange.parameters import BaseParameterClient, HttpClient, SocketClient
+from elephas_like.compat.parameters import BaseParameterClient, HttpClient, SocketClient
 
 __all__ = ["BaseParameterClient", "HttpClient", "SocketClient"]

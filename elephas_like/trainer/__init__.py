@@ -1,1 +1,1 @@
-"""Floor 1: Keras lives here."""
+"""Keras lives here."""

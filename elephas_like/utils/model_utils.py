@@ -1,7 +1,7 @@
 """Elephas' import path for what kind of model a model is."""
 
+from elephas_like.compat.labeled import argmax
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, ModelTypeEncoder, as_enum
-from elephas_like.engine.labeled import argmax
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model
 
 __all__ = [

@@ -1,5 +1,5 @@
 """Elephas' import path for whether this is a notebook."""
 
-from elephas_like.legacy import is_running_in_notebook
+from elephas_like.compat.elephas import is_running_in_notebook
 
 __all__ = ["is_running_in_notebook"]

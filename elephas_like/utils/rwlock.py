@@ -1,5 +1,5 @@
 """Elephas' import path for its lock."""
 
-from elephas_like.core.rwlock import RWLock
+from elephas_like.compat.rwlock import RWLock
 
 __all__ = ["RWLock"]

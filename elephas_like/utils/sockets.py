@@ -1,6 +1,6 @@
 """Elephas' import path for sockets and the driver's address."""
 
-from elephas_like.exchange.framing import (
+from elephas_like.compat.framing import (
     determine_master,
     receive,
     recv_bytes,

@@ -20,8 +20,8 @@ from elephas_like.core.errors import DataError, Failure, WaitError
 from elephas_like.core.types import Joined, Order, ShardRef, Span, Update
 from elephas_like.engine import job_rounds
 from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers, _bytes
-from elephas_like.engine.shards import Pair
-from elephas_like.engine.spool import Block, spool
+from elephas_like.rows.shards import Pair
+from elephas_like.rows.spool import Block, spool
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from test_in_process import LAYOUT, START, Adds
 
 from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
-from elephas_like.engine.groups import job_group, tasks
 from elephas_like.engine.server_rounds import ServerRun, announced, serve
-from elephas_like.engine.shards import SpoolOptions, pairs, references
+from elephas_like.rows.shards import SpoolOptions, pairs, references
+from elephas_like.spark.groups import job_group, tasks
 
 
 class Script:

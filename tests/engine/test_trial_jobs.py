@@ -1,4 +1,4 @@
-"""engine/trials.py: trials as Spark jobs, with plain functions in place of models."""
+"""engine/trial_jobs.py: trials as Spark jobs, with plain functions in place of models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from elephas_like.core.columns import open_column
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
-from elephas_like.engine.spool import Block, read_ref, remove, spool
-from elephas_like.engine.trials import Shipment, ThreadTrials, TrialJobs
-from elephas_like.engine.waits import readably
+from elephas_like.engine.trial_jobs import Shipment, ThreadTrials, TrialJobs
+from elephas_like.rows.spool import Block, read_ref, remove, spool
+from elephas_like.spark.waits import readably
 
 
 def shard(folder: Path, dataset: str = "trials-data"):
@@ -111,7 +111,7 @@ def test_a_lost_python_worker_costs_a_trial_no_result_and_gives_it_no_second_one
 
 
 def test_a_trial_that_always_kills_its_worker_fails(sc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.engine.trials.TRIES", 2)
+    monkeypatch.setattr("elephas_like.engine.trial_jobs.TRIES", 2)
 
     def dies(order, shards, report):
         os.kill(os.getpid(), signal.SIGKILL)

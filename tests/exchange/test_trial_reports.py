@@ -1,4 +1,4 @@
-"""exchange/trials.py, over HTTP: who may report, and what a report is answered with."""
+"""exchange/trial_reports.py, over HTTP: who may report, and what a report is answered with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elephas_like.core.errors import ElephasError, SupersededError
 from elephas_like.exchange import wire
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.trials import NO_STATE, TrialStore
+from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
 
 TOKEN = "token-of-this-search"
 Reports = list[tuple[int, int, dict[str, float]]]
@@ -31,7 +31,7 @@ def settings(request: pytest.FixtureRequest, reports: Reports) -> Iterator[Clien
         return metrics["val_loss"] < 1.0
 
     kind = {"http": HttpServer, "socket": SocketServer}[request.param]
-    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1") as server:
+    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1", desk=TrialDesk) as server:
         yield ClientSettings(request.param, *server.address, TOKEN, NO_STATE, retries=2)
 
 

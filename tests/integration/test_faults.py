@@ -187,7 +187,7 @@ def test_a_driver_that_cannot_be_reached_is_named() -> None:
 
 @both
 def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.spark_model.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    monkeypatch.setattr("elephas_like.model.spark_model.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
     fails(ElephasError, r"elephas-like is 9.9.9 on the driver and .* on executor host", rdd, engine)
 
 
@@ -254,7 +254,7 @@ def test_jobs_that_wait_for_slots_for_too_long_are_named(
     rdd, no_free_slot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not even their shards are written; nor can be swept on executors, which is said, and does not take long."""
-    monkeypatch.setattr("elephas_like.engine.shards.TIDY_SECONDS", 1.0)
+    monkeypatch.setattr("elephas_like.rows.shards.TIDY_SECONDS", 1.0)
     with no_free_slot():
         fails(
             WaitError,
@@ -314,7 +314,7 @@ def test_a_server_on_all_addresses_is_reached_by_sparks_own(rdd, monkeypatch: py
         told.append(settings["host"])
         return ClientSettings(**settings)
 
-    monkeypatch.setattr("elephas_like.fitting.ClientSettings", watched)
+    monkeypatch.setattr("elephas_like.model.fitting.ClientSettings", watched)
     assert trained(SparkModel(line(), 2, engine="server", host="0.0.0.0").fit(rdd, verbose=0)) == 20
     assert told == ["127.0.0.1"]  # spark.driver.host of the tests' session
 

@@ -15,10 +15,10 @@ def test_importing_the_package_loads_no_tensorflow_keras_or_spark() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_floor_one_rooms_load_their_own_library_only() -> None:
+def test_a_room_loads_its_own_library_only() -> None:
     for room, allowed in (
         ("exchange.server", {"flask"}),
-        ("engine.shards", {"pyspark"}),
+        ("rows.shards", {"pyspark"}),
         ("trainer.worker", {"keras"}),
     ):
         code = (

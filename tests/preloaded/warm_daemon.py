@@ -9,7 +9,7 @@ import keras  # noqa: F401
 import tensorflow  # noqa: F401
 from pyspark.daemon import manager
 
-import elephas_like.spark_model  # noqa: F401
+import elephas_like.model.spark_model  # noqa: F401
 
 if __name__ == "__main__":
     manager()

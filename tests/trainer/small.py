@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.types import FitConfig, ShardRef
-from elephas_like.engine.spool import Block, spool
+from elephas_like.rows.spool import Block, spool
 
 
 def rows(count: int, width: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

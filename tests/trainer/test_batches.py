@@ -11,7 +11,7 @@ import pytest
 
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import FitConfig
-from elephas_like.engine.spool import spool
+from elephas_like.rows.spool import spool
 from elephas_like.trainer.batches import ShardData, sample_of
 from trainer.small import config, shard
 

@@ -16,7 +16,7 @@ import pytest
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.strategies import EASGD, Average, Clipped, Context, Int8
 from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update, nothing
-from elephas_like.engine.spool import spool
+from elephas_like.rows.spool import spool
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
 from elephas_like.trainer.worker import PROGRAMS, LocalTrainer, Program, Programs, SharingFactory, TrainerFactory

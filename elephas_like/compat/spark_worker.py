@@ -1,0 +1,173 @@
+"""Workers for code that calls `rdd.mapPartitions(worker.train)` by hand, as Elephas' users could.
+
+`SparkModel.fit` does not use them: its own workers keep the compiled model and the rows from round to round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from elephas_like.compat.weight_lists import Weights, get_neutral, subtract_params
+from elephas_like.core.checks import choice
+from elephas_like.core.parts import cut
+from elephas_like.core.types import Array, Frequency
+from elephas_like.trainer.serialization import input_count, target_count
+
+DEFAULT_BATCH = 32
+
+
+class ParameterClient(Protocol):
+    """Where asynchronous workers leave what they learned."""
+
+    def get_parameters(self) -> Weights:
+        """The shared weights now."""
+        ...
+
+    def update_parameters(self, delta: Sequence[Array]) -> Any:
+        """Subtracts `delta` from the shared weights."""
+        ...
+
+
+class _Broadcast(Protocol):
+    @property
+    def value(self) -> Weights: ...
+
+
+class SparkWorker:
+    """Trains a model on one partition and gives back what training took away from the weights.
+
+    Args:
+        json: the architecture, `model.to_json()`.
+        parameters: a broadcast of the weights to start from.
+        train_config: arguments of Keras' `fit`; `batch_size` is 32 where it is not among them.
+        master_optimizer: an optimizer, its name, or its serialized configuration.
+        master_loss: as for `compile`.
+        master_metrics: as for `compile`.
+        custom_objects: names of classes and functions that the architecture refers to.
+    """
+
+    def __init__(
+        self,
+        json: str,
+        parameters: _Broadcast,
+        train_config: Mapping[str, Any],
+        master_optimizer: Any,
+        master_loss: Any,
+        master_metrics: Any,
+        custom_objects: Mapping[str, object] | None,
+    ) -> None:
+        self.json = json
+        self.parameters = parameters
+        self.train_config = dict(train_config)
+        self.master_optimizer = master_optimizer
+        self.master_loss = master_loss
+        self.master_metrics = master_metrics
+        self.custom_objects = custom_objects
+        self.model: keras.Model | None = None
+
+    def train(self, data_iterator: Iterable[tuple[Any, Any]]) -> Iterator[list[Any]]:
+        """Yields `[deltas, history]`: weights before minus after, and Keras' history dict.
+
+        A partition without rows gives zeros and None; one that is smaller than a batch is trained like any other.
+        """
+        self.model = _compiled(self, self.parameters.value)
+        data = _columns(data_iterator, self.model)
+        before = self.model.get_weights()
+        if data is None:
+            yield [get_neutral(before), None]
+            return
+        history = self.model.fit(*data, **{"batch_size": DEFAULT_BATCH, **self.train_config})
+        yield [subtract_params(before, self.model.get_weights()), history.history]
+
+
+class AsynchronousSparkWorker:
+    """Trains a model on one partition and brings what it learns to a parameter server, epoch by epoch or batch by batch.
+
+    Args:
+        client: speaks to the server.
+        frequency: "epoch" or "batch".
+        json, parameters, train_config, master_optimizer, master_loss, master_metrics, custom_objects: as for
+            SparkWorker.
+
+    Raises:
+        ValueError: another frequency.
+    """
+
+    def __init__(
+        self,
+        json: str,
+        parameters: _Broadcast,
+        client: ParameterClient,
+        train_config: Mapping[str, Any],
+        frequency: str,
+        master_optimizer: Any,
+        master_loss: Any,
+        master_metrics: Any,
+        custom_objects: Mapping[str, object] | None,
+    ) -> None:
+        self.frequency = choice("frequency", frequency, Frequency)
+        if self.frequency not in (Frequency.EPOCH, Frequency.BATCH):
+            raise ValueError(f"frequency must be 'epoch' or 'batch' for a worker by hand; got {frequency!r}.")
+        self.json = json
+        self.parameters = parameters
+        self.client = client
+        self.train_config = dict(train_config)
+        self.master_optimizer = master_optimizer
+        self.master_loss = master_loss
+        self.master_metrics = master_metrics
+        self.custom_objects = custom_objects
+        self.model: keras.Model | None = None
+
+    def train(self, data_iterator: Iterable[tuple[Any, Any]]) -> Iterator[list[Any]]:
+        """Yields one empty list when all epochs are trained and their updates are at the server; nothing without rows."""
+        self.model = _compiled(self, self.parameters.value)
+        data = _columns(data_iterator, self.model)
+        if data is None:
+            return
+        settings = {"batch_size": DEFAULT_BATCH, **self.train_config}
+        for _ in range(settings.pop("epochs", 1)):
+            if self.frequency is Frequency.EPOCH:
+                self._exchange(lambda model: model.fit(*data, **settings, epochs=1))
+            else:
+                for batch in _batches(data, settings["batch_size"]):
+                    self._exchange(lambda model, batch=batch: model.train_on_batch(*batch))
+        yield []
+
+    def _exchange(self, step: Any) -> None:
+        """One step from the server's weights, brought back to it as a delta."""
+        assert self.model is not None
+        before = self.client.get_parameters()
+        self.model.set_weights(before)
+        step(self.model)
+        self.client.update_parameters(subtract_params(before, self.model.get_weights()))
+
+
+def _compiled(worker: SparkWorker | AsynchronousSparkWorker, weights: Weights) -> keras.Model:
+    model = keras.models.model_from_json(worker.json, custom_objects=dict(worker.custom_objects or {}))
+    with keras.saving.custom_object_scope(dict(worker.custom_objects or {})):
+        optimizer = keras.optimizers.get(worker.master_optimizer)
+    model.compile(optimizer=optimizer, loss=worker.master_loss, metrics=worker.master_metrics or None)
+    model.set_weights(weights)
+    return model
+
+
+def _columns(rows: Iterable[tuple[Any, Any]], model: keras.Model) -> tuple[Any, Any] | None:
+    """X and y of all rows, each an array or one for each input and output; None where there are no rows."""
+    pairs = list(rows)
+    if not pairs:
+        return None
+    x, y = (np.asarray([pair[side] for pair in pairs]) for side in (0, 1))
+    parts = cut(x, input_count(model), axis=1), cut(y, target_count(model), axis=1, what="outputs")
+    return tuple(list(part) if isinstance(part, tuple) else part for part in parts)  # type: ignore[return-value]
+
+
+def _batches(data: tuple[Any, Any], batch_size: int) -> Iterator[tuple[Any, Any]]:
+    rows = len(data[0][0]) if isinstance(data[0], list) else len(data[0])
+    for number in range(math.ceil(rows / batch_size)):
+        part = slice(number * batch_size, (number + 1) * batch_size)
+        yield tuple([array[part] for array in side] if isinstance(side, list) else side[part] for side in data)  # type: ignore[misc]

@@ -1,0 +1,25 @@
+"""dist-keras' trainers by their names. Its own import path, `distkeras.trainers`, is `elephas_like.distkeras.trainers`."""
+
+from elephas_like.distkeras.trainers import (
+    ADAG,
+    AEASGD,
+    DOWNPOUR,
+    EAMSGD,
+    AveragingTrainer,
+    DynSGD,
+    EnsembleTrainer,
+    SingleTrainer,
+    Trainer,
+)
+
+__all__ = [
+    "ADAG",
+    "AEASGD",
+    "DOWNPOUR",
+    "EAMSGD",
+    "AveragingTrainer",
+    "DynSGD",
+    "EnsembleTrainer",
+    "SingleTrainer",
+    "Trainer",
+]

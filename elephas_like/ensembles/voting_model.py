@@ -1,0 +1,620 @@
+"""VotingModel: several Keras models that predict as one, and the greedy choice of which."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from pyspark import RDD
+from pyspark.sql import DataFrame
+
+from elephas_like.core import checks
+from elephas_like.core import voting as votes
+from elephas_like.core.columns import blank, signature
+from elephas_like.core.decisions import Task
+from elephas_like.core.model_types import ModelType
+from elephas_like.core.types import Array, Integers, ShardRef, Slot
+from elephas_like.core.voting import Ballot, Results, Selection, Voting
+from elephas_like.engine.map_shards import collected, of_shards, prediction_chunks, rows_of
+from elephas_like.ensembles.scoring import Judge, ShardJudge, Tally, gives_logits, output_width
+from elephas_like.model.frame_predictions import appended
+from elephas_like.model.sources import (
+    Source,
+    arrays,
+    column_choice,
+    cut_features,
+    cut_inputs,
+    cut_targets,
+    refuse_foreign,
+)
+from elephas_like.rows.frames import Choice, ColumnChoice
+from elephas_like.rows.shards import SpoolOptions, new_dataset, references
+from elephas_like.spark.versions import versions
+from elephas_like.spark.waits import destroy
+from elephas_like.trainer.inference import EnsemblePredictor, Predictor
+from elephas_like.trainer.state import build_optimizer
+from elephas_like.trainer.task import outputs, task
+
+_FORMAT = 1
+_DESCRIPTION = "ensemble.json"
+
+
+class VotingModel:
+    """Several Keras models of one output each, which predict together.
+
+    Args:
+        models: trained Keras models with equal outputs; `model_list=` means the same, as in hyperas.
+        voting: "hard" (each member votes for its most probable class), "soft" (the mean of the members' probabilities) or
+            "mean" (the mean of their outputs: regression).
+        weights: one number per model, at least 0; they need not sum to 1. None weighs all equally.
+        nb_classes: number of classes, for a check against the models' outputs; None reads it off them. A binary model has
+            one sigmoid output or two softmax outputs.
+        custom_objects: names of custom classes and functions, as for `keras.models.load_model`; what the models refer to is
+            found without.
+
+    Equal shares of hard votes go to the lowest label, as in scikit-learn. Logits become probabilities where a member's
+    loss says `from_logits=True`.
+
+    Attributes:
+        models: the members. weights: their shares, which sum to 1.
+        histories: loss and metrics by epoch of each member that `train_ensemble` trained.
+        failures: (number, error) of members that failed there.
+
+    Raises:
+        ValueError: no models, models with different inputs or outputs, weights of another number, or classes that are not
+            the models'.
+        TypeError: something that is no Keras model.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[keras.Model] | None = None,
+        voting: str = "hard",
+        weights: Sequence[float] | None = None,
+        nb_classes: int | None = None,
+        *,
+        custom_objects: Mapping[str, object] | None = None,
+        model_list: Sequence[keras.Model] | None = None,
+    ) -> None:
+        if (models is None) == (model_list is None):
+            raise TypeError("give the models once, as `models` or as `model_list`.")
+        self.models: list[keras.Model] = list(models if models is not None else model_list or [])
+        self.voting = checks.choice("voting", voting, Voting)
+        _check_models(self.models)
+        self.weights = tuple(_weights(weights, len(self.models)))
+        self.nb_classes = self._classes(nb_classes)
+        self.custom_objects = dict(custom_objects or {})
+        self.histories: list[dict[str, list[float]]] = []
+        self.failures: list[tuple[int, BaseException]] = []
+
+    def predict(
+        self,
+        data: Any = None,
+        batch_size: int = 128,
+        verbose: int | str = 0,
+        *,
+        X: Any = None,
+        collect: bool = True,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Labels, shape (rows,), for hard and soft votes; the mean output, shaped as a member's, for "mean".
+
+        Args:
+            data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features or a DataFrame,
+                predicted on the executors in one pass for all members. `X=` means the same, as in hyperas.
+            batch_size: rows a batch.
+            verbose: Keras' progress bar for arrays, one per member.
+            collect: False returns an RDD with a prediction per row for an RDD, and for a DataFrame itself with a column
+                `prediction`, as `transform` gives it; nothing runs until it is asked for.
+            features_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+        """
+        data = checks.one_of(data=data, X=X)
+        columns = column_choice(
+            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
+        )
+        if columns is not None and not collect:
+            return self._appended(data, columns, ("prediction", None, None), batch_size)
+        return self._predicted(data, columns, batch_size, verbose, collect, labels=self.voting is not Voting.MEAN)
+
+    def predict_proba(
+        self,
+        data: Any,
+        batch_size: int = 128,
+        verbose: int | str = 0,
+        *,
+        collect: bool = True,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Class probabilities, shape (rows, classes): the members' weighted mean, or with hard votes the share of each class.
+
+        A binary model with one output has the two columns 1 - p and p. Arguments as for `predict`; a DataFrame with
+        `collect=False` gets a column `probability` besides.
+
+        Raises:
+            ValueError: voting is "mean", which has no classes.
+        """
+        if self.voting is Voting.MEAN:
+            raise ValueError("predict_proba needs voting='soft' or 'hard'; with voting='mean' use predict.")
+        columns = column_choice(
+            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
+        )
+        if columns is not None and not collect:
+            return self._appended(data, columns, ("prediction", "probability", None), batch_size)
+        return self._predicted(data, columns, batch_size, verbose, collect, labels=False)
+
+    def transform(
+        self,
+        df: DataFrame,
+        *,
+        features_col: Choice | None = None,
+        output_col: str = "prediction",
+        probability_col: str | None = None,
+        raw_prediction_col: str | None = None,
+        batch_size: int = 1024,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """The DataFrame with what the ensemble says of each row, computed in one pass for all members when it is read.
+
+        Args:
+            features_col, column_shapes, column_dtypes: as for `SparkModel.fit`.
+            output_col: of the prediction: the label of hard and soft votes, a double, as Spark's evaluators want it; the mean
+                output of "mean", a double where that is one number, else an array.
+            probability_col, raw_prediction_col: of Vectors with what `predict_proba` gives; None adds none. Votes have no
+                other raw form.
+            batch_size: rows that are predicted at once.
+
+        Raises:
+            ValueError: columns that are not there or do not fit the members, or are there already; a probability of "mean";
+                members that put out more than one class a row.
+        """
+        columns = column_choice(df, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes)
+        if columns is None:
+            raise TypeError(f"transform takes a DataFrame; got {type(df).__name__}. predict takes arrays and RDDs.")
+        return self._appended(df, columns, (output_col, probability_col, raw_prediction_col), batch_size)
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 128,
+        sample_weight: Any = None,
+        return_dict: bool = False,
+        features_col: Choice | None = None,
+        label_col: Choice | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Loss and metrics of the ensemble, those that the first model was compiled with, as Keras gives them.
+
+        The loss is that of the mean output (mean probabilities in a classification), plus the members' weighted mean of
+        regularization. So are the metrics; with hard votes, those that look at decisions (accuracy, precision, recall, F
+        scores, counts) are given what was voted for. An ensemble of one model has exactly its numbers.
+
+        Args:
+            x: arrays of features, or tuples and dicts of them; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
+                DataFrame, evaluated on the executors in one pass for all members: metric states are summed.
+            y: targets of arrays. sample_weight: weights of their rows.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+
+        Returns:
+            A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
+
+        Raises:
+            ValueError: the first model is not compiled.
+        """
+        columns = column_choice(
+            x,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
+        rows = checks.positive_int("batch_size", batch_size)
+        judge = Judge(self.models, self._ballot())
+        if columns is not None or isinstance(x, RDD):
+            source = Source.any(x, y, sample_weight, columns, self.models[0])
+            results = self._evaluated(source.for_model(self.models[0]), judge, rows)
+        else:
+            refuse_foreign(x)
+            features, targets = cut_inputs(arrays(x), self.models[0]), cut_targets(arrays(y), self.models[0])
+            results = judge.evaluate(features, targets, arrays(sample_weight), rows)
+        if return_dict:
+            return results
+        values = list(results.values())
+        return values[0] if len(values) == 1 else values
+
+    def save(self, file_name: str | os.PathLike[str], overwrite: bool = True) -> None:
+        """Writes one zip: the members in Keras' own `.keras` format, and a JSON that says how they vote. Nothing is pickled.
+
+        The file is complete or not there: it is written beside its place and moved.
+        """
+        path = _zip_path(file_name)
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} exists; pass overwrite=True to replace it.")
+        members = [f"member-{number}.keras" for number in range(len(self.models))]
+        description = {
+            "format": _FORMAT,
+            "voting": self.voting.value,
+            "weights": list(self.weights),
+            "nb_classes": self.nb_classes,
+            "members": members,
+            "histories": self.histories,
+        }
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:  # members are zips already
+                archive.writestr(_DESCRIPTION, json.dumps(description, indent=1, default=_plain))
+                with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+                    for name, model in zip(members, self.models, strict=True):
+                        build_optimizer(model)  # Keras warns when it loads one that was saved without its variables
+                        model.save(Path(folder) / name)
+                        archive.write(Path(folder) / name, name)
+                        os.remove(Path(folder) / name)
+            os.chmod(draft, 0o666 & ~_umask())
+            os.replace(draft, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.remove(draft)
+            raise
+
+    @classmethod
+    def load(
+        cls,
+        file_name: str | os.PathLike[str],
+        custom_objects: Mapping[str, object] | None = None,
+        *,
+        safe_mode: bool = True,
+    ) -> VotingModel:
+        """The ensemble that `save` wrote.
+
+        Args:
+            custom_objects, safe_mode: as for `keras.models.load_model`.
+
+        Raises:
+            ValueError: a file that no `save` wrote.
+        """
+        path = _zip_path(file_name)
+        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            if _DESCRIPTION not in archive.namelist():
+                raise ValueError(f"{path} is no saved VotingModel: it has no {_DESCRIPTION}.")
+            description = json.loads(archive.read(_DESCRIPTION))
+            if description.get("format") != _FORMAT:
+                raise ValueError(
+                    f"{path} has format {description.get('format')!r}; this version reads format {_FORMAT}. "
+                    "A newer elephas_like may have written it."
+                )
+            models = []
+            for number, name in enumerate(description["members"]):
+                member = Path(folder) / f"member-{number}.keras"  # never a path of the archive's choosing
+                member.write_bytes(archive.read(name))
+                models.append(
+                    keras.saving.load_model(member, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode)
+                )
+                member.unlink()
+        loaded = cls(
+            models,
+            description["voting"],
+            description["weights"],
+            description["nb_classes"],
+            custom_objects=custom_objects,
+        )
+        loaded.histories = description["histories"]
+        return loaded
+
+    def __repr__(self) -> str:
+        """Members, voting and weights."""
+        shares = ", ".join(f"{weight:.3g}" for weight in self.weights)
+        return f"VotingModel({len(self.models)} models, voting={self.voting.value!r}, weights=[{shares}])"
+
+    def _predicted(
+        self,
+        data: Any,
+        columns: ColumnChoice | None,
+        batch_size: int,
+        verbose: int | str,
+        collect: bool,
+        *,
+        labels: bool,
+    ) -> Any:
+        rows = checks.positive_int("batch_size", batch_size)
+        ballot = self._ballot()
+        if columns is not None:
+            data = Source.of_frame(data, columns, self.models[0], target=False).rdd
+        if not isinstance(data, RDD):
+            if not collect:
+                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
+            refuse_foreign(data)
+            features = cut_inputs(arrays(data), self.models[0])
+            combined = ballot([model.predict(features, batch_size=rows, verbose=verbose) for model in self.models])
+            return votes.labels(combined) if labels else combined
+        shipped = data.context.broadcast(self._predictor(rows, _Labels(ballot) if labels else ballot))
+        given = data if columns is not None else cut_features(data, self.models[0])
+        chunks = prediction_chunks(given, lambda: shipped.value, rows, keras.config.floatx(), versions())
+        if not collect:
+            return rows_of(chunks)
+        try:
+            found = collected(chunks)
+        finally:
+            destroy(data.context, shipped)
+        return np.zeros(0, np.int64) if labels and len(found) == 0 else found  # type: ignore[arg-type]  # an array
+
+    def _appended(
+        self, df: DataFrame, columns: ColumnChoice, names: tuple[str, str | None, str | None], batch_size: int
+    ) -> DataFrame:
+        """The DataFrame with columns of predictions, probabilities and raw predictions, where these have names."""
+        rows = checks.positive_int("batch_size", batch_size)
+        first = self.models[0]
+        if self.voting is Voting.MEAN:
+            if names[1] or names[2]:
+                raise ValueError("probabilities need voting='soft' or 'hard'; voting='mean' has no classes.")
+            kind = task(first, ModelType.REGRESSION)
+        else:
+            kind = Task.CLASSES
+            slot = outputs(first)
+            if isinstance(slot, Slot) and slot.shape is not None and len(slot.shape) > 1:
+                raise ValueError(
+                    f"the members put out classes of shape {slot.shape} a row, and a column of predictions has one: "
+                    "predict(df) gives all of them, as an array."
+                )
+        predictor = self._predictor(rows, self._ballot())
+        return appended(df, columns, first, batch_size=rows, task=kind, names=names, predictor=predictor)
+
+    def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
+        """Loss and metrics of rows that stay where they are."""
+        assert source.rdd is not None
+        context, ballot = source.rdd.context, self._ballot()
+        shipped = context.broadcast(ShardJudge(self._predictor(batch_size, ballot), ballot))
+
+        def judged(index: int, ref: ShardRef) -> tuple[str, Tally | None]:
+            return signature(ref), shipped.value(ref)
+
+        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+        try:
+            found = of_shards(references(source.rdd, options), judged)
+        finally:
+            destroy(context, shipped)
+        tallies = [(text, tally) for text, tally in found if tally is not None]
+        if not tallies:
+            raise ValueError("there are no rows to evaluate: the data is empty.")
+        total = tallies[0][1]
+        for _, tally in tallies[1:]:
+            total = total + tally
+        return judge.results(total, blank(tallies[0][0]))
+
+    def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
+        return EnsemblePredictor(tuple(Predictor.of(model, batch_size) for model in self.models), combine, batch_size)
+
+    def _ballot(self) -> Ballot:
+        return Ballot(self.voting, self.weights, tuple(gives_logits(model) for model in self.models))
+
+    def _classes(self, asked: int | None) -> int | None:
+        width = output_width(self.models[0])
+        found = None if width is None else max(2, width)
+        if asked is None:
+            return None if self.voting is Voting.MEAN else found
+        if self.voting is Voting.MEAN:
+            raise ValueError("nb_classes is for hard and soft votes; voting='mean' has no classes.")
+        classes = checks.positive_int("nb_classes", asked, least=2)
+        if found is not None and classes != found:
+            raise ValueError(f"nb_classes is {classes}, and the models' outputs have {width} columns: {found} classes.")
+        return classes
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """A ballot's outcome as labels, on executors."""
+
+    ballot: Ballot
+
+    def __call__(self, outputs: Sequence[Array]) -> Integers:
+        return votes.labels(self.ballot(outputs))
+
+
+@dataclass(frozen=True)
+class GreedySelection:
+    """What `greedy_selection` chose.
+
+    ensemble: the chosen models with their weights. selection: numbers of the models in the order in which they were taken,
+    one weight per candidate, and the score after each step.
+    """
+
+    ensemble: VotingModel
+    selection: Selection
+    metric: str
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of the models in the order in which they were taken, repeats included."""
+        return self.selection.members
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One share per candidate; they sum to 1."""
+        return self.selection.weights
+
+    @property
+    def size(self) -> int:
+        """How many were taken, repeats counted."""
+        return self.selection.size
+
+    @property
+    def path(self) -> tuple[float, ...]:
+        """The score after each step, also of those after the best one."""
+        return self.selection.path
+
+    @property
+    def score(self) -> float:
+        """The ensemble's score on the validation rows."""
+        return self.selection.score
+
+
+def greedy_selection(
+    models: Sequence[keras.Model] | VotingModel,
+    validation: tuple[Any, ...],
+    *,
+    metric: str = "loss",
+    direction: str = "auto",
+    picks: int = 25,
+    voting: str = "auto",
+    batch_size: int = 128,
+) -> GreedySelection:
+    """Chooses members for an ensemble greedily, with replacement, by the score of their mean on validation rows.
+
+    Each step takes the model, taken already or not, with which the mean of the outputs scores best; what is returned ends
+    at the best step. A model that is taken twice weighs twice. Caruana et al., ICML 2004.
+
+    Args:
+        models: trained models with equal outputs; the first one's loss and metrics judge.
+        validation: `(x, y)` or `(x, y, sample_weight)` arrays that no model was trained on.
+        metric: "loss", or a metric that the first model was compiled with.
+        direction: "max" or "min"; "auto" reads it off the metric's name.
+        picks: steps to take at most.
+        voting: "soft" or "mean"; "auto" takes "soft" where the loss is a crossentropy. Hard votes have no mean to improve.
+
+    Raises:
+        ValueError: a metric that the first model does not have (the message lists them), or a direction that its name does
+            not tell.
+    """
+    candidates = list(models.models if isinstance(models, VotingModel) else models)
+    picks = checks.positive_int("picks", picks)
+    if voting == Voting.HARD:
+        raise ValueError("greedy selection improves a mean of outputs: voting must be 'soft', 'mean' or 'auto'.")
+    kind = voting_of(candidates[0]) if voting == "auto" and candidates else voting
+    everyone = VotingModel(candidates, kind)
+    higher = higher_is_better(metric, direction)
+    x, y, sample_weight = validation_arrays(validation)
+    ballot = everyone._ballot()
+    judge = Judge(candidates, ballot)
+    judge.check_metric(metric, x, y, sample_weight)
+    outputs: Sequence[Array] = [model.predict(x, batch_size=batch_size, verbose=0) for model in candidates]
+    if everyone.voting is Voting.SOFT:
+        outputs = ballot.beliefs(outputs)
+    judge.check_metric(metric, x, y, sample_weight)  # again: the last call of the judge is not a compiled one
+
+    def score(mean: Results) -> float:
+        return judge.score(mean, y, sample_weight, batch_size)[metric]
+
+    selection = votes.greedy_selection(outputs, score, higher=higher, picks=picks)
+    taken = [number for number, weight in enumerate(selection.weights) if weight > 0]
+    ensemble = VotingModel(
+        [candidates[number] for number in taken], everyone.voting.value, [selection.weights[number] for number in taken]
+    )
+    if isinstance(models, VotingModel):
+        ensemble.histories = [models.histories[number] for number in taken if models.histories]
+        ensemble.custom_objects = models.custom_objects
+    return GreedySelection(ensemble, selection, metric)
+
+
+def voting_of(model: keras.Model) -> str:
+    """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression.
+
+    Raises:
+        ValueError: a loss that does not say.
+    """
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    words = str(name).lower()
+    if "crossentropy" in words:
+        return Voting.SOFT.value
+    if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
+        return Voting.MEAN.value
+    raise ValueError(
+        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {name or loss!r}. Give "
+        "voting='soft', 'hard' or 'mean'."
+    )
+
+
+_REGRESSION = ("mse", "mae", "mape", "msle")
+
+
+def higher_is_better(metric: str, direction: str) -> bool:
+    """Whether larger values of a metric are the better ones: as `direction` says, or for "auto" its name.
+
+    Raises:
+        ValueError: another direction, or a name that does not say.
+    """
+    if direction not in ("auto", "max", "min"):
+        raise ValueError(f"direction must be one of 'auto', 'max', 'min'; got {direction!r}.")
+    return votes.higher_is_better(metric) if direction == "auto" else direction == "max"
+
+
+def validation_arrays(validation: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight or None) of validation rows given as arrays.
+
+    Raises:
+        TypeError: anything but a tuple of two or three.
+    """
+    if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
+        raise TypeError(f"validation must be (x, y) or (x, y, sample_weight) arrays; got {type(validation).__name__}.")
+    refuse_foreign(validation[0])
+    x, y, *weight = (arrays(part) for part in validation)
+    return x, y, weight[0] if weight else None
+
+
+def _check_models(models: Sequence[object]) -> None:
+    if not models:
+        raise ValueError("an ensemble needs at least one model; got an empty list.")
+    for model in models:
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"models must be Keras models; got {type(model).__module__}.{type(model).__name__}.")
+    first = models[0]
+    for number, model in enumerate(models):
+        outputs = getattr(model, "outputs", None) or [None]
+        if len(outputs) != 1:
+            raise ValueError(f"models must have one output each; model {number} ({model.name!r}) has {len(outputs)}.")  # type: ignore[attr-defined]
+        for what in ("input_shape", "output_shape"):
+            expected, found = (_shape(each, what) for each in (first, model))
+            if None not in (expected, found) and expected != found:
+                raise ValueError(
+                    f"models must have equal {what.split('_')[0]}s: model 0 has shape {expected}, and model {number} "
+                    f"({model.name!r}) {found}."  # type: ignore[attr-defined]
+                )
+
+
+def _shape(model: object, what: str) -> object:
+    """A model's shape of input or output; None where it has none yet."""
+    try:
+        return repr(getattr(model, what))
+    except (AttributeError, ValueError):
+        return None
+
+
+def _weights(weights: Sequence[float] | None, count: int) -> list[float]:
+    shares: list[float] = votes.normalized(weights, count).tolist()
+    return shares
+
+
+def _zip_path(file_name: str | os.PathLike[str]) -> Path:
+    path = Path(os.fspath(file_name))
+    if path.suffix != ".zip":
+        raise ValueError(f"file_name must end with '.zip'; got {str(path)!r}.")
+    return path.absolute()
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _plain(value: object) -> object:
+    """Numbers of NumPy's as Python's, for JSON."""
+    return np.asarray(value).tolist()

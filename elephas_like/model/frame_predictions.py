@@ -1,0 +1,75 @@
+"""A DataFrame with what a model says of its rows: the model sent to executors, the columns that its output becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from pyspark.sql import DataFrame
+
+from elephas_like.core.decisions import Task
+from elephas_like.core.structure import flatten
+from elephas_like.core.types import Slot
+from elephas_like.model.sources import frame_plan
+from elephas_like.rows.frames import ColumnChoice, Field, with_predictions
+from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
+from elephas_like.trainer.task import outputs
+
+
+def appended(
+    df: DataFrame,
+    columns: ColumnChoice,
+    model: keras.Model,
+    *,
+    batch_size: int,
+    task: Task = Task.VALUES,
+    names: tuple[str, str | None, str | None] = ("prediction", None, None),
+    predictor: Predictor | EnsemblePredictor | None = None,
+) -> DataFrame:
+    """The DataFrame with columns of predictions after its own.
+
+    Args:
+        names: of prediction, probability and rawPrediction; None leaves a column out. Models with several outputs get one
+            prediction column each: "prediction_" and the output's name.
+        predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
+    """
+    plan = frame_plan(df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model)
+    if predictor is None:
+        predictor = Predictor.of(model, batch_size)
+    return with_predictions(df, plan, Scorer(predictor, task), fields(model, task, names))
+
+
+def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | None]) -> list[Field]:
+    """The columns that a model's predictions become.
+
+    Raises:
+        ValueError: the model does not say what shape its output has, or a probability is asked of one that has none.
+    """
+    prediction, probability, raw = names
+    if task.classifies:
+        wanted = [Field(prediction, 0)]
+        for name, source in ((probability, 1), (raw, 2)):
+            if name:
+                wanted.append(Field(name, source, rank=1, vector=True))
+        return wanted
+    if probability or raw:
+        raise ValueError(
+            f"probability and rawPrediction are of models that classify; {model.name!r} is none by its loss and its last "
+            "layer's activation. If it is, say model_type='classification'."
+        )
+    if task is Task.VALUE:
+        return [Field(prediction, 0)]
+    slots: list[Any] = flatten(outputs(model))[0]
+    if any(slot.shape is None for slot in slots):
+        raise ValueError(
+            f"the model {model.name!r} does not say what it puts out: a class of your own needs to be built by keras.Input "
+            "and keras.Model(inputs, outputs) to predict DataFrames."
+        )
+    if len(slots) == 1:
+        return [_values(prediction, 0, slots[0])]
+    return [_values(f"{prediction}_{slot.name}", index, slot) for index, slot in enumerate(slots)]
+
+
+def _values(name: str, source: int, slot: Slot) -> Field:
+    assert slot.shape is not None
+    return Field(name, source, rank=len(slot.shape), dtype="float")

@@ -1,0 +1,940 @@
+"""SparkModel: a compiled Keras model, trained, evaluated and applied on Spark."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import keras
+import numpy as np
+from pyspark import RDD, SparkContext
+
+from elephas_like.compat.elephas import (
+    ElephasAttributes,
+)
+from elephas_like.compat.labeled import classes_of, lp_to_simple_rdd
+from elephas_like.compat.matrices import from_matrix, from_vector, is_matrix, is_vector, like_matrix, like_vector
+from elephas_like.core import checks, scores
+from elephas_like.core.columns import blank
+from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.loop import Progress
+from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies import Codec, Strategy
+from elephas_like.core.strategies.codecs import resolve_codec
+from elephas_like.core.strategies.config import from_config, to_config
+from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
+from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
+from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
+from elephas_like.model.fitting import Fit, Settings, Timeouts, chosen_engine, run
+from elephas_like.model.frame_predictions import appended
+from elephas_like.model.sources import (
+    Source,
+    arrays,
+    column_choice,
+    cut_features,
+    cut_inputs,
+    cut_targets,
+    refuse_foreign,
+)
+from elephas_like.rows.frames import Choice
+from elephas_like.rows.shards import (
+    ShardedDataset,
+    SpoolOptions,
+    dealt,
+    new_dataset,
+    parallelized,
+    shuffled,
+)
+from elephas_like.spark import files
+from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.versions import versions
+from elephas_like.spark.waits import destroy, hides_interrupt
+from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.model_files import load_model, save_model
+from elephas_like.trainer.request import FitRequest, check_optimizer_state
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import Variables, in_order, metric_results
+from elephas_like.trainer.task import one_hot_classes
+from elephas_like.trainer.tensors import check_backend, text_tensors
+from elephas_like.trainer.worker import TrainerFactory
+
+_FIRST_ORDER = ("optimizer", "mode", "frequency", "num_workers")
+_ORDER = ("num_workers", "custom_objects", "batch_size")
+_OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
+_OPTIONS: dict[str, Any] = {
+    "mode": "synchronous",
+    "frequency": "auto",
+    "strategy": None,
+    "codec": None,
+    "parameter_server_mode": "http",
+    "host": None,
+    "port": 0,
+    "engine": "auto",
+    "optimizer_state": "average",
+    "on_nan": "raise",
+    "max_staleness": None,
+    "seed": None,
+    "join_timeout": 60,
+    "round_timeout": 600,
+}
+_REFUSED_BY_FIT = {
+    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
+    "validation_steps": "all validation rows are scored",
+    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
+    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
+    "max_queue_size": "it was removed from Keras",
+    "use_multiprocessing": "it was removed from Keras",
+}
+
+
+class SparkModel(ElephasAttributes):
+    """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
+
+    Workers train their share of the rows in rounds; after each, a strategy makes their updates into the next state.
+    After `fit`, the model that was passed in holds the trained state, optimizer included.
+
+    Args:
+        model: compiled Keras model. It is changed in place, as by `model.fit`.
+        num_workers: workers that train at the same time. None: one per partition of the data, at most Spark's slots
+            for the server engine.
+        custom_objects: names of custom classes and functions, as for `keras.models.load_model`. What the model refers
+            to is found without.
+        batch_size: rows a batch on each worker, for calls that do not say otherwise.
+        mode: "synchronous" (workers wait for each other at the end of a round), "asynchronous" (each goes on alone)
+            or "hogwild" (asynchronous without a lock).
+        frequency: when rounds end: "auto" (about five an epoch, asynchronous workers up to 25; up to four times as many while
+            the workers' updates drift apart), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
+            largest shard, or a Schedule such as `PostLocal(16)`.
+        strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
+            "average" for one, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
+        codec: how workers' deltas are made smaller for their way, a name or an object: "fp16", "int8", "int4", "one_bit" or
+            "top_k". None sends them as they are.
+        parameter_server_mode: "http" or "socket".
+        host: the driver's address: the server listens on it, and workers come to it. A wildcard ("0.0.0.0", "::") is
+            for listening only. None does as Spark's driver: it listens on spark.driver.bindAddress, else on
+            spark.driver.host, and workers come to spark.driver.host. Behind NAT or in a container set these two, and
+            forward a `port`.
+        port: the server's port; 0 lets the system choose.
+        engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
+            "auto".
+        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker", or "reset" (to what they were
+            when the fit began).
+        on_nan: "raise", or "drop" an update with NaN and go on.
+        max_staleness: asynchronous updates that were trained from a state this many updates old are the last to be
+            applied: staler ones are dropped and counted in the history, and the worker goes on from what is served. K
+            workers of one speed are K - 1 updates stale. Strategies that step once for several count steps. None: no limit.
+        seed: of shuffling, validation rows, dropout and the virtual clock; later fits of this object go on from it. None
+            draws one from NumPy's global generator,
+            which `keras.utils.set_random_seed` seeds.
+        join_timeout: seconds to wait for the first sign of life of the last worker, once the first has given one; and
+            for another one of a worker that is still writing its rows down. Also for slots that other fits hold, and for
+            executors. Workers of the jobs engine need not be there at the same time, and do not join.
+        round_timeout: seconds in which a worker that owes an answer may go without training a step (or evaluating one), or
+            may take to write its rows down; when another attempt takes its place, they begin anew. A round may take
+            longer than that; a worker that lives and hangs ends it. The driver's callbacks never count. In the jobs
+            engine, whose workers may have to take turns, seconds in which none answers.
+
+    A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
+    num_workers, custom_objects, batch_size, port)`; a SparkContext as the first one the order of Elephas 0.x:
+    `(sc, model, optimizer, mode, frequency, num_workers)`.
+
+    Raises:
+        ValueError: a model that is not compiled, an unknown name, or a combination that makes no sense: the message
+            lists the valid ones.
+    """
+
+    @overload
+    def __init__(
+        self,
+        model: keras.Model,
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        *,
+        mode: str = "synchronous",
+        frequency: str | int | Schedule = "auto",
+        strategy: Strategy | str | None = None,
+        codec: Codec | str | None = None,
+        parameter_server_mode: str = "http",
+        host: str | None = None,
+        port: int = 0,
+        engine: str = "auto",
+        optimizer_state: str = "average",
+        on_nan: str = "raise",
+        max_staleness: int | None = None,
+        seed: int | None = None,
+        join_timeout: float = 60,
+        round_timeout: float = 600,
+        **unknown: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        model: keras.Model,
+        mode: str,
+        frequency: str | int | Schedule = "auto",
+        parameter_server_mode: str = "http",
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        port: int = 0,
+        **options: Any,
+    ) -> None: ...
+
+    def __init__(self, model: keras.Model, *args: Any, **options: Any) -> None:
+        order: tuple[str, ...] = _OLD_ORDER if args and isinstance(args[0], str) else _ORDER
+        if isinstance(model, SparkContext):
+            first = [*args, options.pop("master_network", None)]
+            model, args, order = first[0], tuple(first[1 : len(args)]), _FIRST_ORDER
+        if len(args) > len(order):
+            raise TypeError(
+                f"SparkModel takes {len(order)} positional arguments after the model {order}; got {len(args)}."
+            )
+        for name, value in zip(order, args, strict=False):
+            if name in options:
+                raise TypeError(f"SparkModel got {name} twice, by position and by name.")
+            options[name] = value
+        for name in ("optimizer", "elephas_optimizer"):
+            if options.pop(name, None) is not None:
+                raise ValueError(f"{name}= is no more: what happens to updates on the driver is said by strategy=.")
+        num_workers, custom_objects = options.pop("num_workers", None), options.pop("custom_objects", None)
+        batch_size = options.pop("batch_size", 32)
+        check_model(model)
+        repair_compile(model)
+        self._model = model
+        self.num_workers = None if num_workers is None else checks.positive_int("num_workers", num_workers)
+        self.custom_objects = dict(custom_objects or {})
+        self.batch_size = checks.positive_int("batch_size", batch_size)
+        self.kwargs = {name: value for name, value in options.items() if name not in _OPTIONS}
+        for name in self.kwargs:
+            warnings.warn(
+                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
+                f"{checks.near(name, [*_OPTIONS, 'num_workers', 'custom_objects', 'batch_size'])}",
+                UserWarning,
+                stacklevel=2,
+            )
+        chosen = _OPTIONS | {name: value for name, value in options.items() if name in _OPTIONS}
+        self.mode = checks.choice("mode", chosen["mode"], Mode)
+        paced = isinstance(chosen["frequency"], Schedule)
+        self.frequency = chosen["frequency"] if paced else checks.frequency(chosen["frequency"])
+        self.engine = checks.choice("engine", chosen["engine"], EngineName)
+        self.optimizer_state = checks.choice("optimizer_state", chosen["optimizer_state"], OptimizerState)
+        self.on_nan = checks.choice("on_nan", chosen["on_nan"], OnNaN)
+        if chosen["parameter_server_mode"] not in ("http", "socket"):
+            raise ValueError(
+                f"parameter_server_mode must be one of 'http', 'socket'; got {chosen['parameter_server_mode']!r}."
+            )
+        self.parameter_server_mode: Literal["http", "socket"] = chosen["parameter_server_mode"]
+        self.host = None if chosen["host"] is None else str(chosen["host"])
+        self.port = checks.positive_int("port", chosen["port"], least=0)
+        self.max_staleness: int | None = None
+        if chosen["max_staleness"] is not None:
+            self.max_staleness = checks.positive_int("max_staleness", chosen["max_staleness"], least=0)
+            if self.mode is Mode.SYNCHRONOUS:
+                raise ValueError(
+                    "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
+                    "stale. Leave it out, or choose another mode."
+                )
+        self.seed = None if chosen["seed"] is None else checks.positive_int("seed", chosen["seed"], least=0)
+        self.join_timeout = checks.positive_seconds("join_timeout", chosen["join_timeout"])
+        self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
+        self.strategy: Strategy | str | None = chosen["strategy"]
+        self.codec = resolve_codec(chosen["codec"])
+        self.training_histories: list[dict[str, list[float]]] = []
+        self._fits = 0
+        self._split_seed: int | None = None
+        self._bootstrap: int | None = None
+        self._settings(self.num_workers or 2)
+
+    @property
+    def master_network(self) -> keras.Model:
+        """The Keras model."""
+        return self._model
+
+    @master_network.setter
+    def master_network(self, model: keras.Model) -> None:
+        check_model(model)
+        self._model = model
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor but for the model, and whatever unknown ones were given."""
+        return {
+            "num_workers": self.num_workers,
+            "batch_size": self.batch_size,
+            "mode": self.mode.value,
+            "frequency": self.frequency.value if isinstance(self.frequency, Frequency) else self.frequency,
+            "strategy": self.strategy,
+            "codec": self.codec,
+            "max_staleness": self.max_staleness,
+            "parameter_server_mode": self.parameter_server_mode,
+            "host": self.host,
+            "port": self.port,
+            "engine": self.engine.value,
+            "optimizer_state": self.optimizer_state.value,
+            "on_nan": self.on_nan.value,
+            "seed": self.seed,
+            "join_timeout": self.join_timeout,
+            "round_timeout": self.round_timeout,
+            **self.kwargs,
+        }
+
+    def fit(
+        self,
+        data: Any = None,
+        y: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        verbose: int | str = "auto",
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        validation_freq: int | Sequence[int] = 1,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        worker_callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        shuffle: bool = True,
+        initial_epoch: int = 0,
+        features_col: Choice | None = None,
+        label_col: Choice | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+        rdd: RDD | None = None,
+        x: Any = None,
+        **others: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model and returns its History: loss and metrics per epoch, `val_*`, and `rounds` in detail.
+
+        Args:
+            data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows; or arrays
+                (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset; or a DataFrame. `rdd=` and `x=`
+                mean the same.
+            epochs: the epoch to end with, as in Keras.
+            batch_size: rows a batch on each worker; None takes the constructor's.
+            global_batch_size: rows a batch over all workers together, split among them as evenly as it can be; excludes
+                `batch_size`.
+            verbose: 0 silent, 1 or "auto" a progress bar per epoch, 2 a line per epoch.
+            validation_split: share of each worker's rows, drawn at random by seed, that is held out and scored.
+            validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or a DataFrame with the columns
+                of `data`.
+            validation_freq: epochs between validations, or a list of epochs counted from 1, as in Keras.
+            callbacks: Keras callbacks, called on the driver with the averaged model and global metrics.
+            worker_callbacks: Keras callbacks, copied to each worker and called around its own batches and epochs, with the
+                metrics of its own rows. They cannot end the training, which all workers share.
+            class_weight: weight of a row by its class, as in Keras.
+            sample_weight: weights of array rows; rows of an RDD carry theirs.
+            shuffle: whether each worker sees its rows in a new order each epoch.
+            initial_epoch: the epoch to begin with.
+            features_col: of a DataFrame, "features" by default: a column of vectors, numbers, text, arrays, bytes or images,
+                or several, put together for a model with one input, or one for each of several inputs, in their order or
+                as a dict by their names. "a.b" is the field b of the struct a (docs/spark_ml.md).
+            label_col: of a DataFrame, "label" by default, likewise for the outputs.
+            sample_weight_col: of a DataFrame, a column of numbers.
+            column_shapes: shapes of a value, by column: for what does not follow from the model's inputs.
+            column_dtypes: dtypes of the bytes in binary columns, by column.
+
+        Raises:
+            ValueError, TypeError: arguments that make no sense, before anything starts.
+            DataError: rows that cannot be trained on, with their place.
+            WorkerError: an exception on a worker, with its own type, message and traceback.
+        """
+        _refuse(others)
+        data = checks.one_of(data=data, rdd=rdd, x=x)
+        check_model(self._model)
+        request = FitRequest.checked(
+            self._model,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            verbose=verbose,
+            validation_split=validation_split,
+            validation_freq=validation_freq,
+            callbacks=callbacks,
+            worker_callbacks=worker_callbacks,
+            class_weight=class_weight,
+            shuffle=shuffle,
+            has_validation_data=validation_data is not None,
+        )
+        columns = column_choice(
+            data,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
+        source = Source.any(data, y, sample_weight, columns, self._model)
+        held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
+        return self._fit(request, source.for_model(self._model), None if held is None else held.for_model(self._model))
+
+    def _fit(self, request: FitRequest, source: Source, held: Source | None) -> keras.callbacks.History:
+        context = source.context or active_context(self.engine)
+        asked = self._workers_asked(source)
+        steady = bool(request.worker_callbacks) or self.optimizer_state is OptimizerState.PER_WORKER
+        chosen = chosen_engine(self._settings(asked or 2), context, asked, source.partitions, steady=steady)
+        with chosen as (engine, num_workers):  # the slots that it holds are free again after the last round
+            fit = self._prepared(request, source, engine, num_workers, context)
+            validation = None if held is None else held.data(num_workers)
+            rows = source.data(num_workers, fit.options)
+            try:
+                run(fit, engine, rows, validation, context)
+            except BaseException as error:
+                fit.hooks.close()
+                fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+                if hides_interrupt(error):
+                    raise KeyboardInterrupt from error
+                raise
+            finally:
+                fit.hooks.history.rounds = fit.progress.rounds
+        fit.hooks.train_end(fit.progress.state)
+        self.training_histories.append(fit.hooks.history.history)
+        return fit.hooks.history
+
+    def _prepared(
+        self, request: FitRequest, source: Source, engine: EngineName, num_workers: int, context: SparkContext | None
+    ) -> Fit:
+        """All that a fit needs but its rows; the model is built, and training has begun for the callbacks."""
+        if request.worker_callbacks and engine is EngineName.JOBS:
+            raise ValueError(
+                "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
+            )
+        settings = self._settings(num_workers, engine)
+        config = request.config(
+            num_workers,
+            batch_size=self.batch_size,
+            seed=self._next_seed(),
+            split_seed=self._split_seed,
+            bootstrap=self._bootstrap,
+            optimizer_state=self.optimizer_state,
+        )
+        source.build(self._model, config.batch_size)
+        hooks = DriverHooks(self._model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+        state, begin = hooks.train_begin(request.initial_epoch)
+        config = replace(config, initial_epoch=begin)
+        factory = TrainerFactory(
+            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
+            config=config,
+            strategy=settings.strategy,
+            layout_hash=hooks.variables.layout.hash,
+            callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
+            cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
+            codec=settings.codec,
+        )
+        return Fit(
+            settings=settings,
+            config=config,
+            factory=factory,
+            hooks=hooks,
+            progress=Progress(state),
+            options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
+            validation_freq=request.validation_freq,
+        )
+
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        verbose: int | str = 0,
+        *,
+        collect: bool = True,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Predictions in the order of the rows.
+
+        Args:
+            data: arrays, predicted by the model here on the driver; or an RDD of features or a DataFrame, predicted on the
+                executors batch by batch.
+            batch_size: rows a batch; None takes the constructor's.
+            verbose: of arrays, 1 shows Keras' progress bar.
+            callbacks: of arrays, Keras callbacks.
+            collect: False returns an RDD of predictions for an RDD, and for a DataFrame itself with a column `prediction` of
+                what the model puts out; nothing runs until it is asked for.
+            features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+
+        Returns:
+            An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
+        """
+        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
+        columns = column_choice(
+            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
+        )
+        if columns is not None:
+            if not collect:
+                return appended(data, columns, self._model, batch_size=rows)
+            data = Source.of_frame(data, columns, self._model, target=False).rdd
+        if isinstance(data, RDD):
+            _refuse_callbacks(callbacks)
+        else:
+            if not collect:
+                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
+            refuse_foreign(data)
+            features = text_tensors(cut_inputs(arrays(data), self._model))
+            shown = 0 if verbose == "auto" else int(verbose)
+            return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
+        predictor = data.context.broadcast(Predictor.of(self._model, rows))
+        features = data if columns is not None else cut_features(data, self._model)
+        chunks = prediction_chunks(features, lambda: predictor.value, rows, keras.config.floatx(), versions())
+        if not collect:
+            return rows_of(chunks)
+        try:
+            return collected(chunks)
+        finally:
+            destroy(data.context, predictor)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        return_dict: bool = False,
+        verbose: int | str = 0,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        features_col: Choice | None = None,
+        label_col: Choice | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> Any:
+        """Loss and metrics as Keras gives them on all rows together.
+
+        Args:
+            x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
+                DataFrame, evaluated on the executors: their metric states are summed, so that AUC and the like are exact.
+            callbacks: of arrays, Keras callbacks.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+
+        Returns:
+            A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
+        """
+        x = checks.one_of(x=x, x_test=others.pop("x_test", None))
+        y = others.pop("y_test", y)
+        _refuse(others)
+        check_model(self._model)
+        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
+        columns = column_choice(
+            x,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
+        if columns is None and not isinstance(x, RDD):
+            refuse_foreign(x)
+            shown = 0 if verbose == "auto" else int(verbose)
+            return self._model.evaluate(
+                text_tensors(cut_inputs(arrays(x), self._model)),
+                cut_targets(arrays(y), self._model),
+                batch_size=rows,
+                sample_weight=arrays(sample_weight),
+                return_dict=return_dict,
+                verbose=shown,
+                callbacks=callbacks,
+            )
+        _refuse_callbacks(callbacks)
+        source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
+        assert source.rdd is not None
+        data, context = source.rdd, source.rdd.context
+        source.build(self._model, rows)
+        variables = Variables(self._model)
+        config = FitConfig(batch_size=rows, shuffle=False)
+        factory = TrainerFactory(
+            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
+            config=config,
+            strategy=resolve("average", Mode.SYNCHRONOUS, 1),
+            layout_hash=variables.layout.hash,
+            cores=task_cpus(context),
+        )
+        shipped = context.broadcast((factory, variables.read()))
+
+        def make() -> Any:
+            return shipped.value[0]
+
+        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+        try:
+            found = evaluations(data, make, lambda: Order("evaluate", state=shipped.value[1]), options)
+        finally:
+            destroy(context, shipped)
+        if not found:
+            raise ValueError("there are no rows to evaluate: the RDD is empty.")
+        warn_of_metrics(self._model, blank(found[0][0], rows))
+        sums = scores.add(evaluation.metrics for _, evaluation in found)
+        results = metric_results(self._model, sums, blank(found[0][0], rows))
+        if return_dict:
+            return results
+        values = in_order(self._model, results)
+        return values[0] if len(values) == 1 else values
+
+    def save(self, file_name: str | os.PathLike[str], overwrite: bool = False, to_hadoop: bool = False) -> None:
+        """Saves the model, optimizer included, with this object's configuration, for `load_spark_model`.
+
+        Plain `keras.models.load_model` loads the file too. It is put in place whole.
+
+        Args:
+            file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem (hdfs://, s3a://, ...).
+            overwrite: replaces what is there.
+            to_hadoop: a path without a scheme is one of Spark's default filesystem.
+
+        Raises:
+            FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
+        """
+        target = _model_path(file_name)
+        context = started_context()
+        files.refuse_existing(target, context, overwrite=overwrite, hadoop=to_hadoop)
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            local = str(Path(folder) / f"model{Path(target).suffix}")
+            save_model(self._model, local, {"class_name": self._class_name(), "config": self._plain_config()})
+            files.put(local, target, context, overwrite=overwrite, hadoop=to_hadoop)
+
+    def export(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Exports the model as a TensorFlow SavedModel, for TensorFlow Serving and others that know no Keras.
+
+        Args:
+            path: of a directory; a path, or a URL of any Hadoop filesystem.
+            overwrite: replaces what is there.
+
+        Raises:
+            FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
+        """
+        target, context = os.fspath(path), started_context()
+        files.refuse_existing(target, context, overwrite=overwrite)
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            local = str(Path(folder) / "saved_model")
+            self._model.export(local, format="tf_saved_model", verbose=False)
+            files.put(local, target, context, overwrite=overwrite)
+
+    def _class_name(self) -> str:
+        """The class that `load_spark_model` makes of the file; of a user's own the nearest of ours."""
+        return next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ in _classes())
+
+    def _plain_config(self) -> dict[str, Any]:
+        """`get_config()` as JSON can hold it, without what it cannot, of which the user is told."""
+        plain: dict[str, Any] = {}
+        for name, value in self.get_config().items():
+            try:
+                plain[name] = to_config(value)
+                json.dumps(plain[name])
+            except (TypeError, ValueError) as error:
+                plain.pop(name, None)
+                warnings.warn(
+                    f"{name}={value!r} is not saved ({error}); give it to load_spark_model.",
+                    ElephasWarning,
+                    stacklevel=3,
+                )
+        return plain
+
+    def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
+        strategy = resolve(self.strategy, self.mode, num_workers)
+        frequency = default_frequency(strategy, self.frequency)
+        check_combination(self.mode, strategy, frequency, engine or self.engine, self.codec)
+        check_optimizer_state(self._model, self.optimizer_state)
+        if (engine or self.engine) is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
+            raise ValueError(
+                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
+                "may run in any process."
+            )
+        return Settings(
+            mode=self.mode,
+            frequency=frequency,
+            strategy=strategy,
+            codec=self.codec,
+            engine=self.engine,
+            transport=self.parameter_server_mode,
+            host=self.host,
+            port=self.port,
+            on_nan=self.on_nan,
+            max_staleness=self.max_staleness,
+            timeouts=Timeouts(self.join_timeout, self.round_timeout),
+        )
+
+    def _next_seed(self) -> int:
+        """The seed of a fit: the given one, and for later fits of this object others that follow from it."""
+        self._fits += 1
+        if self._fits == 1:
+            self._split_seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed
+        if self.seed is None:
+            return int(np.random.randint(2**31 - 1))  # the generator that keras.utils.set_random_seed seeds
+        if self._fits == 1:
+            return self.seed
+        return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
+
+    def _workers_asked(self, source: Source) -> int | None:
+        """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
+
+        Raises:
+            ValueError: both are given, and differ.
+        """
+        asked = self.num_workers
+        if source.dataset is not None:
+            asked = source.dataset.num_workers
+        elif source.blocks is not None:
+            asked = len(source.blocks)
+        if asked is not None and self.num_workers not in (None, asked):
+            raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
+        return asked
+
+
+class AsynchronousSparkModel(SparkModel):
+    """SparkModel with asynchronous as its default mode, and Elephas' order of arguments."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        num_workers: int | None = None,
+        custom_objects: Mapping[str, object] | None = None,
+        batch_size: int = 32,
+        mode: str = "asynchronous",
+        frequency: str | int | Schedule = "auto",
+        parameter_server_mode: str = "http",
+        port: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            num_workers,
+            custom_objects,
+            batch_size,
+            mode=mode,
+            frequency=frequency,
+            parameter_server_mode=parameter_server_mode,
+            port=port,
+            **options,
+        )
+
+
+def shard(
+    data: Any,
+    num_workers: int,
+    y: Any = None,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    model: keras.Model | None = None,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
+) -> ShardedDataset:
+    """Rows to be written down once, on the executors, and trained on many times.
+
+    Args:
+        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
+        num_workers: shards.
+        shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
+            Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
+        seed: of the order in which rows are mixed.
+        model: of a DataFrame: a model with the inputs, outputs and loss of those that will be trained, as which its columns
+            are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
+            becomes a dict of features, and labels stay what they are, which suits models with one input and one output
+            whose loss takes such labels.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense, before any job.
+    """
+    workers = checks.positive_int("num_workers", num_workers)
+    columns = column_choice(
+        data,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+    )
+    if columns is None and model is not None:
+        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
+    if model is not None:
+        check_model(model)
+    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
+    if source.rdd is not None:
+        if shuffle:
+            rows = source.rdd if source.frame is None else source.frame.rows()
+            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
+        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
+    assert source.columns is not None
+    context = active_context(EngineName.SERVER)
+    if context is None:
+        raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
+    blocks = dealt(source.columns, workers, seed=seed if shuffle else None)
+    return ShardedDataset(parallelized(context, blocks), workers, new_dataset())
+
+
+class SparkMLlibModel(SparkModel):
+    """SparkModel for MLlib's data: trains on LabeledPoints, predicts matrices and vectors."""
+
+    def fit(  # type: ignore[override]  # Elephas' order
+        self,
+        labeled_points: Any = None,
+        epochs: int = 10,
+        batch_size: int | None = None,
+        verbose: int | str = 0,
+        validation_split: float = 0.1,
+        categorical: bool = False,
+        nb_classes: int | None = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Trains on an RDD of LabeledPoints.
+
+        Args:
+            batch_size: rows a batch on each worker; None takes the constructor's, 32 by default.
+            validation_split: share of each worker's rows that is held out; 0 where `validation_data` is given.
+            categorical: labels become one-hot rows.
+            nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
+            options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
+        """
+        points = checks.one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
+        held = options.get("validation_data")
+        if categorical and nb_classes is None:
+            nb_classes = one_hot_classes(self._model) or classes_of(points)
+        if held is not None:
+            validation_split = 0.0
+            if isinstance(held, RDD):
+                options["validation_data"] = lp_to_simple_rdd(held, categorical, nb_classes)
+        return super().fit(
+            lp_to_simple_rdd(points, categorical, nb_classes),
+            epochs=epochs,
+            batch_size=batch_size,
+            verbose=verbose,
+            validation_split=validation_split,
+            **options,
+        )
+
+    def predict(  # type: ignore[override]  # no columns: the data is MLlib's
+        self, mllib_data: Any, batch_size: int | None = None, *, collect: bool = True
+    ) -> Any:
+        """Predictions for a matrix of rows (a matrix), for a vector (a vector), or for an RDD of vectors (an array).
+
+        Raises:
+            ValueError: anything else.
+        """
+        if is_matrix(mllib_data):
+            return like_matrix(super().predict(from_matrix(mllib_data), batch_size), mllib_data)
+        if is_vector(mllib_data):
+            return like_vector(super().predict(from_vector(mllib_data)[None, :], batch_size)[0], mllib_data)
+        if isinstance(mllib_data, RDD):
+            return super().predict(mllib_data.map(_features), batch_size, collect=collect)
+        raise ValueError(
+            f"Provide an MLlib matrix or vector, or an RDD of vectors or LabeledPoints; got {type(mllib_data).__name__}."
+        )
+
+
+def load_spark_model(
+    file_name: str | os.PathLike[str],
+    from_hadoop: bool = False,
+    custom_objects: Mapping[str, object] | None = None,
+    **options: Any,
+) -> Any:
+    """The SparkModel, AsynchronousSparkModel or SparkMLlibModel that `save` saved, with its configuration.
+
+    Files of Elephas 3 to 7 are loaded too, and so is a model that Keras saved, as a SparkModel.
+
+    Args:
+        file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem.
+        from_hadoop: a path without a scheme is one of Spark's default filesystem.
+        custom_objects: names of custom classes and functions, as for `keras.models.load_model`.
+        options: arguments of the constructor, in place of those that were saved.
+
+    Raises:
+        FileNotFoundError: there is no such file. OSError: with the filesystem's reason.
+    """
+    path = _model_path(file_name)
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        local = str(Path(folder) / f"model{Path(path).suffix}")
+        files.get(path, local, started_context(), hadoop=from_hadoop)
+        model, saved = load_model(local, custom_objects)
+    name = saved.get("class_name", "SparkModel")
+    if name not in _classes():
+        raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_classes())}. Has it a loader of its own?")
+    config = {key: from_config(value) for key, value in saved.get("config", {}).items()}
+    return _classes()[name](model, custom_objects=custom_objects, **(config | options))
+
+
+def _classes() -> dict[str, type[SparkModel]]:
+    return {kind.__name__: kind for kind in (SparkModel, AsynchronousSparkModel, SparkMLlibModel)}
+
+
+def _features(row: Any) -> Any:
+    """The array of a vector or of a LabeledPoint's features; other rows stay what they are."""
+    vector = getattr(row, "features", row)
+    return from_vector(vector) if is_vector(vector) else row
+
+
+def check_model(model: object) -> None:
+    """Nothing, if this is a compiled Keras model.
+
+    Raises:
+        TypeError: another thing. ValueError: it is not compiled.
+    """
+    check_backend()
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
+    if not model.compiled:
+        raise ValueError(
+            f"the model {model.name!r} is not compiled. Compile it first, for example "
+            "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
+        )
+
+
+def _refuse(others: Mapping[str, object]) -> None:
+    for name in others:
+        if name in _REFUSED_BY_FIT:
+            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
+        known = [*inspect.signature(SparkModel.fit).parameters]
+        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+
+
+def _refuse_callbacks(callbacks: object) -> None:
+    if callbacks:
+        raise ValueError(
+            "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
+            "go through copies of it on the executors."
+        )
+
+
+def started_context() -> SparkContext | None:
+    """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
+    return SparkContext._active_spark_context
+
+
+def active_context(engine: EngineName) -> SparkContext | None:
+    """The SparkContext that is active, for an engine that would use one.
+
+    Raises:
+        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
+    """
+    if engine is EngineName.IN_PROCESS:
+        return None
+    if os.environ.get("SPARK_REMOTE"):
+        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
+    context = started_context()
+    if context is None and engine is not EngineName.AUTO:
+        raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
+    return context
+
+
+def _model_path(file_name: str | os.PathLike[str]) -> str:
+    path = os.fspath(file_name)
+    if not path.endswith((".keras", ".h5")):
+        raise ValueError(f"file_name must end with '.keras' or '.h5'; got {path!r}.")
+    return path

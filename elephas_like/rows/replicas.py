@@ -1,0 +1,179 @@
+"""All rows on every executor: shipped there once, as columns, and written down once per host for all of its tasks.
+
+Rows of an RDD pass through the driver, one block of some partition at a time, on their way into Spark's broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyspark import RDD, Broadcast, SparkContext
+
+from elephas_like.core.columns import TEXT, open_column, row_nbytes
+from elephas_like.core.errors import Failure, ShardMissing
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import ShardRef
+from elephas_like.rows.shards import SpoolOptions, references
+from elephas_like.rows.spool import Block, alone, find, remove, spool
+from elephas_like.spark.parallel import PartitionJobs
+from elephas_like.spark.versions import check_versions
+from elephas_like.spark.waits import destroy
+
+BLOCK_BYTES = 32 * 2**20
+"""About how large a block is that travels at once."""
+
+
+class Parcel:
+    """A block on its way. It is empty once the rows lie on an executor's disk: a broadcast's value stays in memory."""
+
+    def __init__(self, block: Block) -> None:
+        self._block: Block | None = block
+
+    def take(self) -> Block:
+        """The block, once in each process."""
+        block, self._block = self._block, None
+        if block is None:
+            raise ShardMissing("rows that were shipped to this executor are no longer in its local directory.")
+        return block
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The way to all rows of a dataset from any task: plain data and broadcasts."""
+
+    blocks: tuple[Broadcast[Parcel], ...]
+    options: SpoolOptions
+
+    def ref(self) -> ShardRef:
+        """The shard with all rows on this host; it is written by whichever task comes first."""
+        check_versions(self.options.versions)
+        dataset = self.options.dataset
+        found = find(dataset, 0)
+        if found is not None:
+            return found
+        with alone(dataset):
+            return find(dataset, 0) or spool(
+                (shipped.value.take() for shipped in self.blocks),
+                dataset=dataset,
+                worker=0,
+                floatx=self.options.floatx,
+                expect_target=self.options.expect_target,
+            )
+
+
+@contextmanager
+def replicated(context: SparkContext, blocks: Iterable[Block], options: SpoolOptions) -> Iterator[Replica]:
+    """Blocks of rows in broadcasts for as long as the context lasts; whoever calls deletes the shards."""
+    with _Shipping(context) as ship:
+        yield Replica(tuple(ship(block) for block in blocks), options)
+
+
+@contextmanager
+def replicated_rdd(
+    rdd: RDD,
+    options: SpoolOptions,
+    *,
+    at_once: int,
+    group: str,
+    sharded: RDD | None = None,
+    forget: Callable[[], None] = lambda: None,
+) -> Iterator[Replica]:
+    """The rows of an RDD, in its order, in broadcasts for as long as the context lasts.
+
+    Args:
+        at_once: partitions that are computed at the same time; the driver holds no more of them.
+        group: Spark job group.
+        sharded: references of the rows where they are written already (a ShardedDataset's), which stay.
+        forget: has them written again where files are gone.
+
+    Raises:
+        WorkerError: rows that cannot be written down, with their place.
+    """
+    written = replace(options, dataset=rows_dataset(options))  # worker 0 of the dataset itself is the replica
+    refs = references(rdd, written) if sharded is None else sharded
+    with _Shipping(rdd.context) as ship:
+        try:
+            shipped = _shipped(refs, ship, at_once, group, keep=sharded is not None)
+        except ShardMissing:
+            if sharded is None:
+                raise
+            forget()
+            shipped = _shipped(refs, ship, at_once, group, keep=True)
+        yield Replica(tuple(shipped), options)
+
+
+def rows_dataset(options: SpoolOptions) -> str:
+    """Id of the dataset in which partitions lie on their way into a replica, for the sweep after tasks were killed."""
+    return f"{options.dataset}-rows"
+
+
+class _Shipping:
+    """Makes broadcasts, and destroys them at its end."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context, self._stack = context, ExitStack()
+
+    def __call__(self, block: Block) -> Broadcast[Parcel]:
+        shipped = self._context.broadcast(Parcel(block))
+        self._stack.callback(destroy, self._context, shipped)
+        return shipped
+
+    def __enter__(self) -> _Shipping:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def _shipped(refs: RDD, ship: _Shipping, at_once: int, group: str, *, keep: bool) -> list[Broadcast[Parcel]]:
+    """The rows of all partitions in broadcasts, in order; each is made as soon as its partition is there."""
+    count = refs.getNumPartitions()
+    jobs = [(refs.mapPartitionsWithIndex(_reader(keep)), index) for index in range(count)]
+    titles = [f"elephas_like: rows of partition {index + 1} of {count}" for index in range(count)]
+    found: dict[int, list[Broadcast[Parcel]]] = {}
+    with PartitionJobs(refs.context, jobs, at_once=at_once, group=group, descriptions=titles) as running:
+        for number, result in running.results():
+            if isinstance(result, BaseException):
+                raise result
+            for element in result:
+                if isinstance(element, Failure):
+                    raise element.error()
+            found[number] = [ship(block) for block in result if isinstance(block, Block)]
+    return [shipped for index in range(count) for shipped in found[index]]
+
+
+def _reader(keep: bool) -> Callable[[int, Iterable[ShardRef | Failure]], Iterator[Block | Failure]]:
+    def read(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[Block | Failure]:
+        for ref in refs:
+            if isinstance(ref, Failure):
+                yield ref
+                continue
+            try:
+                yield from blocks_of(ref)
+            except (ShardMissing, FileNotFoundError) as error:
+                yield Failure.of(index, ShardMissing(str(error)))
+            finally:
+                if not keep:
+                    remove(ref)
+
+    return read
+
+
+def blocks_of(ref: ShardRef) -> Iterator[Block]:
+    """The rows of a shard in blocks of about `BLOCK_BYTES`, in order."""
+    if ref.rows == 0:
+        return
+    readers = [open_column(column, ref.rows) for column in ref.columns]
+    row = sum(
+        reader.row_nbytes if column.dtype == TEXT else row_nbytes(column)
+        for reader, column in zip(readers, ref.columns, strict=True)
+    )
+    step = max(1, BLOCK_BYTES // max(1, row))
+    for start in range(0, ref.rows, step):
+        rows = np.arange(start, min(start + step, ref.rows))
+        tree = unflatten(ref.structure, [reader.take(rows) for reader in readers])
+        assert isinstance(tree, tuple)
+        yield Block(tree, len(rows))

@@ -1,0 +1,282 @@
+"""Rows of any kind as shards: exactly one partition, and so one shard, per worker.
+
+Partitions become workers by `coalesce` without a shuffle; fewer partitions than workers are split by rows. Never by
+`repartition`, whose order Spark cannot recompute: a shard that is lost must come back bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
+
+from elephas_like.core.errors import ElephasError, Failure
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import ShardRef
+from elephas_like.rows.spool import Block, remove, remove_dataset, spool
+from elephas_like.spark.versions import check_versions
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, readably, run_within, tidying
+
+log = logging.getLogger(__name__)
+Row = TypeVar("Row")
+Pair = tuple[ShardRef, ShardRef | None]
+
+
+@dataclass(frozen=True)
+class SpoolOptions:
+    """How rows are written down.
+
+    dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
+    """
+
+    dataset: str
+    floatx: str
+    expect_target: bool
+    versions: Mapping[str, str]
+
+
+def new_dataset() -> str:
+    """A fresh dataset id."""
+    return uuid.uuid4().hex[:16]
+
+
+def partitioned(rdd: RDD, num_workers: int) -> RDD:
+    """The same rows in exactly `num_workers` partitions, each row in one of them, recomputable by lineage."""
+    partitions = rdd.getNumPartitions()
+    if partitions == num_workers:
+        return rdd
+    if partitions > num_workers:
+        return rdd.coalesce(num_workers, shuffle=False)
+    if partitions == 0:
+        return rdd.context.parallelize([], num_workers)
+    # A shuffle: each row is computed, and so counted, once, also where the order of its parent is Spark's affair.
+    return (
+        rdd.mapPartitionsWithIndex(_numbered)
+        .repartitionAndSortWithinPartitions(num_workers, lambda key: (key[0] + key[1]) % num_workers)
+        .values()
+    )
+
+
+def _numbered(index: int, rows: Iterable[Row]) -> Iterator[tuple[tuple[int, int], Row]]:
+    return (((index, number), row) for number, row in enumerate(rows))
+
+
+def dealt(columns: tuple[object, ...], num_workers: int, *, seed: int | None = None) -> list[Block]:
+    """Arrays dealt to workers like cards: worker i gets the rows i, i + K, i + 2K, ...
+
+    So arrays that are sorted by label give every worker some of each.
+
+    Args:
+        columns: (x,), (x, y) or (x, y, sample_weight): arrays with a leading axis of rows, or trees of them.
+        seed: of a permutation of the rows before they are dealt; None deals them as they lie.
+
+    Raises:
+        ValueError: arrays of different lengths.
+    """
+    leaves, structure = flatten(columns)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    lengths = {len(array) if array.ndim else -1 for array in arrays}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"all arrays must have the same number of rows; got shapes {[array.shape for array in arrays]}."
+        )
+    (rows,) = lengths
+    order = None if seed is None else np.random.default_rng(seed).permutation(rows)
+    dealt_blocks = []
+    for worker in range(num_workers):
+        places = slice(worker, None, num_workers)
+        mine = [array[places] if order is None else array[order[places]] for array in arrays]
+        tree = unflatten(structure, mine)
+        assert isinstance(tree, tuple)
+        dealt_blocks.append(Block(tree, len(mine[0])))
+    return dealt_blocks
+
+
+def references(rdd: RDD, options: SpoolOptions) -> RDD:
+    """One element per partition: the ShardRef of its rows, or the Failure that kept them from being written."""
+    return rdd.mapPartitionsWithIndex(lambda index, rows: iter([_written(index, rows, options)]))
+
+
+def pairs(training: RDD, validation: RDD | None) -> RDD:
+    """(training shard, validation shard or None), both written by the same task and so on the same executor."""
+    if validation is None:
+        return training.map(lambda ref: (ref, None))
+    return training.zip(validation)
+
+
+def pairs_with_blocks(training: RDD, blocks: Sequence[Broadcast[Block]], options: SpoolOptions) -> RDD:
+    """The same for validation arrays: each worker fetches its block.
+
+    A zip of two RDDs takes three Python processes a task, and the one that trains is often one that has not imported
+    TensorFlow yet; this takes one.
+    """
+
+    def beside(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[tuple[object, object]]:
+        for ref in refs:
+            yield ref, _written(index, [blocks[index].value], options)
+
+    return training.mapPartitionsWithIndex(beside)
+
+
+def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
+    try:
+        check_versions(options.versions)
+        return spool(
+            rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
+        )
+    except Exception as error:  # reported as a value: the driver raises it
+        return Failure.of(index, error)
+
+
+def failure_in(pair: tuple[object, object]) -> Failure | None:
+    """The failure among a pair of references, if any."""
+    for ref in pair:
+        if isinstance(ref, Failure):
+            return ref
+    return None
+
+
+def remove_pair(pair: tuple[object, object]) -> None:
+    """Deletes the files of both shards."""
+    for ref in pair:
+        if isinstance(ref, ShardRef):
+            remove(ref)
+
+
+def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]) -> None:
+    """Deletes the files of killed tasks: a task on every slot tries, and the driver does on its own host."""
+
+    def delete(_: object) -> None:
+        for dataset in datasets:
+            remove_dataset(dataset)
+
+    deleted_by(context, f"{group}-sweep", datasets, lambda: context.range(0, tasks, 1, tasks).foreach(delete))
+
+
+def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: Callable[[], object]) -> None:
+    """Runs a job that deletes the files of datasets, for a while; what it could not do is logged, never raised.
+
+    The driver deletes what lies on its own host in any case.
+    """
+    try:
+        run_within(TIDY_SECONDS, context, group, "elephas_like: delete shards", job)
+    except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its tidying
+        log.warning(
+            "%s: shards were not deleted everywhere (%s). Directories called %s may remain in the executors' local "
+            "directories (spark.local.dir); Spark deletes those that are its own when the application ends.",
+            *(group, str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
+        )
+    for dataset in datasets:
+        remove_dataset(dataset)
+
+
+def persisted_anew(refs: RDD) -> None:
+    """Forgets persisted references, so that the next job that asks for them writes their rows again."""
+    with tidying(refs.context, "forget references of shards"):
+        refs.unpersist(blocking=True)
+    refs.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
+    """The rows of each partition, one partition at a time on the driver."""
+    for index in range(rdd.getNumPartitions()):
+        with readably(rdd.context):
+            rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
+        yield rows
+
+
+def attempt_id() -> int:
+    """Spark's number of this task attempt, unique in the application."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())
+
+
+class ShardedDataset:
+    """Rows written down once, to be trained on many times: one shard per worker.
+
+    Spark holds the references (memory and disk) and writes a shard again where its executor was lost. A context
+    manager: `release()` deletes the files.
+    """
+
+    def __init__(self, source: RDD, num_workers: int, dataset: str) -> None:
+        self.source = source
+        self.num_workers = num_workers
+        self.dataset = dataset
+        self._references: RDD | None = None
+        self._written = False
+        self.released = False
+
+    def references(self, options: SpoolOptions) -> RDD:
+        """The persisted references; the rows are written when a job first asks for them."""
+        if self.released:
+            raise ValueError("this ShardedDataset was released; shard the data again.")
+        if self._references is None:
+            self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
+        return self._references
+
+    def written(self) -> None:
+        """Says that a job has asked for the references: their rows are on disk now."""
+        self._written = True
+
+    def forget(self) -> None:
+        """Lets the rows be written again by the next job that asks for them: files of a shard are gone."""
+        self._written = False
+        if self._references is not None:
+            persisted_anew(self._references)
+
+    def release(self) -> None:
+        """Deletes the files and forgets the references. Safe to call twice.
+
+        It takes 20 seconds at most; a warning says what could not be deleted by then.
+        """
+        refs, self._references, self.released = self._references, None, True
+        if refs is None:
+            return
+        dataset, group = self.dataset, f"elephas_like-{self.dataset}-release"
+
+        def delete(ref: object) -> None:
+            remove_pair((ref, None))
+            remove_dataset(dataset)  # with what killed tasks left unfinished
+
+        if self._written:
+            deleted_by(refs.context, group, [dataset], lambda: refs.foreach(delete))
+        else:  # references that are not there would be made, and all rows written, to be deleted
+            sweep(refs.context, group, self.num_workers, [dataset])
+        with tidying(refs.context, "forget references of shards"):
+            refs.unpersist(blocking=True)
+
+    def __enter__(self) -> ShardedDataset:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Releases the dataset."""
+        self.release()
+
+
+def parallelized(context: SparkContext, blocks: Sequence[Block]) -> RDD:
+    """Blocks of arrays as an RDD with one block per partition."""
+    return context.parallelize(list(blocks), len(blocks))
+
+
+def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:
+    """The rows dealt to `num_workers` partitions in a seeded random order; this one is a shuffle through Spark.
+
+    A row's place depends on its partition and number in it only, so it is recomputed as it was.
+    """
+
+    def keyed(index: int, rows: Iterable[object]) -> Iterator[tuple[tuple[int, int, int], object]]:
+        random = np.random.default_rng([seed, index])
+        for number, row in enumerate(rows):
+            yield (int(random.integers(2**62)), index, number), row
+
+    return (
+        rdd.mapPartitionsWithIndex(keyed)
+        .repartitionAndSortWithinPartitions(num_workers, lambda key: key[0] % num_workers)
+        .values()
+    )

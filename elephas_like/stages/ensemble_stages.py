@@ -1,0 +1,207 @@
+"""Spark ML stages of ensembles: an estimator that trains members on a DataFrame, and the model in which they vote."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+
+from elephas_like.ensembles.train import train_ensemble
+from elephas_like.ensembles.voting_model import VotingModel
+from elephas_like.stages.params import COLUMNS, ENSEMBLE, FITTING, entries_of, stage_params
+from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
+from elephas_like.trainer.recipe import refuse_lambdas
+
+_INFERENCE_ROWS = 1024
+_SHARED = entries_of(
+    COLUMNS,
+    "featuresCol labelCol outputCol probabilityCol rawPredictionCol columnShapes columnDtypes inference_batch_size "
+    "custom_objects",
+)
+_TRAINING = entries_of(
+    (*COLUMNS, *FITTING),
+    "keras_model_config optimizer_config loss metrics epochs batch_size verbose validation_split sampleWeightCol "
+    "validationCol engine seed class_weight shuffle",
+)
+_EnsembleEstimatorParams: Any = stage_params("_EnsembleEstimatorParams", (*_SHARED, *_TRAINING, *ENSEMBLE))
+_EnsembleModelParams: Any = stage_params("_EnsembleModelParams", _SHARED)
+_FIT = {
+    "bagging": "bagging",
+    "seed": "seed",
+    "workers_per_member": "workersPerMember",
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "voting": "voting",
+    "class_weight": "class_weight",
+    "shuffle": "shuffle",
+    "max_failures": "maxFailures",
+    "engine": "engine",
+    "custom_objects": "custom_objects",
+    "verbose": "verbose",
+    "weights": "weights",
+    "features_col": "featuresCol",
+    "label_col": "labelCol",
+    "sample_weight_col": "sampleWeightCol",
+    "column_shapes": "columnShapes",
+    "column_dtypes": "columnDtypes",
+}
+"""Arguments of `train_ensemble`, and the Params that hold them."""
+
+
+class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
+    """Trains the members of an ensemble in parallel on the rows of a DataFrame; `fit` returns an EnsembleModel.
+
+    Args:
+        build_or_model: a compiled Keras model, which stays as it is: each member is a copy whose trainable weights are drawn
+            anew; or a function that returns one, called once per member, as for `train_ensemble`. Or none, and
+            `keras_model_config` (JSON), `loss`, `optimizer_config`, `metrics`; given beside a model or function, the last
+            three compile its models anew.
+        callbacks: Keras callbacks; each member has copies of its own. validation_data: a DataFrame, arrays or an RDD. Neither
+            is saved with the estimator.
+        params: by name, camelCase or snake_case: `num_members`, `bagging`, `voting`, `weights`, `workers_per_member`,
+            `max_failures`, `features_col`, `label_col`, `sample_weight_col`, `validation_col`, `epochs`, `batch_size`, ...
+            `explainParams()` lists them. They mean what they mean to `train_ensemble`.
+
+    Raises:
+        TypeError, ValueError: unknown names and values that make no sense, when they are set.
+    """
+
+    __module__ = "elephas_like.ml_ensemble"  # saved stages name their class by this path
+
+    def __init__(
+        self,
+        build_or_model: Callable[..., keras.Model] | keras.Model | None = None,
+        *,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        validation_data: Any = None,
+        **params: Any,
+    ) -> None:
+        super().__init__()
+        self._model = build_or_model if isinstance(build_or_model, keras.Model) else None
+        if build_or_model is not None and self._model is None:
+            if "build" in params:
+                raise TypeError("give the function once, as build_or_model or as build.")
+            params["build"] = build_or_model
+        check_one_model(self._model, params)
+        self.callbacks = callbacks
+        self.validation_data = validation_data
+        self._set(**params)
+
+    @classmethod
+    def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> EnsembleEstimator:
+        """The estimator of what was saved."""
+        return cls(model, **params)
+
+    def _fit(self, dataset: DataFrame) -> EnsembleModel:
+        check_frame(dataset)
+        begun = self._begun()
+        rows, held, split = self.split(dataset)
+        ensemble = train_ensemble(
+            begun,
+            rows,
+            self.given("numMembers"),
+            validation_split=split,
+            validation_data=held,
+            callbacks=self.callbacks,
+            **{argument: self.given(param) for argument, param in _FIT.items()},
+        )
+        return self._copyValues(EnsembleModel(ensemble))._resetUid(self.uid)
+
+    def _begun(self) -> Callable[..., keras.Model] | keras.Model:
+        """What members are made from."""
+        build = self.given("build")
+        if build is None:
+            return self.get_model()
+        if self._model is not None or self.isDefined("keras_model_config"):
+            raise ValueError("give a model (or keras_model_config), or a function that builds one; got both.")
+
+        @functools.wraps(build)  # it is asked whether it takes a seed
+        def built(*seed: int) -> keras.Model:
+            model = build(*seed)
+            return (
+                self.compiled(model) if isinstance(model, keras.Model) else model
+            )  # train_ensemble says what is wrong
+
+        return built
+
+
+class EnsembleModel(Stage, _EnsembleModelParams, Model):
+    """Applies an ensemble to the rows of a DataFrame: `transform` adds a column of predictions, in one pass for all members.
+
+    The prediction of hard and soft votes is the index of the class, a double, as Spark's evaluators want it; of "mean" the
+    mean output, an array unless it is one number. On request `probability_col` and `raw_prediction_col` hold Vectors; with
+    two classes the latter is there by default.
+
+    Args:
+        ensemble: a VotingModel.
+        params: by name, camelCase or snake_case; `explainParams()` lists them.
+    """
+
+    __module__ = "elephas_like.ml_ensemble"  # saved stages name their class by this path
+
+    def __init__(self, ensemble: VotingModel, **params: Any) -> None:
+        super().__init__()
+        if not isinstance(ensemble, VotingModel):
+            raise TypeError(f"ensemble must be a VotingModel; got {type(ensemble).__name__}.")
+        self.ensemble = ensemble
+        self._set(**params)
+
+    @property
+    def models(self) -> list[keras.Model]:
+        """The members."""
+        return self.ensemble.models
+
+    @property
+    def histories(self) -> list[dict[str, list[float]]]:
+        """Loss and metrics per epoch, `val_*` among them, of each member."""
+        return self.ensemble.histories
+
+    def kept_models(self) -> list[keras.Model]:
+        """The models to save."""
+        return self.ensemble.models
+
+    def packed(self, custom_objects: Mapping[str, object]) -> bytes:
+        """What `VotingModel.save` writes: members, votes and histories."""
+        for model in self.ensemble.models:
+            refuse_lambdas(model)
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            path = Path(folder) / "ensemble.zip"
+            self.ensemble.save(path)
+            return path.read_bytes()
+
+    @classmethod
+    def unpacked(cls, content: bytes, custom_objects: Mapping[str, object]) -> VotingModel:
+        """The ensemble that `packed` packed."""
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            path = Path(folder) / "ensemble.zip"
+            path.write_bytes(content)
+            return VotingModel.load(path, custom_objects)
+
+    @classmethod
+    def remade(cls, ensemble: VotingModel, history: list[Any], params: dict[str, Any]) -> EnsembleModel:
+        """The model of what was saved."""
+        return cls(ensemble, **params)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        ensemble, raw = copy.copy(self.ensemble), self.given("rawPredictionCol")
+        ensemble.custom_objects = ensemble.custom_objects | self.given("custom_objects")
+        if raw is None and ensemble.nb_classes == 2 and "rawPrediction" not in dataset.columns:
+            raw = "rawPrediction"  # BinaryClassificationEvaluator asks for it
+        return ensemble.transform(
+            dataset,
+            features_col=self.given("featuresCol"),
+            output_col=self.given("outputCol"),
+            probability_col=self.given("probabilityCol"),
+            raw_prediction_col=raw,
+            batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
+            column_shapes=self.given("columnShapes"),
+            column_dtypes=self.given("columnDtypes"),
+        )

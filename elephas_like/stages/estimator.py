@@ -1,0 +1,388 @@
+"""Spark ML stages: an estimator that trains a Keras model on a DataFrame, and a transformer that applies one."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import NumericType
+
+from elephas_like.core.decisions import Task
+from elephas_like.core.model_types import ModelType
+from elephas_like.model.frame_predictions import appended, fields
+from elephas_like.model.spark_model import SparkModel, check_model
+from elephas_like.rows.frames import ColumnChoice
+from elephas_like.stages.params import (
+    COLUMNS,
+    FITTING,
+    stage_params,
+)
+from elephas_like.stages.saving import read_h5, write_h5
+from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
+from elephas_like.stages.udf import sql_function
+from elephas_like.trainer.inference import Predictor, Scorer
+from elephas_like.trainer.recipe import from_json
+from elephas_like.trainer.task import inputs, one_hot_classes, task
+
+_INFERENCE_ROWS = 1024
+_OPTIONS = [
+    "mode",
+    "frequency",
+    "strategy",
+    "codec",
+    "engine",
+    "parameter_server_mode",
+    "host",
+    "port",
+    "optimizer_state",
+    "on_nan",
+    "max_staleness",
+    "seed",
+    "join_timeout",
+    "round_timeout",
+    "num_workers",
+    "custom_objects",
+    "batch_size",
+]
+_FIT = ["epochs", "verbose", "validation_freq", "class_weight", "shuffle", "initial_epoch", "global_batch_size"]
+_EstimatorParams: Any = stage_params("_EstimatorParams", (*COLUMNS, *FITTING))
+_TransformerParams: Any = stage_params(
+    "_TransformerParams", COLUMNS + tuple(e for e in FITTING if e.name == "labelCol")
+)
+
+
+class _ElephasStage(Stage):
+    """What Elephas' stages have besides: setters that are deprecated there, and HDF5."""
+
+    def setFeaturesCol(self, value: Any) -> Any:
+        """Deprecated: give features_col to the constructor."""
+        return self._deprecated("setFeaturesCol", "features_col", value)
+
+    def setLabelCol(self, value: Any) -> Any:
+        """Deprecated: give label_col to the constructor."""
+        return self._deprecated("setLabelCol", "label_col", value)
+
+    def setOutputCol(self, value: Any) -> Any:
+        """Deprecated: give output_col to the constructor."""
+        return self._deprecated("setOutputCol", "output_col", value)
+
+    def save(
+        self, path: str | os.PathLike[str] | None = None, *, file_name: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Saves the stage in a new directory; or as Elephas' HDF5 file, replacing it, if the name ends in .h5.
+
+        Args:
+            path: a path, or a URL of any filesystem that Spark reaches. `file_name=` means the same, as in Elephas.
+        """
+        given = path if path is not None else file_name
+        if given is None or None not in (path, file_name):
+            raise TypeError("give the place once, as path or as file_name.")
+        name = os.fspath(given)
+        if name.endswith(".h5"):
+            write_h5(self, name)
+        else:
+            self.write().save(name)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None) -> Any:
+        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
+        name = os.fspath(path)
+        if name.endswith(".h5") or os.path.isfile(name):  # Elephas asked for no suffix
+            return read_h5(cls, name, custom_objects)
+        return cls.read(custom_objects).load(name)
+
+    def _deprecated(self, setter: str, name: str, value: Any) -> Any:
+        warnings.warn(
+            f"{setter} is deprecated: {type(self).__name__}({name}={value!r}), or set_{name}.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return self._set(**{name: value})
+
+    def _chosen(self) -> ColumnChoice:
+        given = self.given
+        return ColumnChoice(given("featuresCol"), None, None, given("columnShapes") or {}, given("columnDtypes") or {})
+
+
+class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimator):
+    """Trains a Keras model on the rows of a DataFrame; `fit` returns an ElephasTransformer.
+
+    Args:
+        model: a compiled Keras model. It stays as it is: each fit trains a copy from these weights, so that grid searches
+            may run in parallel. Or none, and Elephas' way: `keras_model_config` (JSON), `optimizer_config`, `loss`,
+            `metrics`; given beside a model, those compile its copy anew.
+        callbacks, worker_callbacks, validation_data: as for `SparkModel.fit`. They are not saved with the estimator.
+        params: by name, camelCase or snake_case: `features_col`, `label_col`, `sample_weight_col`, `validation_col`,
+            `epochs`, `batch_size`, ... `explainParams()` lists them. They mean what they mean to SparkModel and its `fit`.
+
+    Raises:
+        TypeError, ValueError: unknown names and values that make no sense, when they are set.
+    """
+
+    __module__ = "elephas_like.ml_model"  # saved stages name their class by this path
+
+    def __init__(
+        self,
+        model: keras.Model | None = None,
+        *,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        worker_callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        validation_data: Any = None,
+        **params: Any,
+    ) -> None:
+        super().__init__()
+        check_one_model(model, params)
+        self._model = model
+        self.callbacks = callbacks
+        self.worker_callbacks = worker_callbacks
+        self.validation_data = validation_data
+        self._set(**params)
+
+    def get_config(self) -> dict[str, Any]:
+        """Elephas' names with what they are set to."""
+        names = "mode frequency num_workers categorical loss metrics validation_split featuresCol labelCol epochs batch_size"
+        config = {name: self.given(name) for name in f"{names} verbose nb_classes outputCol optimizer_config".split()}
+        return {
+            "keras_model_config": self.kept_architecture(),
+            **config,
+            "custom_objects": self.given("custom_objects"),
+        }
+
+    @classmethod
+    def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
+        """The estimator of what was saved."""
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        estimator: ElephasEstimator = cls(model, **params)._set(**architecture)
+        return estimator
+
+    def _fit(self, dataset: DataFrame) -> ElephasTransformer:
+        check_frame(dataset)
+        model = self.get_model()
+        check_model(model)
+        self._check_labels(dataset, model)
+        rows, held, split = self.split(dataset)
+        options = {name: self.given(name) for name in _OPTIONS}
+        spark_model = SparkModel(model, **options)
+        arguments = {name: self.given(name) for name in _FIT}
+        if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
+            arguments["batch_size"] = None
+        elif self.given("global_batch_size") is not None:
+            arguments["batch_size"] = self.given("batch_size")  # both: fit says what to do
+        spark_model.fit(
+            rows,
+            **arguments,
+            validation_split=split,
+            validation_data=held,
+            callbacks=self.callbacks,
+            worker_callbacks=self.worker_callbacks,
+            features_col=self.given("featuresCol"),
+            label_col=self.given("labelCol"),
+            sample_weight_col=self.given("sampleWeightCol"),
+            column_shapes=self.given("columnShapes"),
+            column_dtypes=self.given("columnDtypes"),
+        )
+        fitted = ElephasTransformer(model, history=spark_model.training_histories)
+        return self._copyValues(fitted)._resetUid(self.uid)
+
+    def _check_labels(self, dataset: DataFrame, model: keras.Model) -> None:
+        """Elephas' nb_classes and categorical, against what the model says."""
+        classes, asked = one_hot_classes(model), self.given("nb_classes")
+        if asked is not None and classes is not None and asked != classes:
+            raise ValueError(f"nb_classes={asked}, and the model has {classes} outputs.")
+        name = self.given("labelCol")
+        scalar = isinstance(name, str) and name in dataset.columns and _is_number(dataset.schema[name].dataType)
+        if classes is not None and scalar and not self.given("categorical"):
+            raise ValueError(
+                f"categorical=False, and the loss wants one-hot labels: label_col={name!r} holds class indices. Use the loss "
+                "'sparse_categorical_crossentropy', a column of vectors, or categorical=True."
+            )
+
+
+class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
+    """Applies a Keras model to the rows of a DataFrame: `transform` adds a column of predictions.
+
+    A classifier's prediction is the index of the class, a double, as Spark's evaluators want it; a regression's is the
+    value. Other models, and `predict_classes=False`, give what the model puts out, an array. On request `probability_col`
+    and `raw_prediction_col` hold Vectors; with two classes the latter is there by default.
+
+    Args:
+        model: a Keras model, trained. Or none, and Elephas' way: `keras_model_config` (JSON) and `weights`.
+        weights: arrays in `get_weights()` order.
+        model_type: "classification" or "regression" (or Elephas' ModelType), where loss and activation do not say it.
+        history: of the training, a dict of lists per fit.
+        params: by name, camelCase or snake_case; `explainParams()` lists them.
+    """
+
+    __module__ = "elephas_like.ml_model"  # saved stages name their class by this path
+
+    def __init__(
+        self,
+        model: keras.Model | None = None,
+        *,
+        weights: Sequence[np.ndarray] | None = None,
+        model_type: ModelType | str | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
+        **params: Any,
+    ) -> None:
+        super().__init__()
+        check_one_model(model, params)
+        if model is not None and weights is not None:
+            raise ValueError("a model brings its weights: weights= goes with keras_model_config.")
+        self._model = model
+        self._history = [dict(one) for one in history or ()]
+        if model_type is not None:
+            params["modelType"] = model_type.name.lower() if isinstance(model_type, ModelType) else model_type
+        self._set(**params)
+        self._weights = None if weights is None else list(weights)
+
+    @property
+    def history(self) -> list[dict[str, list[float]]]:
+        """Loss and metrics per epoch, `val_*` among them: one dict per fit."""
+        return self._history
+
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """The model's weights, in `get_weights()` order."""
+        weights: list[np.ndarray] = self.get_model().get_weights()
+        return weights
+
+    def get_model(self) -> keras.Model:
+        """The Keras model, with its weights."""
+        if self._model is None:
+            if not self.isDefined("keras_model_config"):
+                raise ValueError(
+                    "no model: give one, ElephasTransformer(model, ...), or keras_model_config and weights."
+                )
+            model = from_json(self.given("keras_model_config"), self.given("custom_objects"))
+            if self._weights is None:
+                raise ValueError(
+                    "keras_model_config is an architecture only: give weights= too, as get_weights() has them."
+                )
+            model.set_weights(self._weights)
+            self._model = model
+        return self._model
+
+    def get_config(self) -> dict[str, Any]:
+        """Elephas' names with what they are set to; weights as lists."""
+        return {
+            "keras_model_config": self.get_model().to_json(),
+            "labelCol": self.given("labelCol"),
+            "featuresCol": self.given("featuresCol"),
+            "outputCol": self.given("outputCol"),
+            "weights": [weight.tolist() for weight in self.weights],
+            "model_type": self._known_type() or self._told_type(),
+        }
+
+    def kept_models(self) -> list[keras.Model]:
+        """The model to save."""
+        return [self.get_model()]
+
+    def kept_history(self) -> list[dict[str, list[float]]]:
+        """The history to save."""
+        return self._history
+
+    @classmethod
+    def remade(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
+        """The transformer of what was saved."""
+        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        transformer: ElephasTransformer = cls(model, history=history, **params)._set(**architecture)
+        return transformer
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        model = self.get_model()
+        found = task(model, self._known_type()) if self.given("predict_classes") else Task.VALUES
+        raw = self.given("rawPredictionCol")
+        if raw is None and _has_two_classes(model, found) and "rawPrediction" not in dataset.columns:
+            raw = "rawPrediction"
+        return appended(
+            dataset,
+            self._chosen(),
+            model,
+            batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
+            task=found,
+            names=(self.given("outputCol"), self.given("probabilityCol"), raw),
+        )
+
+    def _known_type(self) -> ModelType | None:
+        return _type_of(self.given("modelType"))
+
+    def _told_type(self) -> ModelType:
+        return ModelType.CLASSIFICATION if task(self.get_model()).classifies else ModelType.REGRESSION
+
+
+def load_ml_estimator(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasEstimator:
+    """The estimator of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
+    estimator: ElephasEstimator = ElephasEstimator.load(file_name, custom_objects)
+    return estimator
+
+
+def load_ml_transformer(
+    file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
+) -> ElephasTransformer:
+    """The transformer of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
+    transformer: ElephasTransformer = ElephasTransformer.load(file_name, custom_objects)
+    return transformer
+
+
+def register_keras_udf(
+    spark: SparkSession,
+    name: str,
+    model: keras.Model,
+    *,
+    custom_objects: Mapping[str, object] | None = None,
+    batch_size: int = _INFERENCE_ROWS,
+    output: str = "prediction",
+    model_type: ModelType | str | None = None,
+    dtype: str | None = None,
+) -> Any:
+    """Makes a model a SQL function: `SELECT name(features) FROM t`; returns it for use with DataFrames.
+
+    Its arguments are columns of vectors, numbers, text, arrays or bytes: several are put together for a model with one
+    input, or go to its inputs in their order.
+
+    Args:
+        batch_size: rows that are predicted at once.
+        output: "prediction" (class index, or value, or what the model puts out), "probability" (an array).
+        model_type: "classification" or "regression", where loss and activation do not say it.
+        dtype: of the bytes in binary arguments.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    found = task(model, _type_of(model_type))
+    if output not in ("prediction", "probability"):
+        raise ValueError(f"output must be one of 'prediction', 'probability'; got {output!r}.")
+    both = fields(model, found, ("prediction", "probability" if output == "probability" else None, None))
+    wanted = both[-1] if output == "probability" else both[0]
+    if output == "prediction" and len(both) > 1:
+        raise ValueError(f"{name}: a SQL function returns one column, and {model.name!r} has {len(both)} outputs.")
+    scorer = Scorer(Predictor.of(model, batch_size), found)
+    function = sql_function(inputs(model), scorer, wanted, floatx=keras.config.floatx(), dtype=dtype)
+    return spark.udf.register(name, function)
+
+
+def _type_of(told: ModelType | str | None) -> ModelType | None:
+    if told is None or isinstance(told, ModelType):
+        return told
+    known = {kind.name.lower(): kind for kind in ModelType}
+    if told not in known:
+        raise ValueError(f"model_type must be one of {', '.join(map(repr, known))}; got {told!r}.")
+    return known[told]
+
+
+def _has_two_classes(model: keras.Model, found: Task) -> bool:
+    if found in (Task.BINARY, Task.BINARY_LOGITS):
+        return True
+    return found.classifies and model.output_shape[-1] == 2
+
+
+def _is_number(kind: Any) -> bool:
+    return isinstance(kind, NumericType)

@@ -1,0 +1,156 @@
+"""What Spark ML stages around Keras models share: saving and loading, and how an estimator comes to model and rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import DataFrame, functions
+
+from elephas_like.core import checks
+from elephas_like.model.sources import refuse_connect
+from elephas_like.stages.saving import StageReader, StageWriter
+from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
+
+
+class Stage(MLReadable, MLWritable):
+    """A stage with Params of a table (stages/params.py) and Keras models, which writes and reads itself."""
+
+    def set_params(self, **params: Any) -> Any:
+        """Sets Params by name, in either style."""
+        return self._set(**params)
+
+    def write(self) -> StageWriter:
+        """The writer, for `write().overwrite().save(path)`."""
+        return StageWriter(self)
+
+    @classmethod
+    def read(cls, custom_objects: Mapping[str, object] | None = None) -> StageReader:
+        """The reader, for `read().load(path)`."""
+        return StageReader(cls, custom_objects)
+
+    @classmethod
+    def load(cls, path: str, custom_objects: Mapping[str, object] | None = None) -> Any:
+        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
+        return cls.read(custom_objects).load(path)
+
+    def kept_models(self) -> list[keras.Model]:
+        """The models to save."""
+        raise NotImplementedError
+
+    def kept_history(self) -> list[dict[str, list[float]]]:
+        """The history to save."""
+        return []
+
+    def packed(self, custom_objects: Mapping[str, object]) -> bytes | None:
+        """The models as bytes; None where there is none."""
+        models = self.kept_models()
+        return archive(models[0]) if models else None
+
+    @classmethod
+    def unpacked(cls, content: bytes, custom_objects: Mapping[str, object]) -> Any:
+        """What `packed` packed, as `remade` takes it."""
+        return from_archive(content, custom_objects)
+
+
+class KerasEstimator(Stage):
+    """An estimator that begins with a compiled Keras model, or with Elephas' configuration of one, in its Params.
+
+    Every fit begins with a copy, so that fits with other Params may run at the same time.
+    """
+
+    _model: keras.Model | None
+    callbacks: Any
+    validation_data: Any
+
+    def get_model(self) -> keras.Model:
+        """The model that a fit would begin with, a new one each time."""
+        custom = self.given("custom_objects")
+        if self._model is not None:
+            model = copy_of(self._model)
+        elif self.isDefined("keras_model_config"):
+            model = from_json(self.given("keras_model_config"), custom, compiled=not self.isSet("loss"))
+        else:
+            raise ValueError(f"no model: give one, {type(self).__name__}(model, ...), or keras_model_config and loss.")
+        return self.compiled(model, whole=self._model is None and self.isSet("loss"))
+
+    def compiled(self, model: keras.Model, *, whole: bool = False) -> keras.Model:
+        """A model compiled as the Params say, which may say nothing; it is the same model.
+
+        whole: nothing of an earlier compilation is left, so that the metrics are the Params' too, by default.
+        """
+        parts = {"loss": self.given("loss"), "optimizer": self.given("optimizer_config")}
+        if self.isSet("metrics") or whole:
+            parts["metrics"] = self.given("metrics")
+        if any(value is not None for value in parts.values()):
+            compile_as(model, **parts, custom_objects=self.given("custom_objects"))
+        return model
+
+    def split(self, dataset: DataFrame) -> tuple[DataFrame, Any, float]:
+        """Rows to train on, those to score (by the validation column, or what was given), and the share to hold out."""
+        held, name = self.validation_data, self.given("validationCol")
+        if name is not None:
+            if held is not None:
+                raise ValueError("give validation_col or validation_data, not both.")
+            if name not in dataset.columns:
+                raise ValueError(
+                    f"validation_col={name!r} is none of {dataset.columns}.{checks.near(name, dataset.columns)}"
+                )
+            if dataset.schema[name].dataType.simpleString() != "boolean":
+                raise TypeError(
+                    f"validation_col={name!r} must be boolean; it is {dataset.schema[name].dataType.simpleString()}."
+                )
+            chosen = functions.coalesce(functions.col(f"`{name}`"), functions.lit(False))
+            dataset, held = dataset.filter(~chosen), dataset.filter(chosen)
+        share = 0.0 if held is not None and not self.isSet("validation_split") else self.given("validation_split")
+        return dataset, held, share
+
+    def copy(self, extra: Mapping[Any, Any] | None = None) -> Any:
+        """A copy with other values; callbacks are copied too, since fits with param maps may run at the same time."""
+        copied = super().copy(extra)
+        for name in ("callbacks", "worker_callbacks"):
+            given = getattr(self, name, None)
+            if given is not None:
+                one = not isinstance(given, Sequence)
+                setattr(copied, name, copy.copy(given) if one else [copy.copy(callback) for callback in given])
+        return copied
+
+    def kept_models(self) -> list[keras.Model]:
+        """The model to save, if one was given."""
+        return [] if self._model is None else [self._model]
+
+    def kept_architecture(self) -> str | None:
+        """The model's architecture in JSON."""
+        return self._model.to_json() if self._model is not None else self.given("keras_model_config")
+
+
+def check_frame(dataset: object) -> None:
+    """Nothing, if this is a classic Spark DataFrame.
+
+    Raises:
+        TypeError: another thing, with what to do.
+    """
+    refuse_connect(dataset)
+    if not isinstance(dataset, DataFrame):
+        raise TypeError(
+            f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
+            "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."
+        )
+
+
+def check_one_model(model: object, params: Mapping[str, Any]) -> None:
+    """Nothing, if there is one model at most: a Keras model, or Elephas' configuration of one among the Params.
+
+    Raises:
+        TypeError: no Keras model. ValueError: both.
+    """
+    if model is None:
+        return
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")
+    for name in ("keras_model_config", "kerasModelConfig"):
+        if name in params:
+            raise ValueError(f"give a model or {name}, not both.")

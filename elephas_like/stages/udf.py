@@ -1,0 +1,83 @@
+"""A model as a SQL function: its arguments' types are known when the first batch comes, and the plan is made then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import functions
+from pyspark.sql import types as sql
+
+from elephas_like.core.structure import flatten
+from elephas_like.rows.frames import ColumnChoice, Field, Score, needs_arrow_udf, plan, predicted
+
+_VECTOR_FIELDS = {"type", "size", "indices", "values"}
+
+
+def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dtype: str | None) -> Any:
+    """A Spark function of any number of columns that gives one field of a model's predictions.
+
+    Args:
+        inputs: the model's, a Slot or a tree of Slots.
+        dtype: of the bytes in binary arguments.
+
+    Raises:
+        RuntimeError: Spark has no Arrow UDFs.
+    """
+    needs_arrow_udf()
+
+    def scores(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        made = None
+        for batch in batches:
+            columns = batch if isinstance(batch, tuple) else (batch,)
+            names = [f"argument {number}" for number in range(1, len(columns) + 1)]
+            if made is None:
+                schema = sql.StructType(
+                    [
+                        sql.StructField(name, _spark_type(column.type))
+                        for name, column in zip(names, columns, strict=True)
+                    ]
+                )
+                binary = [one.name for one in schema if isinstance(one.dataType, sql.BinaryType)]
+                choice = ColumnChoice(
+                    names if len(names) > 1 or len(flatten(inputs)[0]) > 1 else names[0],
+                    None,
+                    dtypes={} if dtype is None else dict.fromkeys(binary, dtype),
+                )
+                made = plan(schema, choice, inputs, None, floatx=floatx, classes=None)
+            structs = pa.StructArray.from_arrays(columns, names)
+            for found in predicted([structs], made, score, [field]):
+                yield found.field(0)
+
+    # Spark reads what the function takes from its hints, which must be classes and not text.
+    scores.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    return functions.arrow_udf(scores, field.type)
+
+
+def _spark_type(kind: pa.DataType) -> sql.DataType:
+    """The Spark type of an argument; widths of numbers do not matter to a plan."""
+    if pa.types.is_struct(kind):
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        if set(names) == _VECTOR_FIELDS:
+            return VectorUDT()
+        return sql.StructType([sql.StructField(one.name, _spark_type(one.type)) for one in _fields(kind)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return sql.ArrayType(_spark_type(kind.value_type))
+    for check, spark_type in (
+        (pa.types.is_boolean, sql.BooleanType()),
+        (pa.types.is_integer, sql.LongType()),
+        (pa.types.is_floating, sql.DoubleType()),
+        (pa.types.is_binary, sql.BinaryType()),
+        (pa.types.is_large_binary, sql.BinaryType()),
+        (pa.types.is_string, sql.StringType()),
+        (pa.types.is_large_string, sql.StringType()),
+    ):
+        if check(kind):
+            return spark_type
+    raise TypeError(f"a model's SQL function takes numbers, text, vectors, arrays or bytes; got an argument of {kind}.")
+
+
+def _fields(kind: pa.DataType) -> Iterable[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]

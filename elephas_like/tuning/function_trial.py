@@ -1,0 +1,157 @@
+"""One trial of a user's own function, which trains by itself and returns a result in hyperopt's or hyperas' form."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickle
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+
+from elephas_like.core.errors import Failure
+from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.types import ShardRef
+from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.tensors import limit_threads
+from elephas_like.tuning.trial import tidy
+
+PACKED = ".json+weights"
+"""The suffix of `packed` models."""
+
+
+@dataclass(frozen=True)
+class FunctionTrial:
+    """Calls the user's own `function(params, *data())`, which trains and returns a result (core.trials.Evaluate).
+
+    search: its name; `data` is called once for it in each Python process.
+    function, data: cloudpickles of lists of one.
+    """
+
+    search: str
+    function: bytes
+    data: bytes
+    seed: int = 0
+    cores: int | None = None
+
+    def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
+        """The result of one point, read from hyperopt's and hyperas' forms."""
+        if self.cores is not None:
+            limit_threads(self.cores)
+        started = time.perf_counter()
+        rows = _data(self.search, self.data)
+        function = cloudpickle.loads(self.function)[0]  # our driver's own bytes
+        with seeded(self.seed, order.number):
+            found = function(order.params, *rows)
+        loss, failure, model, notes = read_result(order.number, found)
+        result = TrialResult(
+            order.number,
+            TrialStatus.OK if failure is None else TrialStatus.FAILED,
+            history=() if loss is None else ({"loss": loss},),
+            best_epoch=None if loss is None else 0,
+            loss=loss,
+            seconds=time.perf_counter() - started,
+            host=platform.node(),
+            failure=failure,
+            model=packed(*model) if model is not None and order.wants_model(loss) else b"",
+            suffix=PACKED,
+            notes=notes,
+        )
+        del found, model
+        tidy()
+        return result
+
+
+_made: dict[str, tuple[Any, ...]] = {}
+_made_lock = threading.Lock()
+
+
+def _data(search: str, function: bytes) -> tuple[Any, ...]:
+    """What the user's data function gives, called once for a search in this process; one search at a time."""
+    with _made_lock:
+        if search not in _made:
+            _made.clear()
+            data = cloudpickle.loads(function)[0]()  # our driver's own bytes
+            _made[search] = tuple(data) if isinstance(data, tuple | list) else (data,)
+        return _made[search]
+
+
+def read_result(
+    number: int, found: object
+) -> tuple[float | None, Failure | None, tuple[str, list[np.ndarray]] | None, dict[str, object]]:
+    """(loss, failure, (architecture as JSON, weights), the rest that is plain data) of what a function returned.
+
+    A loss alone, or a dict with `loss` and perhaps `status`, `model` (a Keras model, or its `to_json()`) and `weights`
+    (arrays, or a pickle that the function itself made of them).
+    """
+    if isinstance(found, int | float | np.number) and not isinstance(found, bool):
+        found = {"loss": float(found)}
+    if not isinstance(found, dict):
+        raise TypeError(
+            "the function must return a loss, or a dict as {'loss': -accuracy, 'status': STATUS_OK, 'model': model}; got "
+            f"{type(found).__name__}."
+        )
+    rest = {name: value for name, value in found.items() if name not in ("loss", "status", "model", "weights")}
+    notes = {str(name): value for name, value in rest.items() if _is_plain(value)}
+    status = found.get("status", "ok")
+    if status != "ok":
+        text = f"the function returned status {status!r}: {found.get('error', found.get('message', 'no reason given'))}"
+        return None, Failure("TrialFailed", text, "", number), None, notes
+    if "loss" not in found:
+        raise TypeError(f"the function's dict must have a 'loss'; got {sorted(map(str, found))}.")
+    loss = float(found["loss"])
+    if not math.isfinite(loss):
+        return None, Failure("TrialFailed", f"the loss is {loss}.", "", number), None, notes
+    return loss, None, _model_in(found.get("model"), found.get("weights")), notes
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _model_in(model: object, weights: Any) -> tuple[str, list[np.ndarray]] | None:
+    if isinstance(weights, bytes):
+        weights = pickle.loads(weights)  # noqa: S301  made a moment ago by the user's function, in this very process
+    if isinstance(model, keras.Model):
+        return model.to_json(), model.get_weights() if weights is None else [np.asarray(one) for one in weights]
+    if isinstance(model, str):
+        if weights is None:
+            raise TypeError("a result whose 'model' is text needs 'weights' too: model.get_weights().")
+        return model, [np.asarray(one) for one in weights]
+    if model is not None:
+        raise TypeError(f"a result's 'model' must be a Keras model or its to_json(); got {type(model).__name__}.")
+    return None
+
+
+def packed(architecture: str, weights: Sequence[np.ndarray]) -> bytes:
+    """Architecture and weights as one NumPy archive, which is read without unpickling anything."""
+    buffer = io.BytesIO()
+    text = np.frombuffer(architecture.encode(), np.uint8)
+    np.savez(buffer, allow_pickle=False, architecture=text, **{f"w{i}": w for i, w in enumerate(weights)})
+    return buffer.getvalue()
+
+
+def unpacked(archive: bytes) -> tuple[str, list[np.ndarray]]:
+    """What `packed` packed."""
+    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+        weights = [arrays[f"w{i}"] for i in range(len(arrays.files) - 1)]
+        return arrays["architecture"].tobytes().decode(), weights
+
+
+def model_of(architecture: str, weights: Sequence[np.ndarray], custom_objects: Mapping[str, object]) -> keras.Model:
+    """The Keras model of an architecture, compiled if that says how, with its weights."""
+    model = keras.models.model_from_json(architecture, custom_objects=dict(custom_objects))
+    model.set_weights(list(weights))
+    return model

@@ -1,0 +1,199 @@
+"""What a search keeps: each trial as a line of JSON, written when it ends, and the models of the best trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from elephas_like.core.errors import Failure
+from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.tuning.space import Point
+
+VERSION = 1
+
+
+class SearchLog:
+    """The directory of a search: `search.json` says which search it is, `trials.jsonl` holds the trials that ended.
+
+    A line that a dying driver left unfinished is dropped when the search is resumed, and its trial runs again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._trials = directory / "trials.jsonl"
+        self.models = directory / "models"
+
+    def begin(
+        self, identity: Mapping[str, object], resume: Literal["never", "auto"]
+    ) -> list[tuple[TrialResult, Point]]:
+        """The trials of earlier sessions.
+
+        Args:
+            identity: what makes it the same search: space, algorithm, seed, objective, data.
+
+        Raises:
+            FileExistsError: there are trials, and `resume` is "never".
+            ValueError: they are another search's; the message says in what.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        described = {"version": VERSION, **identity}
+        about = self._directory / "search.json"
+        if not about.exists():
+            write_whole(about, json.dumps(described, indent=1).encode())
+            self._trials.touch()
+            return []
+        if resume == "never":
+            raise FileExistsError(
+                f"{self._directory} holds a search already: pass resume='auto' to go on with it, or another checkpoint_dir."
+            )
+        found = json.loads(about.read_text())
+        for name in described:
+            if found.get(name) != described[name]:
+                raise ValueError(
+                    f"the search in {self._directory} is another one: its {name} is {_short(found.get(name))}, and this "
+                    f"one's {_short(described[name])}. Give the same arguments, or another checkpoint_dir."
+                )
+        return self._read()
+
+    def seed(self) -> int | None:
+        """The seed of the search that is here, if there is one."""
+        about = self._directory / "search.json"
+        return int(json.loads(about.read_text())["seed"]) if about.exists() else None
+
+    def write(self, result: TrialResult, point: Point) -> None:
+        """Adds a trial; it is on the disk when this returns."""
+        line = json.dumps(_as_plain(result, point), allow_nan=False) + "\n"
+        with self._trials.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self) -> list[tuple[TrialResult, Point]]:
+        whole, trials = 0, []
+        for line in self._trials.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            trials.append(_from_plain(json.loads(line)))
+            whole += len(line)
+        os.truncate(self._trials, whole)
+        return trials
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _as_plain(result: TrialResult, point: Point) -> dict[str, Any]:
+    failure = result.failure
+    return {
+        "trial": result.number,
+        "status": result.status.value,
+        "point": dict(point),
+        "loss": result.loss,
+        "best_epoch": result.best_epoch,
+        "history": [{k: v if math.isfinite(v) else repr(v) for k, v in logs.items()} for logs in result.history],
+        "seconds": result.seconds,
+        "host": result.host,
+        "failure": None if failure is None else [failure.type_name, failure.message, failure.traceback_text],
+        "notes": json.loads(json.dumps(result.notes, allow_nan=False)) if result.notes else {},
+    }
+
+
+def _from_plain(plain: Mapping[str, Any]) -> tuple[TrialResult, Point]:
+    failure = plain["failure"]
+    result = TrialResult(
+        number=plain["trial"],
+        status=TrialStatus(plain["status"]),
+        history=tuple({name: float(value) for name, value in logs.items()} for logs in plain["history"]),
+        best_epoch=plain["best_epoch"],
+        loss=plain["loss"],
+        seconds=plain["seconds"],
+        host=plain["host"],
+        failure=None if failure is None else Failure(failure[0], failure[1], failure[2], plain["trial"]),
+        notes=plain["notes"],
+    )
+    return result, plain["point"]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+class Shelf:
+    """The models of the best trials: in a directory, or in memory where there is none. Of equal losses the first wins.
+
+    keep: how many.
+    """
+
+    def __init__(self, keep: int, directory: Path | None = None) -> None:
+        self._keep = keep
+        self._directory = directory
+        self._losses: dict[int, float] = {}
+        self._files: dict[int, tuple[bytes, str]] = {}
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bar(self) -> float:
+        """The loss that a trial may have at most to get a place."""
+        return max(self._losses.values()) if len(self._losses) >= self._keep else math.inf
+
+    def offer(self, result: TrialResult) -> None:
+        """Takes the model of a trial if it is among the best, and lets go of the one that no longer is."""
+        if not result.counts or not result.model or result.loss is None:
+            return
+        worst = self.numbers[-1] if len(self._losses) >= self._keep else None
+        if worst is not None and (result.loss, result.number) > (self._losses[worst], worst):
+            return
+        self._losses[result.number] = result.loss
+        if self._directory is None:
+            self._files[result.number] = result.model, result.suffix
+        else:
+            write_whole(self._directory / f"{_stem(result.number)}{result.suffix}", result.model)
+        if worst is not None:
+            self._drop(worst)
+
+    def recall(self, result: TrialResult) -> None:
+        """Takes note of a model that an earlier session left in the directory."""
+        if result.counts and result.loss is not None and self._path(result.number) is not None:
+            self._losses[result.number] = result.loss
+
+    @property
+    def numbers(self) -> list[int]:
+        """The trials whose models are here, the best first."""
+        return sorted(self._losses, key=lambda number: (self._losses[number], number))
+
+    def read(self, number: int) -> tuple[bytes, str]:
+        """(content, suffix) of a trial's model."""
+        if number in self._files:
+            return self._files[number]
+        path = self._path(number)
+        if path is None:
+            raise FileNotFoundError(f"the model of trial {number} is not in {self._directory} any more.")
+        return path.read_bytes(), path.name.removeprefix(_stem(number))
+
+    def _path(self, number: int) -> Path | None:
+        found = [] if self._directory is None else sorted(self._directory.glob(f"{_stem(number)}.*"))
+        return found[0] if found else None
+
+    def _drop(self, number: int) -> None:
+        del self._losses[number]
+        self._files.pop(number, None)
+        path = self._path(number)
+        if path is not None:
+            path.unlink()
+
+
+def _stem(number: int) -> str:
+    return f"trial-{number:05d}"

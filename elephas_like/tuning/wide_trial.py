@@ -1,0 +1,69 @@
+"""A trial that is itself distributed: a SparkModel fit on several workers, for data that no single worker holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import keras
+
+from elephas_like.core.objective import Objective
+from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.types import ShardRef
+from elephas_like.model.spark_model import SparkModel
+from elephas_like.trainer.metric_names import FreshNames
+from elephas_like.trainer.recipe import in_turn
+from elephas_like.trainer.seeds import seeded
+from elephas_like.tuning.trial import TrialCallback, checked, file_of
+
+
+@dataclass(frozen=True)
+class WideTrial:
+    """Fits what `build(params)` returns on `workers` workers (core.trials.Evaluate); it runs on the driver.
+
+    data, y: what `SparkModel.fit` takes. callbacks: a cloudpickle of Keras callbacks, of which each trial gets its own.
+    """
+
+    build: Callable[[Any], keras.Model]
+    workers: int
+    data: Any
+    objective: Objective
+    epochs: int
+    seed: int
+    validation_split: float
+    validation_data: Any
+    callbacks: bytes = b""
+
+    def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
+        """The result of one fit; its model has the state of the epoch with the lowest loss."""
+        started = time.perf_counter()
+        with in_turn, seeded(self.seed, order.number):
+            model = checked(self.build(order.params))
+        eyes = TrialCallback(self.objective, report)
+        own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them
+        fitted = SparkModel(model, num_workers=self.workers, batch_size=order.batch_size, seed=self.seed)
+        fitted.fit(
+            self.data,
+            epochs=self.epochs,
+            validation_split=self.validation_split,
+            validation_data=self.validation_data,
+            callbacks=[FreshNames(), *own, eyes],
+            verbose=0,
+        )
+        eyes.restore(model)
+        loss, best_epoch = eyes.best
+        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
+        return TrialResult(
+            order.number,
+            TrialStatus.PRUNED if eyes.stopped else TrialStatus.OK,
+            history=tuple(eyes.history),
+            best_epoch=best_epoch,
+            loss=loss,
+            seconds=time.perf_counter() - started,
+            host=f"{self.workers} workers",
+            model=kept,
+            suffix=suffix,
+        )

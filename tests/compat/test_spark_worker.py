@@ -1,0 +1,97 @@
+"""Workers by hand on one partition, as Keras' own fit would train it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pytest
+from trainer.small import mlp, rows
+
+from elephas_like.compat.elephas import AsynchronousSparkWorker
+from elephas_like.compat.spark_worker import SparkWorker
+
+X, Y = rows(10)
+
+
+@dataclass
+class Broadcast:
+    value: list[np.ndarray]
+
+
+@dataclass
+class Shared:
+    """A parameter server without a port."""
+
+    weights: list[np.ndarray]
+    deltas: list[list[np.ndarray]] = field(default_factory=list)
+
+    def get_parameters(self) -> list[np.ndarray]:
+        return self.weights
+
+    def update_parameters(self, delta: list[np.ndarray]) -> None:
+        self.deltas.append(delta)
+        self.weights = [w - d for w, d in zip(self.weights, delta, strict=True)]
+
+
+def arguments(model: keras.Model, **config: object) -> dict[str, object]:
+    return {
+        "json": model.to_json(),
+        "parameters": Broadcast(model.get_weights()),
+        "train_config": {"verbose": 0, "shuffle": False, **config},
+        "master_optimizer": keras.optimizers.serialize(keras.optimizers.SGD(0.05)),
+        "master_loss": "mse",
+        "master_metrics": ["mae"],
+        "custom_objects": {},
+    }
+
+
+def close(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [4, 32])
+def test_a_worker_gives_what_training_took_away(batch_size: int) -> None:
+    model = mlp(keras.optimizers.SGD(0.05))
+    ((deltas, history),) = SparkWorker(**arguments(model, epochs=2, batch_size=batch_size)).train(
+        zip(X, Y, strict=True)
+    )
+    before = model.get_weights()
+    model.fit(X, Y, epochs=2, batch_size=batch_size, shuffle=False, verbose=0)
+    close([b - d for b, d in zip(before, deltas, strict=True)], model.get_weights())
+    assert set(history) == {"loss", "mae"}
+
+
+def test_no_rows_give_zeros_and_no_batch_size_is_needed() -> None:
+    model = mlp()
+    ((deltas, history),) = SparkWorker(**arguments(model)).train(iter(()))
+    assert history is None
+    assert all(not delta.any() for delta in deltas)
+    ((deltas, history),) = SparkWorker(**arguments(model)).train(zip(X, Y, strict=True))
+    assert any(delta.any() for delta in deltas)
+
+
+@pytest.mark.parametrize(("frequency", "exchanges"), [("epoch", 2), ("batch", 6)])
+def test_an_asynchronous_worker_exchanges_as_often_as_it_is_told(frequency: str, exchanges: int) -> None:
+    model = mlp(keras.optimizers.SGD(0.05))
+    shared = Shared(model.get_weights())
+    options = arguments(model, epochs=2, batch_size=4)
+    worker = AsynchronousSparkWorker(client=shared, frequency=frequency, **options)
+    assert list(worker.train(zip(X, Y, strict=True))) == [[]]
+    assert len(shared.deltas) == exchanges
+    model.fit(X, Y, epochs=2, batch_size=4, shuffle=False, verbose=0)
+    close(shared.weights, model.get_weights())
+    assert list(worker.train(iter(()))) == []
+
+
+def test_another_frequency_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be 'epoch' or 'batch'"):
+        AsynchronousSparkWorker(client=Shared([]), frequency="fit", **arguments(mlp()))
+
+
+def test_a_client_may_be_named(monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    worker = AsynchronousSparkWorker(client="socket", frequency="epoch", **arguments(mlp()))
+    assert worker.client.client_type == "socket"

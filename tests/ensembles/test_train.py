@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+
+from elephas_like.core.voting import member_seeds
+from elephas_like.ensembles.train import VotingModel, greedy_selection, train_ensemble
+from elephas_like.trainer.recipe import copy_of
+from elephas_like.trainer.seeds import seeded
+
+layers = keras.layers
+
+
+def split(x: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[np.ndarray, ...]:
+    order = np.random.default_rng(seed).permutation(len(x))
+    train, test = order[: 2 * len(x) // 3], order[2 * len(x) // 3 :]
+    mean, spread = x[train].mean(0), x[train].std(0) + 1e-6
+    x = ((x - mean) / spread).astype("float32")
+    return x[train], y[train], x[test], y[test]
+
+
+def mlp(inputs: int, outputs: int, activation: str | None, loss: str, metric: str):
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((inputs,)), layers.Dense(32, "relu"), layers.Dense(outputs, activation)])
+        model.compile(keras.optimizers.Adam(0.005), loss, metrics=[metric])
+        return model
+
+    return build
+
+
+def digits() -> tuple[object, tuple[np.ndarray, ...]]:
+    data = split(*load_digits(return_X_y=True))
+    return mlp(64, 10, "softmax", "sparse_categorical_crossentropy", "accuracy"), data
+
+
+def breast_cancer() -> tuple[object, tuple[np.ndarray, ...]]:
+    data = split(*load_breast_cancer(return_X_y=True))
+    return mlp(30, 1, "sigmoid", "binary_crossentropy", "accuracy"), data
+
+
+def diabetes() -> tuple[object, tuple[np.ndarray, ...]]:
+    x, y = load_diabetes(return_X_y=True)
+    return mlp(10, 1, None, "mse", "mae"), split(x, ((y - y.mean()) / y.std()).astype("float32"))
+
+
+@pytest.mark.parametrize("problem", [digits, breast_cancer, diabetes])
+def test_bagged_members_together_beat_their_mean(problem) -> None:
+    build, (x, y, x_test, y_test) = problem()
+    found = train_ensemble(build, (x, y), 5, epochs=8, seed=0, engine="in_process", verbose=0)
+    assert found.voting == ("mean" if problem is diabetes else "soft")
+    alone = [model.evaluate(x_test, y_test, verbose=0, return_dict=True) for model in found.models]
+    together = found.evaluate(x_test, y_test, return_dict=True)
+    # Convex losses (Jensen): of the mean never above the mean of the losses. Accuracy is no law.
+    assert together["loss"] < np.mean([one["loss"] for one in alone])
+    if problem is not diabetes:
+        assert together["accuracy"] >= np.mean([one["accuracy"] for one in alone])
+        assert together["accuracy"] == pytest.approx((found.predict(x_test) == y_test).mean(), abs=1e-6)
+
+
+def test_without_bagging_and_shuffling_a_member_is_keras() -> None:
+    build, (x, y, x_test, y_test) = digits()
+    found = train_ensemble(
+        build, (x, y), 1, bagging=False, shuffle=False, epochs=2, seed=3, engine="in_process",
+        validation_data=(x_test, y_test), verbose=0,
+    )  # fmt: skip
+    with seeded(member_seeds(3, 1)[0]):
+        model = build()
+    history = model.fit(x, y, epochs=2, shuffle=False, validation_data=(x_test, y_test), verbose=0)
+    for ours, theirs in zip(found.models[0].get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert found.histories[0].keys() == history.history.keys()
+    np.testing.assert_allclose(found.histories[0]["val_loss"], history.history["val_loss"], rtol=1e-4)
+
+
+def test_a_single_array_is_cut_for_models_of_several_inputs_as_by_a_fit() -> None:
+    def build() -> keras.Model:
+        both = [keras.Input((5,)), keras.Input((5,))]
+        model = keras.Model(both, layers.Dense(1)(layers.Concatenate()(both)))
+        model.compile("sgd", "mse")
+        return model
+
+    _, (x, y, x_test, y_test) = diabetes()
+    told = {"epochs": 1, "seed": 1, "engine": "in_process", "verbose": 0}
+    whole = train_ensemble(build, (x, y), 2, **told)
+    apart = train_ensemble(build, ((x[:, :5], x[:, 5:]), y), 2, **told)
+    expected = apart.predict((x_test[:, :5], x_test[:, 5:]))
+    np.testing.assert_array_equal(whole.predict(x_test), expected)
+    assert whole.evaluate(x_test, y_test) == apart.evaluate((x_test[:, :5], x_test[:, 5:]), y_test)
+
+
+def test_seeds_repeat_and_members_differ() -> None:
+    build, (x, y, *_) = diabetes()
+    one, other = (train_ensemble(build, (x, y), 2, seed=4, engine="in_process", verbose=0) for _ in range(2))
+    for a, b in zip(one.models, other.models, strict=True):
+        for left, right in zip(a.get_weights(), b.get_weights(), strict=True):
+            np.testing.assert_array_equal(left, right)
+    assert np.abs(one.models[0].get_weights()[0] - one.models[1].get_weights()[0]).max() > 0.01
+    state = np.random.get_state()[1].copy()
+    train_ensemble(build, (x, y), 1, seed=4, engine="in_process", verbose=0)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+def test_members_begin_with_their_own_weights_while_others_make_models() -> None:
+    """As the fits of a grid search do, side by side: initial weights come from generators of the whole process."""
+    _, (x, y, *_) = diabetes()
+    inside, made = threading.Event(), threading.Event()
+
+    def build() -> keras.Model:
+        inside.set()
+        made.wait(0.5)  # nobody else's model comes in between
+        model = keras.Sequential([keras.Input((10,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        return model
+
+    def copies() -> None:
+        inside.wait(60)
+        copy_of(other)
+        made.set()
+
+    other = mlp(10, 1, None, "mse", "mae")()
+    beside = threading.Thread(target=copies)
+    beside.start()
+    found = train_ensemble(build, (x, y), 1, seed=4, engine="in_process", verbose=0)
+    beside.join(60)
+    with seeded(member_seeds(4, 1)[0]):
+        alone = build()
+    np.testing.assert_array_equal(found.models[0].get_weights()[0], alone.get_weights()[0])
+
+
+def test_a_build_function_may_ask_for_the_seed() -> None:
+    _, (x, y, *_) = diabetes()
+    asked: list[int] = []
+
+    def build(seed: int, width: int = 4) -> keras.Model:
+        asked.append(seed)
+        return mlp(10, 1, None, "mse", "mae")()
+
+    train_ensemble(build, (x, y), 3, seed=1, engine="in_process", verbose=0)
+    assert len(set(asked)) == 3
+
+
+def test_held_out_rows_are_the_same_for_all_members() -> None:
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((1,)), layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        return model
+
+    y = np.arange(50, dtype="float32")
+    found = train_ensemble(build, (y[:, None], y), 3, validation_split=0.2, seed=1, engine="in_process", verbose=0)
+    # The models predict 0, so the loss is the mean square of the held-out targets.
+    assert len({history["val_loss"][0] for history in found.histories}) == 1
+    assert len({history["loss"][0] for history in found.histories}) == 3  # their own rows
+
+
+def test_early_stopping_of_each_member_by_itself() -> None:
+    build, (x, y, x_test, y_test) = diabetes()
+    stop = keras.callbacks.EarlyStopping(monitor="val_loss", patience=1, restore_best_weights=True)
+    found = train_ensemble(
+        build, (x, y), 2, epochs=60, seed=1, validation_data=(x_test, y_test), callbacks=[stop], engine="in_process",
+        verbose=0,
+    )  # fmt: skip
+    for model, history in zip(found.models, found.histories, strict=True):
+        assert len(history["loss"]) < 60
+        assert model.evaluate(x_test, y_test, verbose=0)[0] == pytest.approx(min(history["val_loss"]), rel=1e-4)
+
+
+def test_greedy_selection_is_at_least_as_good_as_the_best_member() -> None:
+    build, (x, y, x_test, y_test) = digits()
+    found = train_ensemble(build, (x, y), 4, epochs=3, seed=0, engine="in_process", verbose=0)
+    chosen = greedy_selection(found, (x_test, y_test), picks=6)
+    losses = [model.evaluate(x_test, y_test, verbose=0)[0] for model in found.models]
+    assert chosen.path[0] == pytest.approx(min(losses), rel=1e-5)
+    assert chosen.members[0] == int(np.argmin(losses))
+    assert chosen.score <= min(losses)
+    assert chosen.ensemble.evaluate(x_test, y_test)[0] == pytest.approx(chosen.score, rel=1e-5)
+    assert sum(chosen.weights) == pytest.approx(1)
+    assert len(chosen.weights) == 4
+    best = greedy_selection(found.models, (x_test, y_test), metric="accuracy", picks=3)
+    assert best.score >= max(model.evaluate(x_test, y_test, verbose=0)[1] for model in found.models) - 1e-6
+    with pytest.raises(ValueError, match="metric must be one of 'loss', 'accuracy'; got 'auc'"):
+        greedy_selection(found, (x_test, y_test), metric="auc")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        ({"bagging": "some"}, ValueError, "bagging must be True"),
+        ({"num_members": 0}, ValueError, "num_members must be a whole number"),
+        ({"workers_per_member": 2, "bagging": "partition"}, ValueError, "one partition, which one worker trains"),
+        ({"engine": "server"}, ValueError, "workers_per_member > 1"),
+        ({"voting": "loud"}, ValueError, "voting must be one of 'hard', 'soft', 'mean'"),
+        ({"validation_split": 0.1, "validation_data": ([0], [0])}, ValueError, "not both"),
+        ({"build_or_model": 5}, TypeError, "build_or_model must be a function"),
+        ({"build_or_model": lambda: keras.Sequential([keras.Input((1,))])}, ValueError, "not compiled"),
+        ({"callbacks": [3]}, TypeError, "callbacks must be"),
+    ],
+)
+def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> None:
+    build, (x, y, *_) = diabetes()
+    given = {"build_or_model": build, "data": (x, y), "num_members": 2, "engine": "in_process", "verbose": 0} | options
+    with pytest.raises(kind, match=match):
+        train_ensemble(**given)
+
+
+def apart(y, prediction):
+    """A loss whose name says nothing."""
+    return keras.ops.abs(y - prediction)
+
+
+def test_a_loss_that_does_not_say_how_to_vote() -> None:
+    _, (x, y, *_) = diabetes()
+
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((10,)), layers.Dense(1)])
+        model.compile("sgd", apart)
+        return model
+
+    with pytest.raises(ValueError, match="voting='auto' knows crossentropies"):
+        train_ensemble(build, (x, y), 2, engine="in_process", verbose=0)
+    assert isinstance(train_ensemble(build, (x, y), 2, voting="mean", engine="in_process", verbose=0), VotingModel)

@@ -1,0 +1,147 @@
+"""Saving and loading SparkModels: configurations, classes, Hadoop filesystems, files of real Elephas, SavedModels."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elephas_like import AsynchronousSparkModel, SparkMLlibModel, SparkModel, load_spark_model
+from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.types import Frequency, Mode
+from elephas_like.strategies import Nesterov, Strategy
+
+ELEPHAS = Path(__file__).parent.parent / "data" / "elephas"
+X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
+
+
+def small(**compiled: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, "tanh"), keras.layers.Dense(1)])
+    model.compile(**{"optimizer": "adam", "loss": "mse", "metrics": ["mae"]} | compiled)
+    model.fit(X, X.sum(axis=1), verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("kind", [SparkModel, AsynchronousSparkModel, SparkMLlibModel])
+def test_every_class_comes_back_with_its_configuration(kind, suffix, tmp_path) -> None:
+    options = {"num_workers": 3, "batch_size": 7, "port": 1234, "parameter_server_mode": "socket", "seed": 5}
+    saved = kind(small(), **options, join_timeout=12)
+    path = tmp_path / f"model{suffix}"
+    saved.save(path)
+    loaded = load_spark_model(path)
+    assert type(loaded) is kind
+    assert loaded.get_config() == saved.get_config()
+    np.testing.assert_array_equal(
+        loaded.master_network.predict(X, verbose=0), saved.master_network.predict(X, verbose=0)
+    )
+    assert int(loaded.master_optimizer.iterations) == 1
+    plain = keras.models.load_model(path, compile=suffix == ".keras")  # Keras itself cannot load "mse" from .h5
+    np.testing.assert_array_equal(plain.predict(X, verbose=0), loaded.master_network.predict(X, verbose=0))
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_strategies_are_saved_and_options_win(tmp_path) -> None:
+    path = str(tmp_path / "model.keras")
+    SparkModel(small(), strategy=Nesterov(momentum=0.25), frequency=7).save(path)
+    loaded = load_spark_model(path, frequency="epoch")
+    assert loaded.strategy == Nesterov(momentum=0.25)
+    assert loaded.frequency is Frequency.EPOCH
+
+
+def test_what_cannot_be_saved_is_said_and_left_out(tmp_path) -> None:
+    @dataclass(frozen=True)
+    class Mine(Strategy):
+        pass
+
+    model = SparkModel(small(), strategy=Mine())
+    with pytest.warns(ElephasWarning, match="strategy=.*is not saved.*give it to load_spark_model"):
+        model.save(tmp_path / "model.keras")
+    assert load_spark_model(tmp_path / "model.keras").strategy is None
+
+
+def test_what_keras_saved_is_a_spark_model(tmp_path) -> None:
+    small().save(tmp_path / "model.keras")
+    loaded = load_spark_model(tmp_path / "model.keras", num_workers=2)
+    assert type(loaded) is SparkModel
+    assert loaded.num_workers == 2
+
+
+def test_saving_as_h5_does_not_spoil_the_next_keras_file(tmp_path) -> None:
+    model = SparkModel(small())
+    model.save(tmp_path / "model.h5")
+    model.save(tmp_path / "model.keras")
+    assert isinstance(load_spark_model(tmp_path / "model.keras").master_optimizer, keras.optimizers.Adam)
+
+
+def own_loss(y_true, y_pred):
+    return keras.ops.mean(keras.ops.abs(y_true - y_pred))
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_custom_objects_are_found(suffix, tmp_path) -> None:
+    SparkModel(small(loss=own_loss)).save(tmp_path / f"model{suffix}")
+    loaded = load_spark_model(tmp_path / f"model{suffix}", custom_objects={"own_loss": own_loss})
+    assert loaded.custom_objects == {"own_loss": own_loss}
+    assert loaded.evaluate(X, X.sum(axis=1), return_dict=True)["loss"] > 0
+
+
+def test_hadoop_filesystems_hold_models(sc, tmp_path) -> None:
+    (tmp_path / "there").mkdir()
+    sc._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.models.link./data", f"file://{tmp_path}/there")
+    saved = SparkModel(small(), num_workers=2)
+    for url in (f"file://{tmp_path}/one.keras", "viewfs://models/data/deep/two.h5"):
+        saved.save(url)
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            saved.save(url)
+        saved.save(url, overwrite=True)
+        assert load_spark_model(url).get_config() == saved.get_config()
+    assert (tmp_path / "there" / "deep" / "two.h5").exists()
+    with pytest.raises(FileNotFoundError):
+        load_spark_model("viewfs://models/data/none.keras")
+    plain = str(tmp_path / "three.keras")
+    saved.save(plain, to_hadoop=True)
+    assert load_spark_model(plain, from_hadoop=True).num_workers == 2
+
+
+def test_a_saved_model_of_tensorflow(sc, tmp_path) -> None:
+    spark_model = SparkModel(small())
+    spark_model.export(tmp_path / "plain")
+    spark_model.export(f"file://{tmp_path}/url")
+    with pytest.raises(FileExistsError):
+        spark_model.export(tmp_path / "plain")
+    spark_model.export(tmp_path / "plain", overwrite=True)
+    for name in ("plain", "url"):
+        served = tf.saved_model.load(str(tmp_path / name))
+        np.testing.assert_allclose(served.serve(X), spark_model.master_network.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("path", sorted(ELEPHAS.glob("*.h5")), ids=lambda path: path.stem)
+def test_a_file_of_real_elephas_is_the_model_that_was_saved(path: Path) -> None:
+    loaded = load_spark_model(path)
+    name = path.stem.split("-")[1]
+    kinds = {"mllib": SparkMLlibModel, "asynchronous": AsynchronousSparkModel}
+    assert type(loaded) is kinds.get(name, SparkModel)
+    assert (loaded.num_workers, loaded.batch_size) == (2, 16)
+    modes = {"regression": Mode.HOGWILD, "asynchronous": Mode.ASYNCHRONOUS}
+    assert loaded.mode is modes.get(name, Mode.SYNCHRONOUS)
+    if name in ("regression", "asynchronous"):
+        assert loaded.frequency is Frequency.BATCH
+    seen = np.load(path.with_suffix(".npz"))
+    np.testing.assert_allclose(loaded.master_network.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
+
+
+def test_a_file_of_another_class_says_so(tmp_path) -> None:
+    import h5py
+
+    path = tmp_path / "model.h5"
+    small().save(path)
+    with h5py.File(path, "a") as file:
+        file.attrs["distributed_config"] = b'{"class_name": "Other", "config": {}}'
+    with pytest.raises(ValueError, match="holds a Other; expected one of SparkModel"):
+        load_spark_model(path)

@@ -1,0 +1,293 @@
+"""DataFrame columns as arrays: by plan, in order, each row once; what does not fit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.mllib.linalg import Vectors as OldVectors
+from pyspark.sql import Row, functions
+from pyspark.sql import types as sql
+
+from elephas_like.core.errors import DataError
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import Slot
+from elephas_like.rows import frames
+from elephas_like.rows.frames import ColumnChoice, Field, Frame, plan, with_predictions
+
+X = Slot("x", (2,))
+Y = Slot("y", (1,))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as Python gets them from Spark: a batch of Arrow arrays, with the DataFrame's schema."""
+
+    schema: sql.StructType
+    batch: pa.RecordBatch
+
+    def arrays(self, path: tuple[str, ...]) -> pa.Array:
+        """A column, or a field of a struct."""
+        column = self.batch.column(path[0])
+        for name in path[1:]:
+            column = column.field(name)
+        return column
+
+
+def read(rows: Rows, choice: ColumnChoice, inputs: object = X, outputs: object = Y, classes: int | None = None):
+    """The columns of all rows, in order, as (x,), (x, y) or (x, y, sample_weight) trees."""
+    made = plan(rows.schema, choice, inputs, outputs, floatx="float32", classes=classes)
+    arrays = [rows.arrays(cell.path) for cell in made.cells]
+    parts = [leaves for leaves, _ in made.blocks(arrays, rows.batch.num_rows, frames._Seen())]
+    return made.tree([np.concatenate(leaves) for leaves in zip(*parts, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def table(spark):
+    """Four rows of many kinds of columns in two partitions."""
+    rows = [
+        Row(
+            id=i,
+            small=float(i) / 2,
+            flag=i % 2 == 0,
+            text=f"t{i}",
+            dense=Vectors.dense([i, i + 1.0]),
+            sparse=Vectors.sparse(2, [1], [float(i)]),
+            old=OldVectors.dense([i, -i]),
+            grid=[[i, 1], [2, 3]],
+            raw=bytes([i, i + 1]),
+            both=Row(a=float(i), b=[1.0, float(i)]),
+            label=float(i % 2),
+        )
+        for i in range(4)
+    ]
+    return spark.createDataFrame(rows).repartition(1).sortWithinPartitions("id").cache()
+
+
+@pytest.fixture(scope="module")
+def rows(table) -> Rows:
+    """The table's, in the bytes that Spark sends."""
+
+    def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+    (one,) = table.mapInArrow(sent, "batch binary").collect()
+    return Rows(table.schema, pa.ipc.open_stream(one.batch).read_next_batch())
+
+
+@pytest.mark.parametrize(
+    ("features", "inputs", "expected"),
+    [
+        ("dense", X, [[0, 1], [1, 2], [2, 3], [3, 4]]),
+        ("sparse", X, [[0, 0], [0, 1], [0, 2], [0, 3]]),
+        ("old", X, [[0, 0], [1, -1], [2, -2], [3, -3]]),
+        (["id", "small"], X, [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]),
+        (["small", "flag"], X, [[0, 1], [0.5, 0], [1, 1], [1.5, 0]]),
+        (["dense", "small"], Slot("x", (3,)), [[0, 1, 0], [1, 2, 0.5], [2, 3, 1], [3, 4, 1.5]]),
+        ("small", Slot("x", (1,)), [[0], [0.5], [1], [1.5]]),
+        ("small", Slot("x", ()), [0, 0.5, 1, 1.5]),
+        ("small", Slot("x"), [[0], [0.5], [1], [1.5]]),
+        ("grid", Slot("x", (None, 2)), [[[i, 1], [2, 3]] for i in range(4)]),
+        ("grid", Slot("x", (4,)), [[i, 1, 2, 3] for i in range(4)]),
+        ("text", Slot("x", (1,), text=True), [[f"t{i}"] for i in range(4)]),
+        ("both.b", X, [[1, 0], [1, 1], [1, 2], [1, 3]]),
+    ],
+    ids=str,
+)
+def test_columns_of_all_kinds(rows, features, inputs, expected) -> None:
+    (x,) = read(rows, ColumnChoice(features, None), inputs)
+    assert x.tolist() == expected
+
+
+def test_dtypes_are_floatx_or_the_column_s_own(rows) -> None:
+    for features, dtype in (("dense", "float32"), ("small", "float32"), ("id", "int64"), (["id", "small"], "float32")):
+        (x,) = read(rows, ColumnChoice(features, None), Slot("x"))
+        assert x.dtype == dtype
+
+
+def test_bytes_with_dtype_and_shape(rows) -> None:
+    (x,) = read(rows, ColumnChoice("raw", None, dtypes={"raw": "uint8"}, shapes={"raw": (1, 2)}), Slot("x", (1, 2)))
+    assert x.dtype == np.uint8
+    assert x.tolist() == [[[i, i + 1]] for i in range(4)]
+
+
+def test_several_inputs_by_order_by_name_as_dict_and_from_a_struct(rows) -> None:
+    pair = (Slot("a", (1,)), Slot("b", (2,)))
+    for features in (["small", "dense"], {"b": "dense", "a": "small"}):
+        (x,) = read(rows, ColumnChoice(features, None), pair)
+        assert [part.tolist() for part in x] == [[[0], [0.5], [1], [1.5]], [[0, 1], [1, 2], [2, 3], [3, 4]]]
+    (x,) = read(rows, ColumnChoice("both", None), {"a": Slot("a", (1,)), "b": Slot("b", (2,))})
+    assert x["a"].tolist() == [[0], [1], [2], [3]]
+    assert x["b"].tolist() == [[1, 0], [1, 1], [1, 2], [1, 3]]
+    (x,) = read(rows, ColumnChoice("both", None), Slot("input"))  # a model that does not say what it takes
+    assert set(x) == {"a", "b"}
+
+
+def test_one_column_for_several_inputs_is_cut_into_equal_parts(rows) -> None:
+    (x,) = read(rows, ColumnChoice("dense", None), (Slot("a", (1,)), Slot("b", (1,))))
+    assert [part.tolist() for part in x] == [[[0], [1], [2], [3]], [[1], [2], [3], [4]]]
+    with pytest.raises(Exception, match="column 'dense', row 0: expected a row of 3 equal parts"):
+        read(rows, ColumnChoice("dense", None), (Slot("a"), Slot("b"), Slot("c")))
+
+
+def test_labels_scalar_vector_array_several_and_weights(rows) -> None:
+    _, y, weight = read(rows, ColumnChoice("dense", "label", "small"))
+    assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])
+    assert read(rows, ColumnChoice("dense", "sparse"))[1].shape == (4, 2)
+    assert read(rows, ColumnChoice("dense", "grid"))[1].shape == (4, 2, 2)
+    assert read(rows, ColumnChoice("dense", ["id", "small"]))[1].tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
+    heads = (Slot("one", (1,)), Slot("two", (2,)))
+    _, (one, two) = read(rows, ColumnChoice("dense", {"two": "dense", "one": "label"}), X, heads)
+    assert (one.tolist(), two.shape) == ([0, 1, 0, 1], (4, 2))
+    assert read(rows, ColumnChoice("dense", "label"), classes=3)[1].tolist() == [[1, 0, 0], [0, 1, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "inputs", "kind", "said"),
+    [
+        (ColumnChoice("sparce"), X, ValueError, "there is no column 'sparce'.*Did you mean 'sparse'"),
+        (ColumnChoice("dense", "text"), X, TypeError, "label_col='text' holds text. Index it first.*StringIndexer"),
+        (ColumnChoice("raw"), X, ValueError, "'raw' is binary; say what its bytes are"),
+        (ColumnChoice("raw", dtypes={"raw": "floaty"}), X, ValueError, "must be a dtype of numbers"),
+        (ColumnChoice("when"), X, TypeError, "'when' is of type date, which is none to train on"),
+        (ColumnChoice(["id", "small", "label"]), X, ValueError, r"hold 3 numbers a row.*takes shape \(2,\)"),
+        (ColumnChoice("text"), X, TypeError, "'text' is text, and the model's input 'x' takes numbers"),
+        (ColumnChoice(["id", "raw"], dtypes={"raw": "uint8"}), X, TypeError, "'raw' holds bytes, which cannot be put"),
+        (ColumnChoice("both"), X, ValueError, r"a struct of 'a', 'b'.*Name its fields"),
+        (ColumnChoice("small"), (X, Y), ValueError, r"the model has several \('x', 'y'\)"),
+        (ColumnChoice(["id", "small", "label"]), (X, Y), ValueError, "must have a column for each of the model's"),
+        (ColumnChoice({"x": "id", "z": "id"}), (X, Y), ValueError, "must name the model's 'x', 'y'; got 'x', 'z'"),
+        (ColumnChoice("dense", "label", "text"), X, TypeError, "sample_weight_col='text' must hold numbers"),
+        (ColumnChoice("dense", shapes={"grid": (4,)}), X, ValueError, "column_shapes names 'grid', which is not read"),
+        (ColumnChoice("dense", dtypes={"dense": "uint8"}), X, ValueError, "column_dtypes is for binary columns"),
+        (ColumnChoice([]), X, ValueError, "features_col names no column"),
+    ],
+    ids=str,
+)
+def test_what_the_schema_does_not_fit_is_said_before_any_job(table, choice, inputs, kind, said) -> None:
+    schema = table.withColumn("when", functions.current_date()).schema
+    with pytest.raises(kind, match=said):
+        plan(schema, choice, inputs, Y, floatx="float32", classes=None)
+
+
+def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table) -> None:
+    from pyspark.ml.feature import VectorAssembler
+
+    assembled = VectorAssembler(inputCols=["id", "small", "label"], outputCol="v").transform(table)
+    with pytest.raises(ValueError, match=r"'v' holds 3 numbers a row, and the model's input 'x' takes shape \(2,\)"):
+        plan(assembled.schema, ColumnChoice("v"), X, Y, floatx="float32", classes=None)
+
+
+WIDE = sql.ArrayType(sql.DoubleType())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "labels", "said"),
+    [
+        ([1.0, 1.0, 1.0, None], sql.DoubleType(), [0] * 4, "column 'x', row 3: expected a value, got null"),
+        ([[1.0, 2.0], [1.0]], WIDE, [0, 0], "column 'x', row 1: expected 2 values"),
+        ([[1.0, 2.0], [1.0, None]], WIDE, [0, 0], "row 1: .*an array with a null in it"),
+        ([1.0, 1.0], sql.DoubleType(), [0, 7], "column 'y', row 1: expected a class from 0 to 1, got 7"),
+        ([[1.0, 2.0, 3.0]], WIDE, [0], r"column 'x', row 0: the model takes shape \(1,\), got \(3,\)"),
+    ],
+    ids=str,
+)
+def test_rows_that_do_not_fit_are_named_with_column_and_place(values, kind, labels, said) -> None:
+    schema = sql.StructType().add("x", kind).add("y", sql.IntegerType())
+    rows = Rows(schema, pa.record_batch([pa.array(values), pa.array(labels, pa.int32())], ["x", "y"]))
+    wide = isinstance(values[0], list) and len(values[0]) == 2
+    with pytest.raises(DataError, match=said):
+        read(rows, ColumnChoice("x", "y"), Slot("x", (2,)) if wide else Slot("x", (1,)), classes=2)
+
+
+def test_a_row_that_does_not_fit_is_named_with_its_partition(spark) -> None:
+    df = spark.createDataFrame([(1.0,), (None,)], "x double").coalesce(1)
+    made = plan(df.schema, ColumnChoice("x", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    with pytest.raises(Exception, match="column 'x', partition 0, row 1: expected a value, got null"):
+        Frame(df, made).blocks.collect()
+
+
+def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
+    features = {"a": "dense", "b": ["id", "small"], "c": "both.b", "d": "old", "e": "text", "f": "grid", "g": "flag"}
+    choice = ColumnChoice(features, "label", "small")
+    made = plan(table.schema, choice, Slot("input"), Y, floatx="float32", classes=None)
+    (block,) = Frame(table, made).blocks.collect()
+    x, y, weight = unflatten(made.structure, flatten(block.columns)[0])
+    assert {name: np.asarray(part).tolist()[3] for name, part in x.items()} == {
+        "a": [3, 4],
+        "b": [3, 1.5],
+        "c": [1, 3],
+        "d": [3, -3],
+        "e": "t3",
+        "f": [[3, 1], [2, 3]],
+        "g": [0],
+    }
+    assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) -> None:
+    df = spark.range(0, 1001, 1, 2).select("id")
+    made = plan(df.schema, ColumnChoice("id", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    blocks = Frame(df, made).dealt(pieces).collect()
+    assert sorted(int(i) for block in blocks for i in block.columns[0].reshape(-1)) == list(range(1001))
+    assert max(block.rows for block in blocks) - min(block.rows for block in blocks) <= 1
+    rows = list(frames.one_by_one(made, blocks[:1]))
+    assert len(rows) == blocks[0].rows
+
+
+def test_blocks_are_bounded(spark) -> None:
+    df = spark.range(0, 40, 1, 1).select(functions.array_repeat(functions.lit(1.0), 100_000).alias("x"))
+    made = plan(df.schema, ColumnChoice("x", None), Slot("x", (100_000,)), None, floatx="float32", classes=None)
+    sizes = [block.columns[0].nbytes for block in Frame(df, made).blocks.collect()]
+    assert sum(sizes) == 40 * 400_000
+    assert max(sizes) <= 4 * 2**20
+
+
+def test_sparse_vectors_become_dense_a_few_at_a_time(spark) -> None:
+    rows = [(Vectors.sparse(1_000_000, [i], [1.0]),) for i in range(6)]
+    df = spark.createDataFrame(rows, ["x"]).coalesce(1)
+    made = plan(df.schema, ColumnChoice("x", None), Slot("x", (1_000_000,)), None, floatx="float32", classes=None)
+    found = Frame(df, made).blocks.map(lambda block: (block.rows, block.columns[0].nbytes, block.columns[0].sum()))
+    assert [(rows, nbytes, float(total)) for rows, nbytes, total in found.collect()] == [(1, 4_000_000, 1.0)] * 6
+
+
+@pytest.mark.parametrize("way", [frames._by_udf, frames._by_map], ids=["arrow_udf", "mapInArrow"])
+def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
+    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
+
+    def score(x, rows: int):
+        assert len(x) == rows
+        return [x.sum(axis=1), x]
+
+    fields = [Field("total", 0), Field("vector", 1, rank=1, vector=True), Field("list", 1, rank=1, dtype="float")]
+    found = way(table, made, score, fields)
+    assert found.columns == [*table.columns, "total", "vector", "list"]
+    assert found.schema[: len(table.columns)] == table.schema[:]
+    rows = found.collect()
+    assert [row.id for row in rows] == [0, 1, 2, 3]
+    assert [row.total for row in rows] == [1.0, 3.0, 5.0, 7.0]
+    assert [row.vector for row in rows] == [row.dense for row in rows]
+    assert rows[1].list == [1.0, 2.0]
+    assert rows[2].sparse == Vectors.sparse(2, [1], [2.0])
+
+
+def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, table) -> None:
+    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
+    few = table.filter("id = 3").repartition(3)
+
+    def score(x, rows: int):
+        return [x.sum(axis=1)]
+
+    assert [row.p for row in with_predictions(few, made, score, [Field("p", 0)]).collect()] == [7.0]
+    assert with_predictions(table.filter("id > 9"), made, score, [Field("p", 0)]).collect() == []
+    with pytest.raises(ValueError, match="has a column 'label' already"):
+        with_predictions(table, made, score, [Field("label", 0)])

@@ -1,0 +1,84 @@
+"""Rows dealt to workers: each row in one shard, whatever the numbers of partitions and workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elephas_like.rows.shards import dealt, partitioned, rows_of_partitions, shuffled
+
+
+def test_arrays_are_dealt_like_cards() -> None:
+    x, y = np.arange(7), np.arange(7) * 10
+    blocks = dealt((x, {"a": y}), 3)
+    assert [block.rows for block in blocks] == [3, 2, 2]
+    assert [block.columns[0].tolist() for block in blocks] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [block.columns[1]["a"].tolist() for block in blocks] == [[0, 30, 60], [10, 40], [20, 50]]
+
+
+def test_arrays_that_are_shuffled_are_dealt_in_an_order_that_only_the_seed_decides() -> None:
+    x, y = np.arange(99), np.arange(99) * 10
+
+    def rows(seed: int) -> list[list[int]]:
+        blocks = dealt((x, {"a": y}), 4, seed=seed)
+        for block in blocks:
+            assert (block.columns[1]["a"] == block.columns[0] * 10).all()
+        return [block.columns[0].tolist() for block in blocks]
+
+    assert rows(1) == rows(1) != rows(2)
+    assert sorted(row for part in rows(1) for row in part) == list(range(99))
+    assert [len(part) for part in rows(1)] == [25, 25, 25, 24]
+    # A period of 4 gives every worker one class when it is dealt, and some of each when it is mixed.
+    assert all(len({row % 4 for row in part}) == 4 for part in rows(1))
+
+
+def test_more_workers_than_rows_leave_some_without() -> None:
+    assert [block.rows for block in dealt((np.zeros((2, 3)),), 4)] == [1, 1, 0, 0]
+
+
+def test_arrays_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"same number of rows; got shapes \[\(3,\), \(4,\)\]"):
+        dealt((np.zeros(3), np.zeros(4)), 2)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("partitions", "workers"), [(1, 4), (2, 4), (3, 4), (2, 3), (4, 6), (5, 2), (3, 3), (4, 1)])
+def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, workers: int) -> None:
+    rdd = partitioned(sc.parallelize(range(60), partitions), workers)
+    found = list(rows_of_partitions(rdd))
+    assert len(found) == workers
+    assert sorted(row for rows in found for row in rows) == list(range(60))
+    if workers > partitions:
+        assert max(map(len, found)) - min(map(len, found)) <= 60 // partitions // 2
+
+
+@pytest.mark.spark
+def test_no_partitions_are_as_many_empty_ones(sc) -> None:
+    assert list(rows_of_partitions(partitioned(sc.emptyRDD(), 2))) == [[], []]
+
+
+@pytest.mark.spark
+def test_shuffled_rows_are_all_there_in_an_order_that_only_the_seed_decides(sc) -> None:
+    rdd = sc.parallelize(range(200), 4)
+    first, again, other = (list(rows_of_partitions(shuffled(rdd, 3, seed))) for seed in (1, 1, 2))
+    assert sorted(row for rows in first for row in rows) == list(range(200))
+    assert first == again
+    assert first != other
+    assert all(len({row // 50 for row in rows}) == 4 for rows in first)  # some of each old partition in each new one
+
+
+@pytest.mark.spark
+def test_rows_that_are_split_are_computed_once_each(sc) -> None:
+    """A parent may give its rows in another order each time that it is computed, as shuffles do on a cluster."""
+    import random
+
+    def in_any_order(rows):
+        found = list(rows)
+        random.SystemRandom().shuffle(found)
+        return iter(found)
+
+    split = partitioned(sc.parallelize(range(400), 2).mapPartitions(in_any_order), 4)
+    # One computation: the rows of a shuffle are written once, and read by all four.
+    found = split.glom().collect()
+    assert sorted(row for rows in found for row in rows) == list(range(400))
+    assert [len(rows) for rows in found] == [100] * 4

@@ -1,0 +1,48 @@
+"""Spark's errors, read for what the worker itself said."""
+
+from __future__ import annotations
+
+from elephas_like.core.errors import DataError, ElephasError, WorkerError
+from elephas_like.spark.failures import readable
+
+SPARK = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/opt/app/job.py", line 7, in parse
+    return int(text)
+ValueError: invalid literal for int() with base 10: 'x'
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)
+"""
+
+
+def test_a_workers_exception_comes_without_the_java_stack() -> None:
+    error = readable(RuntimeError(SPARK))
+    assert isinstance(error, WorkerError)
+    assert isinstance(error, ValueError)
+    assert "invalid literal for int()" in str(error)
+    assert "job.py" in error.traceback_text
+    assert "scala" not in str(error)
+
+
+def test_a_missing_package_becomes_advice() -> None:
+    error = readable(RuntimeError("ModuleNotFoundError: No module named 'elephas_like'"))
+    assert type(error) is ElephasError
+    assert "missing on the executors" in str(error)
+
+
+def test_what_has_no_traceback_keeps_its_first_line() -> None:
+    assert str(readable(RuntimeError("Job 3 cancelled\nby the user"))).endswith("Job 3 cancelled")
+
+
+def test_the_line_before_sparks_own_words_is_left_out() -> None:
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 cancelled as part of\n\tat"
+    assert str(readable(RuntimeError(text))).endswith(
+        "ended: org.apache.spark.SparkException: Job 3 cancelled as part of"
+    )
+    assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
+
+
+def test_our_own_errors_and_ctrl_c_pass() -> None:
+    for error in (DataError("partition 1, row 2: ..."), KeyboardInterrupt()):
+        assert readable(error) is error

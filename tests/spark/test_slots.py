@@ -1,0 +1,81 @@
+"""Slots are counted and reserved before long tasks start."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.spark.slots import free, reservation, slots, task_cpus
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_local_session_has_its_cores(sc) -> None:
+    assert slots(sc) == 2
+    assert task_cpus(sc) == 1
+
+
+def test_more_than_there_are_is_said_at_once(sc) -> None:
+    with pytest.raises(
+        CapacityError, match=r"3 workers must run at the same time, and Spark has 2 slots.*num_workers=2"
+    ):
+        with reservation(sc, 3, 2, timeout=60):
+            pass
+
+
+def test_what_others_hold_is_waited_for(sc) -> None:
+    with reservation(sc, 2, 2, timeout=1):
+        assert free(sc, 2) == 0
+        with pytest.raises(WaitError, match="other fits hold 2 of 2 slots"), reservation(sc, 1, 2, timeout=0.01):
+            pass
+    assert free(sc, 2) == 2
+
+
+def test_whoever_waits_is_let_in_when_the_holder_leaves(sc) -> None:
+    entered = threading.Event()
+
+    def second() -> None:
+        with reservation(sc, 2, 2, timeout=60):
+            entered.set()
+
+    with reservation(sc, 1, 2, timeout=1):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.is_set()
+    thread.join(60)
+    assert entered.is_set()
+    assert free(sc, 2) == 2
+
+
+def test_what_others_leave_will_do_where_that_is_said(sc) -> None:
+    with reservation(sc, 2, 5, timeout=0) as held:
+        assert held == 2
+        with reservation(sc, 4, 5, timeout=0, at_least=1) as rest:
+            assert rest == 3
+            with pytest.raises(WaitError), reservation(sc, 4, 5, timeout=0, at_least=1):
+                pass
+        assert free(sc, 5) == 3
+    assert free(sc, 5) == 5
+
+
+def test_whoever_takes_slots_at_the_same_time_never_takes_the_same(sc) -> None:
+    meeting, taken = threading.Barrier(8), []
+
+    def take() -> None:
+        meeting.wait(60)
+        try:
+            with reservation(sc, 2, 2, timeout=0):
+                taken.append(2)
+                meeting.wait(60)
+        except WaitError:
+            taken.append(0)
+            meeting.wait(60)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(taken) == [0] * 7 + [2]

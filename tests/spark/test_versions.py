@@ -1,0 +1,44 @@
+"""Driver and executors must have the same packages, or say which differ."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.spark.versions import check_versions, missing_package, versions
+
+
+def test_a_process_agrees_with_itself() -> None:
+    assert set(versions()) == {"elephas-like", "keras"}
+    check_versions(versions())
+
+
+@pytest.mark.parametrize(("package", "there"), [("keras", "2.15.0"), ("elephas-like", "99.0"), ("keras", "none")])
+def test_both_versions_the_host_and_its_python_are_named(package: str, there: str) -> None:
+    here = versions()[package]
+    with pytest.raises(ElephasError) as caught:
+        check_versions(versions() | {package: there})
+    for part in (package, there, here, platform.node(), sys.executable, "PYSPARK_PYTHON"):
+        assert part in str(caught.value)
+
+
+def test_another_patch_release_of_keras_is_the_same() -> None:
+    major, minor, *_ = versions()["keras"].split(".")
+    check_versions(versions() | {"keras": f"{major}.{minor}.99"})
+
+
+def test_a_missing_package_is_read_off_sparks_error() -> None:
+    said = missing_package(
+        "... File serializers.py ...\nModuleNotFoundError: No module named 'elephas_like.trainer'\n at org..."
+    )
+    assert said is not None
+    assert (
+        f"elephas-like {versions()['elephas-like']} is installed on the driver and is missing on the executors" in said
+    )
+    other = missing_package("ModuleNotFoundError: No module named 'not_here.etree'")
+    assert other is not None
+    assert other.startswith("The module 'not_here' is missing on the executors")
+    assert missing_package("java.lang.OutOfMemoryError") is None

@@ -1,0 +1,128 @@
+"""Jobs that get nowhere are cancelled, whether their tasks hang or wait for a slot; those that get on are left alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.rows import shards
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
+from elephas_like.spark.versions import versions
+from elephas_like.spark.waits import Overdue, hides_interrupt, run_within, stopped, tidying
+
+pytestmark = pytest.mark.spark
+
+
+def watchers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("elephas_like-watch")]
+
+
+def waiting(sc, *seconds: float):
+    """A job of one task per number, which takes so many seconds."""
+
+    def wait(rows: Iterator[float]) -> Iterator[float]:  # Python workers do not see this module: it is sent along
+        for each in rows:
+            threading.Event().wait(each)
+            yield each
+
+    return sc.parallelize(seconds, len(seconds)).mapPartitions(wait).count
+
+
+def test_a_job_gives_what_it_gives(sc) -> None:
+    assert run_within(60, sc, "plain", "a plain job", sc.parallelize(range(4), 2).sum) == 6
+    assert not watchers()
+
+
+def test_a_job_that_hangs_is_cancelled(sc) -> None:
+    began = time.monotonic()
+    with pytest.raises(Overdue, match=r"cancelled after 0\.5 s"):
+        run_within(0.5, sc, "hangs", "hangs", waiting(sc, 0, 600))
+    assert time.monotonic() - began < 60
+    assert not watchers()
+
+
+def test_waiting_for_a_slot_is_waiting_too(sc, no_free_slot) -> None:
+    with no_free_slot(), pytest.raises(Overdue):
+        run_within(0.5, sc, "queued", "queued", sc.parallelize(range(2), 2).count)
+
+
+def test_a_job_that_gets_on_may_take_as_long_as_it_likes(sc) -> None:
+    """The progress changes with every look at it: half a second in all, where a tenth is the limit."""
+    looks = iter(range(10_000))
+    assert run_within(0.1, sc, "slow", "slow", waiting(sc, 0.5), progress=lambda: next(looks)) == 1
+
+
+def test_what_a_job_raises_is_raised_in_its_own_words(sc) -> None:
+    def broken(_: object) -> None:
+        raise LookupError("no such row")
+
+    with pytest.raises(LookupError, match="no such row") as caught:
+        run_within(60, sc, "broken", "broken", lambda: sc.parallelize(range(2), 2).foreach(broken))
+    assert isinstance(caught.value, ElephasError)
+    assert not watchers()
+
+
+def test_what_goes_wrong_while_tidying_is_logged_and_no_more(sc, caplog: pytest.LogCaptureFixture) -> None:
+    with tidying(sc, "sweep the floor"):
+        raise OSError("no broom")
+    assert "could not sweep the floor: no broom" in caplog.text
+    assert not stopped(sc)
+
+
+# Deleting
+
+
+def test_files_that_cannot_be_deleted_in_time_are_named(
+    sc, no_free_slot, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "TIDY_SECONDS", 0.5)
+    with no_free_slot():
+        deleted_by(sc, "late", ["one", "two"], sc.parallelize(range(2), 2).count)
+    assert "(cancelled after 0.5 s). Directories called elephas_like-one and elephas_like-two may remain" in caplog.text
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_releasing_computes_no_rows(sc, scratch: Path, tmp_path: Path, written: bool) -> None:
+    folder = str(tmp_path)
+
+    def noted(index: int, rows: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+        Path(folder, f"computed-{index}").touch()
+        return rows
+
+    rows = sc.parallelize([(1.0, 2.0)] * 4, 2).mapPartitionsWithIndex(noted)
+    dataset = ShardedDataset(partitioned(rows, 2), 2, new_dataset())
+    refs = dataset.references(SpoolOptions(dataset.dataset, "float32", True, versions()))
+    if written:
+        assert refs.map(lambda ref: ref.rows).collect() == [2, 2]
+        dataset.written()
+        for file in tmp_path.glob("computed-*"):
+            file.unlink()
+        assert len(list(scratch.rglob(f"elephas_like-{dataset.dataset}/worker-*"))) == 2
+    dataset.release()
+    dataset.release()
+    assert not list(tmp_path.glob("computed-*"))
+    assert not list(scratch.rglob(f"elephas_like-{dataset.dataset}"))
+    with pytest.raises(ValueError, match="was released"):
+        dataset.references(SpoolOptions(dataset.dataset, "float32", True, versions()))
+
+
+def test_an_interrupt_behind_an_error_of_py4j_is_seen() -> None:
+    def raised(first: BaseException, then: BaseException) -> BaseException:
+        try:
+            try:
+                raise first
+            except BaseException:
+                raise then  # noqa: B904  as py4j does
+        except BaseException as error:
+            return error
+
+    assert hides_interrupt(raised(KeyboardInterrupt(), Py4JError("no gateway")))
+    assert not hides_interrupt(raised(ValueError(), Py4JError("no gateway")))
+    assert not hides_interrupt(raised(KeyboardInterrupt(), ValueError()))
+    assert not hides_interrupt(KeyboardInterrupt())

@@ -1,0 +1,106 @@
+"""The table of Params: Elephas' mixins alone, and stages that check what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from elephas_like.ml import params as door
+from elephas_like.stages.params import COLUMNS, FITTING, MIXINS, camel, snake, stage_params
+
+Stage = stage_params("Stage", (*COLUMNS, *FITTING))
+
+ELEPHAS = {
+    "HasMode": ("mode", "asynchronous"),
+    "HasFrequency": ("frequency", "epoch"),
+    "HasNumberOfClasses": ("nb_classes", 10),
+    "HasCategoricalLabels": ("categorical_labels", True),
+    "HasEpochs": ("epochs", 10),
+    "HasBatchSize": ("batch_size", 32),
+    "HasVerbosity": ("verbosity", 0),
+    "HasValidationSplit": ("validation_split", 0.1),
+    "HasNumberOfWorkers": ("num_workers", 8),
+    "HasMetrics": ("metrics", ["acc"]),
+    "HasCustomObjects": ("custom_objects", {}),
+    "HasInferenceBatchSize": ("inference_batch_size", None),
+    "HasKerasOptimizerConfig": ("optimizer_config", None),
+    "HasPredictClasses": ("predict_classes", True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(door.__all__))
+def test_mixins_stand_alone_with_elephas_defaults_and_take_anything(spark, name: str) -> None:
+    mixin = getattr(door, name)()
+    assert MIXINS[name] is type(mixin)
+    verb = {"HasKerasModelConfig": "keras_model_config", "HasLoss": "loss"}.get(name) or ELEPHAS[name][0]
+    if name in ELEPHAS:
+        assert getattr(mixin, f"get_{verb}")() == ELEPHAS[name][1]
+    else:
+        with pytest.raises(KeyError):
+            getattr(mixin, f"get_{verb}")()
+    for value in ("foobar", {"a": 1}):
+        assert getattr(mixin, f"set_{verb}")(value) is mixin
+        assert getattr(mixin, f"get_{verb}")() == value
+
+
+def test_defaults_of_one_object_are_not_another_s(spark) -> None:
+    door.HasCustomObjects().get_custom_objects()["a"] = 1
+    assert door.HasCustomObjects().get_custom_objects() == {}
+
+
+def test_names_in_both_styles(spark) -> None:
+    assert (snake("rawPredictionCol"), camel("num_workers")) == ("raw_prediction_col", "numWorkers")
+    stage = Stage()
+    stage._set(batchSize=16, features_col=["a", "b"], predictionCol="p", weight_col="w")
+    assert (stage.get_batch_size(), stage.getBatchSize()) == (16, 16)
+    assert stage.getFeaturesCol() == stage.get_features_col() == ["a", "b"]
+    assert stage.getOutputCol() == stage.getPredictionCol() == "p"
+    assert stage.getSampleWeightCol() == stage.getWeightCol() == "w"
+    assert stage.setNumWorkers(3).set_epochs(2).getOrDefault(stage.numWorkers) == 3
+    assert stage.batchSize is stage.batch_size
+    names = [param.name for param in stage.params]
+    assert len(names) == len(set(names)) == len(COLUMNS) + len(FITTING)
+    assert "rows a batch on each worker (default: 32, current: 16)" in stage.explainParams()
+
+
+def test_the_stage_s_own_defaults(spark) -> None:
+    stage = Stage()
+    assert (stage.get_mode(), stage.get_frequency(), stage.get_num_workers()) == ("synchronous", "auto", None)
+    assert isinstance(stage, door.HasMode)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "foobar"}, "mode must be one of 'synchronous', 'asynchronous', 'hogwild'; got 'foobar'"),
+        ({"frequency": "epoche"}, "Did you mean 'epoch'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1; got 0"),
+        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"validationSplit": 1}, "validationSplit must be a share from 0 to below 1; got 1"),
+        ({"features_col": 3}, "features_col must be a column's name, a list of names, or a dict of those"),
+        ({"features_col": ["a", ""]}, "must be a text that is not empty"),
+        ({"metrics": "acc"}, "metrics must be a list"),
+        ({"shuffle": "yes"}, "shuffle must be True or False"),
+        ({"custom_objects": [1]}, "custom_objects must be a dict"),
+        ({"keras_model_config": "class_name: Sequential"}, "what model.to_json"),
+        ({"parameter_server_mode": "ftp"}, "must be one of 'http', 'socket'"),
+        ({"model_type": "ranking"}, "model_type must be one of 'classification', 'regression'"),
+        ({"batchsize": 3}, "has no parameter 'batchsize'.*Did you mean 'batch"),
+        ({"batch_size": 3, "batchSize": 3}, "batch_size is given twice"),
+        ({"codec": "int9"}, "codec must be one of .*'int8'.*; got 'int9'"),
+        ({"strategy": "nesterow"}, "strategy must be one of .*'nesterov'.*; got 'nesterow'"),
+        ({"loss": 5}, "loss must be a name, a function, or a Keras object or its configuration; got 5"),
+        ({"optimizer_config": 0.1}, "optimizer_config must be a name"),
+        ({"join_timeout": -1}, "join_timeout must be a time in seconds above 0"),
+    ],
+    ids=str,
+)
+def test_values_are_checked_when_they_are_set(spark, given: dict[str, object], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        Stage()._set(**given)
+
+
+def test_a_copy_with_a_param_map_is_checked_too(spark) -> None:
+    stage = Stage()
+    assert stage.copy({stage.epochs: 3}).get_epochs() == 3
+    with pytest.raises(ValueError, match="epochs must be a whole number"):
+        stage.copy({stage.epochs: 0})

@@ -1,0 +1,63 @@
+"""A score as a SQL function of columns whose types are known only when rows come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions
+from stable_ids import named
+
+from elephas_like.core.types import Slot
+from elephas_like.rows.frames import Field
+from elephas_like.stages.udf import sql_function
+
+
+def adding():
+    """The sum of all inputs of a row; a local function, since executors cannot import this file."""
+
+    def total(x, rows: int):
+        parts = x if isinstance(x, tuple) else (x,)
+        return [sum(part.reshape(rows, -1).sum(axis=1, dtype=np.float64) for part in parts)]
+
+    return total
+
+
+@pytest.fixture(scope="module")
+def table(spark):
+    rows = [(i, float(i), Vectors.dense([i, 1.0]), [[1.0, float(i)]], bytes([i, 2])) for i in range(5)]
+    return spark.createDataFrame(rows, ["i", "f", "v", "a", "b"]).repartition(3)
+
+
+ARGUMENTS = [
+    (Slot("x", (2,)), ["v"], lambda i: i + 1),
+    (Slot("x", (2,)), ["i", "f"], lambda i: 2 * i),
+    (Slot("x", (3,)), ["v", "f"], lambda i: 2 * i + 1),
+    (Slot("x", (1, 2)), ["a"], lambda i: i + 1),
+    (Slot("x", (2,)), ["b"], lambda i: i + 2),
+    ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
+]
+
+
+@pytest.fixture(scope="module")
+def scored(table) -> list:
+    """The rows, with a column for each of `ARGUMENTS`."""
+    columns = [
+        sql_function(inputs, adding(), Field("p", 0), floatx="float32", dtype="uint8")(*columns).alias(f"p{number}")
+        for number, (inputs, columns, _) in enumerate(ARGUMENTS)
+    ]
+    return table.select("i", *columns).collect()
+
+
+@pytest.mark.parametrize("number", range(len(ARGUMENTS)), ids=lambda number: named(ARGUMENTS[number][0]))
+def test_arguments_of_all_kinds(scored, number: int) -> None:
+    expected = ARGUMENTS[number][2]
+    assert {row.i: row[f"p{number}"] for row in scored} == {i: float(expected(i)) for i in range(5)}
+
+
+def test_an_argument_that_does_not_fit_is_named(table) -> None:
+    function = sql_function(Slot("x", (3,)), adding(), Field("p", 0), floatx="float32", dtype=None)
+    with pytest.raises(Exception, match=r"column 'argument 1', .*the model takes shape"):
+        table.select(function("v")).collect()
+    with pytest.raises(Exception, match="a model's SQL function takes numbers, text, vectors, arrays or bytes"):
+        table.select(function(functions.current_date())).collect()

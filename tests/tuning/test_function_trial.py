@@ -1,0 +1,103 @@
+"""What functions in hyperas' form may return."""
+
+from __future__ import annotations
+
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.trials import TrialOrder, TrialStatus
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.tuning.function_trial import FunctionTrial, model_of, packed, read_result, unpacked
+
+
+def small() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def test_losses_alone_and_dicts_are_read() -> None:
+    assert read_result(0, 0.5) == (0.5, None, None, {})
+    assert read_result(0, np.float32(0.5))[0] == 0.5
+    loss, failure, model, notes = read_result(0, {"loss": -0.9, "status": "ok", "epochs": 3, "object": object()})
+    assert (loss, failure, model, notes) == (-0.9, None, None, {"epochs": 3})
+
+
+def test_failures_are_told_from_errors() -> None:
+    for found, said in (
+        ({"status": "fail", "error": "too big"}, "returned status 'fail': too big"),
+        ({"loss": float("nan")}, "the loss is nan"),
+    ):
+        loss, failure, _, _ = read_result(3, found)
+        assert loss is None
+        assert failure is not None
+        assert said in failure.message
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ("low", "must return a loss, or a dict"),
+        ({"status": "ok"}, "must have a 'loss'"),
+        ({"loss": 1, "model": 3}, "must be a Keras model or its to_json"),
+        ({"loss": 1, "model": "{}"}, "needs 'weights' too"),
+    ],
+)
+def test_other_results_are_refused(found: object, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        read_result(0, found)
+
+
+@pytest.mark.parametrize("form", ["model", "json and arrays", "json and a pickle"])
+def test_models_travel_in_every_form(form: str) -> None:
+    model = small()
+    found = {
+        "model": {"loss": 0, "model": model},
+        "json and arrays": {"loss": 0, "model": model.to_json(), "weights": model.get_weights()},
+        "json and a pickle": {"loss": 0, "model": model.to_json(), "weights": pickle.dumps(model.get_weights())},
+    }[form]
+    _, _, taken, _ = read_result(0, found)
+    assert taken is not None
+    again = model_of(*unpacked(packed(*taken)), {})
+    x = np.ones((3, 2), "float32")
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_nothing_is_unpickled_from_an_archive() -> None:
+    import io
+
+    buffer = io.BytesIO()
+    np.savez(buffer, architecture=np.array([{"evil": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        unpacked(buffer.getvalue())
+
+
+def test_a_model_as_good_as_the_worst_that_is_kept_comes_back() -> None:
+    def function(params, x):
+        return {"loss": params["loss"], "model": small()}
+
+    trial = FunctionTrial("ties", pickle_by_value([function]), pickle_by_value([lambda: 1]))
+    orders = [TrialOrder(0, {"loss": loss}, keep_below=0.5) for loss in (0.4, 0.5, 0.6)]
+    assert [bool(trial(order, (), lambda epoch, logs: True).model) for order in orders] == [True, True, False]
+
+
+def test_data_is_made_once_in_a_process(tmp_path) -> None:
+    marks = tmp_path / "calls"
+
+    def data():
+        with marks.open("a") as file:
+            file.write("x")
+        return np.ones((4, 2)), 7
+
+    def function(params, x, number):
+        return float(x.sum() * params["scale"] + number)
+
+    def results(search: str) -> list:
+        trial = FunctionTrial(search, pickle_by_value([function]), pickle_by_value([data]))
+        return [trial(TrialOrder(n, {"scale": n}), (), lambda epoch, logs: True) for n in range(3)]
+
+    assert [result.loss for result in results("one")] == [7.0, 15.0, 23.0]
+    assert marks.read_text() == "x"
+    assert {result.status for result in results("two")} == {TrialStatus.OK}
+    assert marks.read_text() == "xx"  # a later search asks again

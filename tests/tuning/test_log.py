@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from elephas_like.core.errors import Failure
+from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.tuning.log import SearchLog, Shelf, write_whole
+
+IDENTITY = {"seed": 3, "epochs": 2, "data": [[10, 99]]}
+GOOD = TrialResult(
+    0,
+    TrialStatus.OK,
+    history=({"loss": 0.1 + 0.2, "bad": math.nan}, {"loss": 0.25, "bad": math.inf}),
+    best_epoch=1,
+    loss=0.25,
+    seconds=1.5,
+    host="here",
+    notes={"said": [1, "two"]},
+)
+FAILED = TrialResult(1, TrialStatus.FAILED, failure=Failure("ValueError", "no\nünits", "Traceback ...", 1))
+
+
+def test_trials_come_back_as_they_were(tmp_path: Path) -> None:
+    log = SearchLog(tmp_path / "new" / "search")
+    assert log.begin(IDENTITY, "never") == []
+    log.write(GOOD, {"x": 0.1})
+    log.write(FAILED, {"x": 2})
+    (good, point), (failed, _) = SearchLog(tmp_path / "new" / "search").begin(IDENTITY, "auto")
+    assert point == {"x": 0.1}
+    assert failed == FAILED
+    assert good.history[0]["loss"] == 0.1 + 0.2
+    assert math.isnan(good.history[0]["bad"])
+    assert math.isinf(good.history[1]["bad"])
+    assert (good.loss, good.best_epoch, good.seconds, good.notes) == (0.25, 1, 1.5, {"said": [1, "two"]})
+
+
+def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) -> None:
+    log = SearchLog(tmp_path)
+    log.begin(IDENTITY, "auto")
+    log.write(GOOD, {"x": 1})
+    log.write(FAILED, {"x": 2})
+    path = tmp_path / "trials.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])  # the driver died here
+    again = SearchLog(tmp_path)
+    assert [result.number for result, _ in again.begin(IDENTITY, "auto")] == [0]
+    again.write(FAILED, {"x": 2})
+    assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
+
+
+def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
+    SearchLog(tmp_path).begin(IDENTITY, "never")
+    assert SearchLog(tmp_path).seed() == 3
+    with pytest.raises(FileExistsError, match="holds a search already: pass resume='auto'"):
+        SearchLog(tmp_path).begin(IDENTITY, "never")
+    with pytest.raises(ValueError, match=r"its data is \[\[10, 99\]\], and this one's \[\[11, 5\]\]"):
+        SearchLog(tmp_path).begin({**IDENTITY, "data": [[11, 5]]}, "auto")
+
+
+def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", b"one")
+    write_whole(tmp_path / "a", b"two")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"two")]
+
+
+def trial(number: int, loss: float, status: TrialStatus = TrialStatus.OK) -> TrialResult:
+    return TrialResult(number, status, loss=loss, model=b"model %d" % number, suffix=".keras")
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_shelf_holds_the_best(on_disk: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "models" if on_disk else None
+    shelf = Shelf(2, folder)
+    assert shelf.bar == math.inf
+    for number, loss in enumerate([3.0, 1.0, 2.0, 5.0]):
+        shelf.offer(trial(number, loss))
+    shelf.offer(trial(4, 0.0, TrialStatus.PRUNED))
+    shelf.offer(TrialResult(5, TrialStatus.OK, loss=0.5))  # brought no model
+    assert shelf.numbers == [1, 2]
+    assert shelf.bar == 2.0
+    assert shelf.read(1) == (b"model 1", ".keras")
+    shelf.offer(trial(6, 2.0))
+    assert shelf.numbers == [1, 2]  # of equal losses the first counts, as in SearchResult,
+    shelf.offer(trial(0, 2.0))
+    assert shelf.numbers == [1, 0]  # also where it ends last
+    shelf.offer(trial(2, 2.0))
+    shelf.offer(trial(0, 9.0, TrialStatus.PRUNED))
+    assert shelf.read(0) == (b"model 0", ".keras")
+    if folder is not None:
+        assert sorted(path.name for path in folder.iterdir()) == ["trial-00000.keras", "trial-00001.keras"]
+        later = Shelf(2, folder)
+        for result in (trial(1, 1.0), trial(0, 2.0), trial(3, 5.0)):
+            later.recall(result)
+        assert later.numbers == [1, 0]
+        (folder / "trial-00001.keras").unlink()
+        with pytest.raises(FileNotFoundError, match="trial 1 is not in"):
+            later.read(1)

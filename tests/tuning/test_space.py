@@ -1,0 +1,156 @@
+"""Spaces and samplers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import hyperopt
+import pytest
+from hyperopt import hp
+
+from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.tuning.space import Sampler, Space, described
+
+PLAIN = {
+    "units": [16, 32],
+    "rate": ("loguniform", -9, -2),
+    "inner": {"depth": ("randint", 1, 4), "kept": "yes"},
+    "size": ("quniform", 8, 64, 8),
+}
+
+
+def search(space: object, algo: object, seed: int, count: int) -> list[dict]:
+    """The points of a search for a low `rate`."""
+    sampler = Sampler(Space(space), algo, seed)  # type: ignore[arg-type]
+    points = []
+    for number in range(count):
+        point = sampler.suggest(number)
+        assert point is not None
+        points.append(point)
+        sampler.tell(TrialResult(number, TrialStatus.OK, loss=float(sampler.space.at(point)["rate"])))
+    return points
+
+
+def test_a_plain_dict_becomes_a_space() -> None:
+    space = Space(PLAIN)
+    assert space.labels == ["inner.depth", "rate", "size", "units"]
+    found = space.at({"units": 1, "rate": 0.01, "inner.depth": 2, "size": 16.0})
+    assert found == {"units": 32, "rate": 0.01, "inner": {"depth": 2, "kept": "yes"}, "size": 16.0}
+    assert all(type(value) in (int, float) for value in (found["units"], found["rate"], found["size"]))
+
+
+def test_hyperopts_own_spaces_are_taken_and_may_be_mixed() -> None:
+    nodes = {"rate": hp.loguniform("rate", -9, -2), "kind": hp.choice("kind", [{"deep": hp.randint("depth", 3)}, None])}
+    assert Space(nodes).labels == ["depth", "kind", "rate"]
+    assert Space(nodes).at({"rate": 0.1, "kind": 1}) == {"rate": 0.1, "kind": None}
+    assert Space({**nodes, "units": [1, 2]}).at({"rate": 0.1, "kind": 0, "depth": 2, "units": 0})["units"] == 1
+    assert Space(hp.uniform("x", 0, 1)).at({"x": 0.5}) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ({}, "the space is empty"),
+        ([], "the space is empty"),
+        ([1, 2], "no parameters, only constants"),
+        ({"head": {}}, "no parameters, only constants"),
+        ({"units": 32}, "no parameters, only constants"),
+        ({"x": ("unifrom", 0, 1)}, "unknown kind 'unifrom'. Did you mean 'uniform'"),
+        ({"x": ("uniform", 0)}, "parameter 'x': uniform"),
+        ({"x": []}, "at least one option"),
+        ({"x": {1, 2}}, "parameter 'x': expected"),
+        ({"x": (0, 1)}, "parameter 'x': expected"),
+        ({"a": hp.uniform("x", 0, 1), "b": hp.uniform("x", 0, 2)}, "the label 'x'"),
+    ],
+)
+def test_what_is_no_space_is_refused(space: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Space(space)
+
+
+@pytest.mark.parametrize("space", [None, "units", 3, {32, 64}])
+def test_what_is_neither_a_dict_nor_hyperopts_is_refused(space: object) -> None:
+    with pytest.raises(TypeError, match=r"space must be a dict of parameters.*or hyperopt's; got"):
+        Space(space)
+
+
+def test_a_list_of_hyperopts_is_a_space() -> None:
+    assert Space([hp.uniform("x", 0, 1), 7]).at({"x": 0.5}) == (0.5, 7)
+
+
+@pytest.mark.parametrize("algo", ["random", "tpe", "anneal", hyperopt.rand.suggest])
+def test_a_seed_gives_the_same_points(algo: object) -> None:
+    assert search(PLAIN, algo, 1, 25) == search(PLAIN, algo, 1, 25)
+    assert search(PLAIN, algo, 1, 3) != search(PLAIN, algo, 2, 3)
+
+
+def test_tpe_learns_from_every_trial_and_random_does_not() -> None:
+    tpe, random = (search(PLAIN, algo, 0, 60) for algo in ("tpe", "random"))
+    assert tpe[:20] == random[:20]  # hyperopt's start-up trials are random ones
+    assert sum(point["rate"] for point in tpe[20:]) < 0.5 * sum(point["rate"] for point in random[20:])
+
+
+def test_a_later_trial_of_a_random_search_needs_no_earlier_ones() -> None:
+    sampler = Sampler(Space(PLAIN), "random", 5)
+    assert sampler.suggest(7) == search(PLAIN, "random", 5, 8)[7]
+
+
+def test_recalled_trials_are_as_if_just_tried() -> None:
+    points = search(PLAIN, "tpe", 0, 30)
+    sampler = Sampler(Space(PLAIN), "tpe", 0)
+    for number, point in enumerate(points[:29]):
+        loss = float(sampler.space.at(point)["rate"])
+        sampler.recall(TrialResult(number, TrialStatus.OK, loss=loss), point)
+    assert sampler.suggest(29) == points[29]
+
+
+def test_hyperopts_trials_say_what_came_of_them() -> None:
+    sampler = Sampler(Space(PLAIN), "random", 0)
+    results = [
+        TrialResult(0, TrialStatus.OK, loss=0.5, notes={"seen": 3}),
+        TrialResult(1, TrialStatus.FAILED),
+        TrialResult(2, TrialStatus.PRUNED, loss=0.9),
+    ]
+    for result in results:
+        sampler.suggest(result.number)
+        sampler.tell(result)
+    assert [r["status"] for r in sampler.trials.results] == ["ok", "fail", "ok"]
+    assert sampler.trials.losses() == [0.5, None, 0.9]
+    assert sampler.trials.results[0]["seen"] == 3
+    assert sampler.trials.best_trial["tid"] == 0
+
+
+def test_algorithms_are_checked_and_may_end() -> None:
+    with pytest.raises(
+        ValueError, match=r"algo must be one of 'tpe', 'random', 'anneal'.*got 'tpes'. Did you mean 'tpe'"
+    ):
+        Sampler(Space(PLAIN), "tpes", 0)
+    with pytest.raises(TypeError, match="a name or a function"):
+        Sampler(Space(PLAIN), 3, 0)  # type: ignore[arg-type]
+    assert Sampler(Space(PLAIN), lambda ids, domain, trials, seed: [], 0).suggest(0) is None
+
+
+def test_a_space_is_described_alike_everywhere() -> None:
+    class Option:
+        pass
+
+    one, other = Space({"x": [Option(), 1]}), Space({"x": [Option(), 1]})
+    assert one.described() == other.described()
+    assert one.described() != Space({"x": [Option(), 2]}).described()
+
+
+def test_an_algorithm_is_described_alike_in_every_process() -> None:
+    class Own:
+        def __call__(self, ids, domain, trials, seed):
+            return []
+
+    tpe = hyperopt.tpe.suggest
+    assert described(tpe) == "hyperopt.tpe.suggest"
+    assert described(partial(tpe, n_startup_jobs=5, gamma=0.2)) == (
+        "partial(hyperopt.tpe.suggest, gamma=0.2, n_startup_jobs=5)"
+    )
+    assert described(partial(tpe, gamma=0.2)) != described(partial(tpe, gamma=0.3))
+    assert described(partial(hyperopt.mix.suggest, p_suggest=[(1.0, tpe)])) == (
+        "partial(hyperopt.mix.suggest, p_suggest=[(1.0, <function suggest>)])"
+    )
+    assert described(Own()) == described(Own())

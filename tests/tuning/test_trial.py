@@ -1,0 +1,235 @@
+"""One trial, in this process: what it trains, reports and brings back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.objective import Objective
+from elephas_like.core.trials import TrialOrder, TrialStatus
+from elephas_like.core.types import FitConfig, ShardRef
+from elephas_like.rows.spool import Block, spool
+from elephas_like.trainer.batches import sample_of
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.tuning.trial import KerasTrial, checked, file_of, forget_rows, restore
+
+LOSS = Objective("loss")
+
+
+def line(params: dict) -> keras.Model:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(params.get("rate", 0.1), momentum=0.5), "mse", metrics=["mae"])
+    return model
+
+
+def shard(folder: Path, rows: int = 20, name: str = "rows") -> ShardRef:
+    x = np.random.default_rng(0).normal(size=(rows, 2)).astype("float32")
+    block = Block((x, x.sum(axis=1)), rows)
+    return spool([block], dataset=name, worker=0, base=str(folder))
+
+
+def trial(
+    objective: Objective = LOSS, epochs: int = 3, callbacks: list | None = None, build=line, **config
+) -> KerasTrial:
+    shipped = pickle_by_value(callbacks) if callbacks else b""
+    return KerasTrial(pickle_by_value([build]), objective, epochs, FitConfig(seed=1, **config), shipped)
+
+
+def go_on(epoch: int, logs: object) -> bool:
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_rows_left():
+    yield
+    forget_rows()
+
+
+def test_a_trial_is_what_keras_would_have_trained(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    result = trial(shuffle=False)(TrialOrder(4, {"rate": 0.05}, batch_size=8), [ref], go_on)
+
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
+    keras.utils.set_random_seed(int(np.random.SeedSequence([1, 4]).generate_state(1)[0]))
+    plain = line({"rate": 0.05})
+    history = plain.fit(x, x.sum(axis=1), epochs=3, batch_size=8, shuffle=False, verbose=0).history
+
+    assert result.status is TrialStatus.OK
+    for name in ("loss", "mae"):
+        np.testing.assert_allclose([logs[name] for logs in result.history], history[name], rtol=1e-5)
+    assert result.best_epoch == 2
+    assert result.loss == result.history[2]["loss"]
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    mine = restore(line({"rate": 0.05}), path, sample_of(ref))
+    for one, other in zip(mine.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert int(mine.optimizer.iterations) == 9  # 3 batches, 3 epochs: the optimizer's state came too
+    assert float(np.abs(mine.optimizer.variables[2]).sum()) > 0
+
+
+def test_the_model_has_the_state_of_the_best_epoch(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+
+    class Diverges(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                self.model.optimizer.learning_rate = 30.0
+
+    result = trial(Objective("val_loss"), 4, [Diverges()], validation_split=0.5)(TrialOrder(0, {}), [ref], go_on)
+    assert result.best_epoch == 1
+    assert result.loss == min(logs["val_loss"] for logs in result.history)
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    mine = restore(line({}), path, sample_of(ref))
+    assert int(mine.optimizer.iterations) == 2
+
+
+def test_the_same_number_gives_the_same_trial_and_another_another(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    one, again, other = (trial()(TrialOrder(number, {}), [ref], go_on) for number in (0, 0, 1))
+    assert one.history == again.history
+    assert one.history != other.history
+    before = np.random.get_state()[1].tolist()
+    trial()(TrialOrder(0, {}), [ref], go_on)
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_rows_beyond_memory_are_read_in_chunks_and_change_nothing(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    resident, chunked = (
+        trial(resident_bytes=size, chunk_bytes=100)(TrialOrder(0, {}, batch_size=4), [ref], go_on)
+        for size in (2**20, 1)
+    )
+    assert resident.history == chunked.history
+
+
+def test_a_trial_ends_when_told_to_and_when_a_callback_wants(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    reported: list[int] = []
+
+    def report(epoch: int, logs: object) -> bool:
+        reported.append(epoch)
+        return epoch < 1
+
+    stopped = trial(epochs=10)(TrialOrder(0, {}), [ref], report)
+    assert (stopped.status, len(stopped.history), reported) == (TrialStatus.PRUNED, 2, [0, 1])
+    patient = trial(epochs=10, callbacks=[keras.callbacks.EarlyStopping("loss", patience=1, min_delta=100.0)])
+    early = patient(TrialOrder(0, {}), [ref], go_on)
+    assert (early.status, len(early.history)) == (TrialStatus.OK, 2)
+    assert len(patient(TrialOrder(1, {}), [ref], go_on).history) == 2  # a copy of the callback's own
+
+
+def test_callbacks_that_ask_for_batches_get_them(tmp_path: Path) -> None:
+    class Counts(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+
+        def on_epoch_end(self, epoch, logs):
+            logs["batches"] = float(self.batches)
+
+    ref, seen = shard(tmp_path), tmp_path / "seen"
+
+    def note(batch, logs):
+        with seen.open("a") as file:  # this function is copied for the trial
+            file.write(f"{batch} {sorted(logs)};")
+
+    with_hooks = trial(callbacks=[Counts()])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
+    assert [logs["batches"] for logs in with_hooks.history] == [3.0, 6.0, 9.0]
+    noted = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+    trial(epochs=1, callbacks=[noted])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
+    assert seen.read_text() == "0 ['loss', 'mae'];1 ['loss', 'mae'];2 ['loss', 'mae'];"
+    without = trial()(TrialOrder(0, {}, batch_size=8), [ref], go_on)
+    np.testing.assert_allclose([h["loss"] for h in with_hooks.history], [h["loss"] for h in without.history], rtol=1e-6)
+
+
+def test_callbacks_see_the_validation_begin_and_end(tmp_path: Path) -> None:
+    class Biased(keras.callbacks.Callback):
+        """Scores another model than the one that is trained, as SwapEMAWeights does."""
+
+        def on_test_begin(self, logs=None):
+            self.own = self.model.get_weights()
+            self.model.set_weights([weight + 10 for weight in self.own])
+
+        def on_test_end(self, logs=None):
+            self.seen = logs["mae"]
+            self.model.set_weights(self.own)
+
+        def on_epoch_end(self, epoch, logs):
+            assert logs["val_mae"] == self.seen
+
+    ref, held = shard(tmp_path), shard(tmp_path, rows=7, name="held")
+    plain, biased = (trial(callbacks=own)(TrialOrder(0, {}), [ref, held], go_on).history for own in ([], [Biased()]))
+    assert [logs["loss"] for logs in biased] == [logs["loss"] for logs in plain]
+    assert all(one["val_loss"] > other["val_loss"] + 1 for one, other in zip(biased, plain, strict=True))
+
+
+def test_validation_rows_given_apart_are_scored(tmp_path: Path) -> None:
+    rows, held = shard(tmp_path), shard(tmp_path, rows=7, name="held")
+    result = trial(Objective("val_loss"), 1)(TrialOrder(0, {}), [rows, held], go_on)
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    x = np.random.default_rng(0).normal(size=(7, 2)).astype("float32")
+    scored = restore(line({}), path, sample_of(rows)).evaluate(x, x.sum(axis=1), verbose=0)
+    assert result.loss == pytest.approx(scored[0], rel=1e-5)
+
+
+def test_a_model_that_cannot_win_stays_where_it_is(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    assert trial()(TrialOrder(0, {}, keep_below=1e-9), [ref], go_on).model == b""
+    result = trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on)
+    assert result.model
+    assert trial()(TrialOrder(0, {}, keep_below=result.loss), [ref], go_on).model  # as good as the worst that is kept
+
+
+def test_what_is_no_trial_is_an_error(tmp_path: Path) -> None:
+    ref = shard(tmp_path)
+    with pytest.raises(
+        ElephasError, match=r"'val_loss' was never a finite number; it was not among the logs \(loss, mae\)"
+    ):
+        trial(Objective("val_loss"))(TrialOrder(0, {}), [ref], go_on)
+    with pytest.raises(ElephasError, match=r"'loss' was never a finite number; it was \[(nan|inf)"):
+        trial(epochs=1)(TrialOrder(0, {"rate": math.inf}, batch_size=4), [ref], go_on)
+    with pytest.raises(ValueError, match="no rows to train on"):
+        trial()(TrialOrder(0, {}), [shard(tmp_path, rows=0, name="none")], go_on)
+    with pytest.raises(TypeError, match=r"must return a compiled keras.Model; got int"):
+        checked(3)
+    with pytest.raises(ValueError, match=r"is not\. Call model.compile"):
+        checked(keras.Sequential([keras.layers.Dense(1)]))
+
+
+class Own(keras.Model):
+    """A model that Keras cannot save whole."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.dense = layer
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_model_that_keras_cannot_save_brings_its_weights(tmp_path: Path) -> None:
+    def own(params):
+        model = Own(keras.layers.Dense(1))
+        model.compile("sgd", "mse")
+        return model
+
+    ref = shard(tmp_path)
+    result = trial(build=own)(TrialOrder(0, {}), [ref], go_on)
+    assert result.suffix == ".weights.h5"
+    path = tmp_path / "model.weights.h5"
+    path.write_bytes(result.model)
+    mine = restore(own({}), path, sample_of(ref))
+    assert file_of(mine)[1] == ".weights.h5"
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
+    assert mine.evaluate(x, x.sum(axis=1), verbose=0) < result.history[0]["loss"]
