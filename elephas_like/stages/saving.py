@@ -178,10 +178,22 @@ def decoded(value: Any, custom_objects: Mapping[str, object] | None = None) -> A
         return {decoded(key): decoded(item, custom_objects) for key, item in value["__pairs__"]}
     if "__import__" in value:
         code = imported(value["__import__"], custom_objects)
-        return code(**decoded(value["__fields__"], custom_objects)) if "__fields__" in value else code
+        return _with_fields(code, decoded(value["__fields__"], custom_objects)) if "__fields__" in value else code
     if "__keras__" in value:
         return keras.saving.deserialize_keras_object(value["__keras__"], custom_objects=dict(custom_objects or {}))
     return {key: decoded(item, custom_objects) for key, item in value.items()}
+
+
+def _with_fields(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """A dataclass by its fields, also where its constructor takes other arguments (`KerasOuter` takes an optimizer)."""
+    if kind.__dataclass_params__.init:
+        return kind(**fields)
+    made = object.__new__(kind)
+    for name, field in fields.items():
+        object.__setattr__(made, name, field)
+    if hasattr(made, "__post_init__"):
+        made.__post_init__()
+    return made
 
 
 def imported(path: str, custom_objects: Mapping[str, object] | None = None) -> Any:

@@ -17,7 +17,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 
 from elephas_like import ElephasEstimator, ElephasTransformer, load_ml_estimator, load_ml_transformer
 from elephas_like.stages.saving import decoded, encoded
-from elephas_like.strategies import FixedSteps, Nesterov
+from elephas_like.strategies import Clipped, FixedSteps, KerasOuter, Nesterov
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from custom_parts import Scale, own_error
@@ -123,6 +123,13 @@ def test_values_come_back_as_they_were() -> None:
     assert [decoded(value) for value in written] == values
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     assert decoded(json.loads(json.dumps(encoded("it", loss)))).get_config()["from_logits"]
+
+
+def test_a_strategy_whose_constructor_takes_other_arguments_comes_back() -> None:
+    outer = KerasOuter(keras.optimizers.SGD(0.5, momentum=0.9), reduce=Clipped(1.0))
+    back = decoded(json.loads(json.dumps(encoded("it", outer))))
+    assert back == outer
+    assert back.step(np.zeros(2, "float32"), np.ones(2, "float32"), back.init(np.zeros(2, "float32")), None)[0][0] == 0.5
 
 
 def test_what_fails_to_replace_a_stage_leaves_it_there(spark, tmp_path: Path) -> None:
