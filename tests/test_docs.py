@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -14,6 +15,7 @@ from elephas_like.core.strategies import CODECS, STRATEGIES
 from elephas_like.core.strategies.registry import combinations_table
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_table_of_combinations_is_the_one_that_errors_show() -> None:
@@ -22,11 +24,14 @@ def test_the_table_of_combinations_is_the_one_that_errors_show() -> None:
         assert line.strip() in text
 
 
-def test_the_readme_names_files_that_are_there() -> None:
-    text = (ROOT / "README.md").read_text()
-    for part in text.split("](")[1:]:
-        target = part.split(")")[0]
-        assert target.startswith("http") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_lead_to_what_is_there(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+    for path in re.findall(r"`([\w/]+\.(?:py|ipynb|md|toml))`", text):
+        if "/" in path and "~" not in path:
+            assert any((root / path).exists() for root in (ROOT, ROOT / "elephas_like")), path
 
 
 @pytest.mark.slow
