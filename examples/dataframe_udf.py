@@ -1,4 +1,4 @@
-"""A Keras model on a DataFrame's own columns, and as a function in SQL."""
+"""Train a Keras model on columns of a DataFrame, and call it as a function in SQL."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The demo of the README: MNIST over local Spark with two workers, beside single-process Keras."""
+"""The demo of the README: train on MNIST with two workers on local Spark, and compare with one Keras process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> None:
     print(f"MNIST: {len(x)} training images, {len(x_test)} held out; {EPOCHS} epochs, global batch 32\n")
 
     alone = model()
-    alone.fit(x[:64], y[:64], verbose=0)  # tracing is not what we compare
+    alone.fit(x[:64], y[:64], verbose=0)  # warm up: tracing is not part of the comparison
     alone = model()
     started = time.perf_counter()
     single = alone.fit(x, y, epochs=EPOCHS, batch_size=32, validation_data=(x_test, y_test), verbose=0)
@@ -54,7 +54,7 @@ def main() -> None:
     spark = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     rows = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2).cache()
-    SparkModel(model(), num_workers=2).fit(rows, verbose=0)  # executors import TensorFlow once
+    SparkModel(model(), num_workers=2).fit(rows, verbose=0)  # warm up: executors import TensorFlow once
     together = model()
     spark_model = SparkModel(together, num_workers=2, seed=7)
     started = time.perf_counter()

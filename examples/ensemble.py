@@ -1,4 +1,4 @@
-"""Five MNIST models trained side by side on Spark, on rows drawn with replacement, that vote; saved as one file."""
+"""Train five MNIST models in parallel on Spark, each on rows drawn with replacement; let them vote; save them as one file."""
 
 import os
 import sys
@@ -37,8 +37,8 @@ print("members:", [round(accuracy, 3) for accuracy in alone])
 print(f"mean member: {sum(alone) / len(alone):.3f}")
 
 chosen = greedy_selection(ensemble, (x_held, y_held))
-print("taken, in this order, for the held-out rows:", chosen.members)
-print(f"accuracy of what was taken: {chosen.ensemble.evaluate(x_test, y_test)[1]:.3f}")
+print("members chosen on the held-out rows, in this order:", chosen.members)
+print(f"accuracy of the chosen members on the test rows: {chosen.ensemble.evaluate(x_test, y_test)[1]:.3f}")
 print(f"test accuracy of the ensemble: {ensemble.evaluate(x_test, y_test)[1]:.3f}")
 
 path = "/tmp/mnist_ensemble.zip" if len(sys.argv) < 2 else sys.argv[1].replace(".keras", ".zip")

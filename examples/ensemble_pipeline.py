@@ -1,4 +1,4 @@
-"""A Spark ML pipeline whose last stage is an ensemble: raw columns in, cross-validated over its size, saved, loaded."""
+"""A Spark ML pipeline with an ensemble as its last stage: choose its size by cross-validation, save it, load it."""
 
 import os
 import sys

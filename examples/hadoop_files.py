@@ -1,4 +1,4 @@
-"""Models on any Hadoop filesystem: saved with their configuration, loaded, and exported for TensorFlow Serving."""
+"""Save a model with its configuration to any Hadoop filesystem, load it, and export it for TensorFlow Serving."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from elephas_like import SparkModel, load_spark_model
 
 x, y = load_diabetes(return_X_y=True)
 spark = SparkSession.builder.master("local[2]").appName("hadoop files").getOrCreate()
-folder = os.environ.get("MODELS", f"file://{tempfile.mkdtemp()}")  # hdfs://..., s3a://..., abfss://... are the same
+folder = os.environ.get("MODELS", f"file://{tempfile.mkdtemp()}")  # hdfs://..., s3a://..., abfss://... work too
 
 normalize = keras.layers.Normalization()
 normalize.adapt(x)
@@ -25,13 +25,13 @@ model.compile(keras.optimizers.Adam(0.01), "mse")
 spark_model = SparkModel(model, num_workers=2, batch_size=16, seed=1)
 spark_model.fit(x, (y - y.mean()) / y.std(), epochs=int(os.environ.get("EPOCHS", "10")), verbose=2)
 
-spark_model.save(f"{folder}/diabetes.keras")  # an ordinary Keras file, put in place whole
+spark_model.save(f"{folder}/diabetes.keras")  # an ordinary Keras file; it appears complete or not at all
 loaded = load_spark_model(f"{folder}/diabetes.keras")
 print("configuration kept:", loaded.get_config() == spark_model.get_config())
 try:
     spark_model.save(f"{folder}/diabetes.keras")
 except FileExistsError as error:
-    print("nothing is lost:", error)
+    print("the existing file is kept:", error)
 spark_model.save(f"{folder}/diabetes.keras", overwrite=True)
 
 spark_model.export(f"{folder}/serving/1")

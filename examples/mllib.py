@@ -1,4 +1,4 @@
-"""MLlib's data: a SparkMLlibModel on LabeledPoints, predicting for vectors and matrices."""
+"""Train a SparkMLlibModel on MLlib's LabeledPoints, and predict for vectors and matrices."""
 
 import os
 import sys

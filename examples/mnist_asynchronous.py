@@ -1,4 +1,4 @@
-"""MNIST without waiting: each worker exchanges with the parameter server whenever it is done with its steps."""
+"""Train on MNIST asynchronously: each worker exchanges with the parameter server after its own steps, and waits for no other."""
 
 import os
 import sys

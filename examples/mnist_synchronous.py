@@ -1,4 +1,4 @@
-"""MNIST in synchronous rounds: rows in an RDD, Keras callbacks on the driver, the model saved."""
+"""Train on MNIST in synchronous rounds: rows in an RDD, Keras callbacks on the driver; predict and save the model."""
 
 import os
 import sys

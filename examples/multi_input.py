@@ -1,4 +1,4 @@
-"""Two inputs of different kinds and two outputs: a text and its length go in, a topic and a score come out."""
+"""Train a model with two inputs (a text and its length) and two outputs (a topic and a score)."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Regression on the diabetes rows of scikit-learn, with sample weights and a learning-rate schedule on the driver."""
+"""Regression on scikit-learn's diabetes data, with sample weights and a callback that lowers the learning rate."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A search over layers, units and learning rates on Spark's slots, and an ensemble of the best models."""
+"""Search layers, units, dropout and learning rates on Spark's slots, score the best model, and plot the search."""
 
 import os
 import sys

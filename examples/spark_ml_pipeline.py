@@ -1,4 +1,4 @@
-"""A Spark ML pipeline with a Keras model as its last stage: raw columns in, a grid search, evaluated, saved, loaded."""
+"""A Spark ML pipeline with a Keras model as its last stage: search a grid, evaluate, save and load it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""TFRecord: what TensorFlow wrote is a DataFrame to train on, and a DataFrame of predictions is TFRecord again."""
+"""Read TFRecord files into a DataFrame, train on it, and write the predictions as TFRecord files."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from elephas_like import SparkModel, read_tfrecords, write_tfrecords
 folder = tempfile.mkdtemp()
 x, y = load_digits(return_X_y=True)
 os.makedirs(f"{folder}/digits")
-for part in range(2):  # as any TensorFlow program would have left them
+for part in range(2):  # files as any TensorFlow program writes them
     with tf.io.TFRecordWriter(f"{folder}/digits/part-{part}.tfrecord.gz", "GZIP") as writer:
         for pixels, label in zip(x[part::2], y[part::2], strict=True):
             features = {
@@ -26,7 +26,7 @@ for part in range(2):  # as any TensorFlow program would have left them
             writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
 spark = SparkSession.builder.master("local[2]").appName("tfrecord").getOrCreate()
-digits = read_tfrecords(spark, f"{folder}/digits")  # types are found in the first record, or given by schema=
+digits = read_tfrecords(spark, f"{folder}/digits")  # types come from the first record, or from schema=
 digits.printSchema()
 
 model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
@@ -35,6 +35,6 @@ spark_model = SparkModel(model, num_workers=2, batch_size=16, seed=1)
 spark_model.fit(digits, features_col="pixels", epochs=int(os.environ.get("EPOCHS", "8")), verbose=2)
 print(f"training accuracy: {spark_model.evaluate(digits, features_col='pixels', return_dict=True)['accuracy']:.2f}")
 
-predicted = spark_model.predict(digits, features_col="pixels", collect=False)  # a column of what the model puts out
+predicted = spark_model.predict(digits, features_col="pixels", collect=False)  # adds a column with the model's output
 print("rows written:", write_tfrecords(predicted.select("label", "prediction"), f"{folder}/predictions"))
 spark.stop()
