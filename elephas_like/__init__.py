@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     )
     from elephas_like.core.pruning import MedianRule
     from elephas_like.core.types import Frequency, Mode
+    from elephas_like.ensembles.selection import greedy_selection
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
     from elephas_like.ensembles.train import train_ensemble
-    from elephas_like.ensembles.voting_model import VotingModel, greedy_selection
+    from elephas_like.ensembles.voting_model import VotingModel
     from elephas_like.model.spark_model import (
         AsynchronousSparkModel,
         SparkMLlibModel,
@@ -77,7 +78,8 @@ _HOMES = {
         "shard",
     ),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
-    "elephas_like.ensembles.voting_model": ("VotingModel", "greedy_selection"),
+    "elephas_like.ensembles.voting_model": ("VotingModel",),
+    "elephas_like.ensembles.selection": ("greedy_selection",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

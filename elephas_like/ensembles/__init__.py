@@ -1,4 +1,5 @@
 """Several models as one: `train` and `members` fit them in parallel, `voting_model` lets them vote, `soups` averages weights.
 
-`scoring` and `recalibration` are what they do on executors.
+`selection` chooses members greedily, `ensemble_files` saves and loads them. `scoring` and `recalibration` are what is done on
+executors.
 """

@@ -20,7 +20,8 @@ from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
 from elephas_like.engine.map_shards import of_shards
 from elephas_like.ensembles.recalibration import BatchNorms, Moments, MomentsOfShard, array_batches
-from elephas_like.ensembles.voting_model import VotingModel, higher_is_better, validation_arrays
+from elephas_like.ensembles.selection import higher_is_better, validation_arrays
+from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.model.sources import Source, arrays, refuse_foreign
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, references

@@ -19,10 +19,9 @@ from pyspark import RDD, Broadcast, SparkContext
 from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
-from elephas_like.core.voting import Selection, member_seeds
+from elephas_like.core.voting import member_seeds
 from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
-from elephas_like.ensembles.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, uniform_soup
-from elephas_like.ensembles.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
+from elephas_like.ensembles.voting_model import VotingModel, voting_of
 from elephas_like.model.sources import Source, column_choice
 from elephas_like.model.spark_model import SparkModel, active_context, check_model, shard
 from elephas_like.rows.frames import Choice
@@ -43,18 +42,6 @@ from elephas_like.trainer.request import as_tuple, class_weights, validation_sha
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
-
-__all__ = [
-    "GreedySelection",
-    "GreedySoup",
-    "Selection",
-    "VotingModel",
-    "greedy_selection",
-    "greedy_soup",
-    "recalibrate_batch_norm",
-    "train_ensemble",
-    "uniform_soup",
-]
 
 log = logging.getLogger(__name__)
 Outcome = tuple[int, MemberResult | BaseException]
