@@ -42,10 +42,11 @@ from elephas_like.trainer.tensors import check_backend
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.tuning.log import SearchLog, Shelf
 from elephas_like.tuning.result import SearchResult
-from elephas_like.tuning.runner import Limits, Search, Watch, count_parallel, opened, wide
+from elephas_like.tuning.runner import Limits, Search, Watch
 from elephas_like.tuning.space import Sampler, Space, described
 from elephas_like.tuning.templates import from_templates, has_templates
 from elephas_like.tuning.trial import KerasTrial, checked, forget_rows, restore
+from elephas_like.tuning.trial_runs import as_fits, count_parallel, opened
 from elephas_like.tuning.wide_trial import WideTrial
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ def search(
                 distributed = stack.enter_context(rows.sharded(context, workers))
                 if held is not None and held.frame is not None:  # its columns were chosen here
                     validation_data = held.data(workers).rdd
-                slots = wide(
+                slots = as_fits(
                     distributed.source.context,
                     WideTrial(build, workers, distributed, goal, epochs, seed, split, validation_data, own_callbacks),
                     watch,

@@ -23,8 +23,9 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.log import SearchLog, Shelf
-from elephas_like.tuning.runner import Limits, Search, Watch, opened, summary
+from elephas_like.tuning.runner import Limits, Search, Watch, summary
 from elephas_like.tuning.space import Sampler, Space
+from elephas_like.tuning.trial_runs import opened
 
 
 def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]:

@@ -18,7 +18,8 @@ from small import digits, rows
 from elephas_like import HyperParamModel, MedianRule, search, shard
 from elephas_like.core.errors import ConnectionLostError
 from elephas_like.core.objective import Objective
-from elephas_like.tuning.runner import Watch, opened
+from elephas_like.tuning.runner import Watch
+from elephas_like.tuning.trial_runs import opened
 
 SPACE = {"units": [8, 16], "rate": ("loguniform", -8, -3)}
 COUNT = 300

@@ -13,11 +13,11 @@ from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
-from elephas_like.engine.trial_jobs import InProcessTrials
 from elephas_like.spark.waits import GONE
 from elephas_like.tuning.log import SearchLog, Shelf
-from elephas_like.tuning.runner import Limits, Search, Watch, count_parallel, summary
+from elephas_like.tuning.runner import Limits, Search, Watch, summary
 from elephas_like.tuning.space import Sampler, Space
+from elephas_like.tuning.trial_runs import TrialRuns, count_parallel, in_process
 
 GOAL = Objective("loss")
 EPOCHS = 4
@@ -40,13 +40,13 @@ def made(
     rule: object = None,
     deadline: float | None = None,
     max_failures: int | None = None,
-) -> tuple[Search, InProcessTrials, Watch]:
+) -> tuple[Search, TrialRuns, Watch]:
     watch = Watch(GOAL, rule, EPOCHS, deadline)  # type: ignore[arg-type]
     sampler = Sampler(Space({"x": ("uniform", 0, 1)}), "random", 0)
     search = Search(
         sampler, GOAL, watch, Limits(evals, max_failures=max_failures), Shelf(3), None, lambda params: 32, verbose=0
     )
-    return search, InProcessTrials(evaluate, (), watch), watch
+    return search, in_process(evaluate, (), watch), watch
 
 
 def test_every_trial_is_recorded_once_and_the_best_models_are_kept() -> None:
@@ -66,7 +66,7 @@ def test_of_equal_trials_the_first_is_kept_in_whatever_order_they_end() -> None:
     search, slots, _ = made(ties, evals=6)
     slots.parallelism = 6
     finished = slots.finished
-    slots.finished = lambda timeout: slots._orders.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
+    slots.finished = lambda timeout: slots.runs._waiting.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
     search.run(slots)
     assert search._shelf.numbers == [0, 1, 2]
 
