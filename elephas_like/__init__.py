@@ -41,8 +41,9 @@ if TYPE_CHECKING:
         load_ml_transformer,
         register_keras_udf,
     )
+    from elephas_like.tuning.hyperas import HyperParamModel
     from elephas_like.tuning.result import SearchResult
-    from elephas_like.tuning.search import HyperParamModel, search
+    from elephas_like.tuning.search import search
 
 __version__ = "0.1.0"
 
@@ -59,7 +60,8 @@ _HOMES = {
     "elephas_like.core.types": ("Frequency", "Mode"),
     "elephas_like.rows.shards": ("ShardedDataset",),
     "elephas_like.ensembles.train": ("train_ensemble",),
-    "elephas_like.tuning.search": ("HyperParamModel", "search"),
+    "elephas_like.tuning.search": ("search",),
+    "elephas_like.tuning.hyperas": ("HyperParamModel",),
     "elephas_like.stages.ensemble_stages": ("EnsembleEstimator", "EnsembleModel"),
     "elephas_like.stages.estimator": (
         "ElephasEstimator",

@@ -13,7 +13,7 @@ import pytest
 
 from elephas_like import HyperParamModel, MedianRule, VotingModel, search
 from elephas_like.core.errors import WorkerError
-from elephas_like.tuning.search import _objects_of
+from elephas_like.tuning.hyperas import _objects_of
 
 # ruff: noqa: F821  templates name distributions that nobody imports
 
