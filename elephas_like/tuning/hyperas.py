@@ -21,8 +21,8 @@ from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
-from elephas_like.tuning.log import Shelf
-from elephas_like.tuning.runner import Limits, Search, Watch
+from elephas_like.tuning.log import ModelStore
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search
 from elephas_like.tuning.space import Sampler, Space
 from elephas_like.tuning.templates import from_templates, has_templates
 from elephas_like.tuning.trial_runs import count_parallel, opened
@@ -34,7 +34,7 @@ class _Found:
 
     search: Search
     sampler: Sampler
-    shelf: Shelf
+    store: ModelStore
 
 
 class HyperParamModel:
@@ -88,8 +88,8 @@ class HyperParamModel:
         """
         found = self._search(model, data, max_evals, max_evals, space)
         for document in found.sampler.trials.trials:
-            if document["tid"] in found.shelf.numbers:
-                architecture, weights = unpacked(found.shelf.read(document["tid"])[0])
+            if document["tid"] in found.store.numbers:
+                architecture, weights = unpacked(found.store.read(document["tid"])[0])
                 document["result"] |= {"model": architecture, "weights": weights}
         return [found.sampler.trials]
 
@@ -125,13 +125,13 @@ class HyperParamModel:
             raise ValueError(f"nb_models={count} of max_evals={max_evals} trials: there are not as many.")
         objects = _objects_of(model)
         found = self._search(model, data, max_evals, count, space)
-        numbers = found.shelf.numbers
+        numbers = found.store.numbers
         if len(numbers) < count:
             raise ValueError(
                 f"{count} models are asked for, and {len(numbers)} trials returned one: return {{'loss': ..., 'status': "
                 "STATUS_OK, 'model': model} from every trial."
             )
-        return [model_of(*unpacked(found.shelf.read(number)[0]), objects) for number in numbers]
+        return [model_of(*unpacked(found.store.read(number)[0]), objects) for number in numbers]
 
     def best_ensemble(
         self,
@@ -172,9 +172,9 @@ class HyperParamModel:
         goal = Objective("loss")
         context = self.spark_context
         parallel = count_parallel(context, self.num_workers if context is not None else 1, 1)
-        watch = Watch(goal, None, 1, None)
-        shelf = Shelf(keep)
-        running = Search(sampler, goal, watch, limits, shelf, None, lambda params: 32, self._verbose)
+        monitor = PruningMonitor(goal, None, 1, None)
+        store = ModelStore(keep)
+        running = Search(sampler, goal, monitor, limits, store, None, lambda params: 32, self._verbose)
         name = new_dataset()
         evaluate = FunctionTrial(
             search=name,
@@ -183,9 +183,9 @@ class HyperParamModel:
             seed=seed,
             cores=None if context is None else task_cpus(context),
         )
-        with opened(context, evaluate, [], watch, parallelism=parallel, reports=False, name=name) as slots:
+        with opened(context, evaluate, [], monitor, parallelism=parallel, reports=False, name=name) as slots:
             running.run(slots)
-        return _Found(running, sampler, shelf)
+        return _Found(running, sampler, store)
 
 
 def _objects_of(function: Callable[..., Any]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from elephas_like.core.pruning import Rule
 from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
-from elephas_like.tuning.log import SearchLog, Shelf
+from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.space import Point, Sampler
 from elephas_like.tuning.trial_runs import TrialRuns, cut_off
 
@@ -43,8 +43,8 @@ class TrialRecord:
     params: Any
 
 
-class Watch:
-    """Looks at the epochs that trials report, and says which are to go on. Thread-safe.
+class PruningMonitor:
+    """Decides after each epoch that a trial reports whether the trial goes on. Thread-safe.
 
     epochs: of a whole trial; after the last one nothing is left to save.
     """
@@ -78,7 +78,7 @@ class Watch:
             return trial not in self._stopped
 
     def ended(self, result: TrialResult) -> TrialResult:
-        """A trial's result with the reason for which it was stopped; its losses are what others are measured by."""
+        """Return a trial's result with the reason for which it was stopped, and measure later trials by its losses too."""
         with self._lock:
             self._losses.pop(result.number, None)
             if result.loss is not None:
@@ -105,25 +105,25 @@ class Search:
         self,
         sampler: Sampler,
         objective: Objective,
-        watch: Watch,
+        monitor: PruningMonitor,
         limits: Limits,
-        shelf: Shelf,
+        store: ModelStore,
         log: SearchLog | None,
         batch_size: Callable[[Any], int],
         verbose: int,
     ) -> None:
         self.records: dict[int, TrialRecord] = {}
         self.interrupted = False
-        self._sampler, self._objective, self._watch, self._limits = sampler, objective, watch, limits
-        self._shelf, self._log, self._batch_size, self._verbose = shelf, log, batch_size, verbose
+        self._sampler, self._objective, self._monitor, self._limits = sampler, objective, monitor, limits
+        self._store, self._log, self._batch_size, self._verbose = store, log, batch_size, verbose
         self._running: dict[int, tuple[Point, Any]] = {}
 
     def recall(self, earlier: Sequence[tuple[TrialResult, Point]]) -> None:
         """Takes the trials of earlier sessions as tried."""
         for result, point in earlier:
             self._sampler.recall(result, point)
-            self._shelf.recall(result)
-            self._watch.ended(result)
+            self._store.recall(result)
+            self._monitor.ended(result)
             self.records[result.number] = TrialRecord(result, point, self._sampler.space.at(point))
 
     def run(self, slots: TrialRuns) -> None:
@@ -153,13 +153,13 @@ class Search:
         todo = iter([number for number in range(self._limits.max_evals) if number not in self.records])
         more = True
         while True:
-            while more and len(self._running) < slots.parallelism and not self._watch.late:
+            while more and len(self._running) < slots.parallelism and not self._monitor.late:
                 more = self._begin(next(todo, None), slots)
             if not self._running:
                 return
             result = slots.finished(POLL_SECONDS)
-            if self._watch.error is not None:
-                raise self._watch.error
+            if self._monitor.error is not None:
+                raise self._monitor.error
             if result is not None:
                 self._take(result, bar)
                 if cut_off(result):
@@ -189,13 +189,13 @@ class Search:
             return False
         params = self._sampler.space.at(point)
         self._running[number] = point, params
-        slots.start(TrialOrder(number, params, self._batch_size(params), self._shelf.bar))
+        slots.start(TrialOrder(number, params, self._batch_size(params), self._store.threshold))
         return True
 
     def _take(self, result: TrialResult, bar: Bar) -> None:
-        result = self._watch.ended(result)
+        result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
-        self._shelf.offer(result)
+        self._store.offer(result)
         self._sampler.tell(result)
         kept = replace(result, model=b"")
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:

@@ -29,9 +29,9 @@ from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import check_backend
 from elephas_like.tuning.first_model import check_objective, first_model
-from elephas_like.tuning.log import SearchLog, Shelf
+from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.result import SearchResult
-from elephas_like.tuning.runner import Limits, Search, Watch
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search
 from elephas_like.tuning.search_rows import SearchRows, read_by, source_of
 from elephas_like.tuning.space import Point, Sampler, Space, described
 from elephas_like.tuning.trial import KerasTrial, checked, restore
@@ -143,12 +143,12 @@ class _Kept(NamedTuple):
     resume: str
     seed: int
 
-    def begin(self, identity: Mapping[str, object], keep: int) -> tuple[Shelf, list[tuple[TrialResult, Point]]]:
+    def begin(self, identity: Mapping[str, object], keep: int) -> tuple[ModelStore, list[tuple[TrialResult, Point]]]:
         """The place of the best models, and the trials of earlier sessions."""
         if self.log is None:
-            return Shelf(keep), []
+            return ModelStore(keep), []
         earlier = self.log.begin(identity, "auto" if self.resume == "auto" else "never")
-        return Shelf(keep, self.log.models), earlier
+        return ModelStore(keep, self.log.models), earlier
 
 
 class _Callbacks(NamedTuple):
@@ -236,19 +236,19 @@ def _searched(asked: _Request, given: _Prepared) -> SearchResult:
         rows.open()
         if given.model is not None and not asked.callbacks.may_add_logs:
             check_objective(goal, given.model, rows.sample, given.source, kept.seed)
-        shelf, earlier = kept.begin(asked.identity(rows.shards), asked.keep_models)
+        store, earlier = kept.begin(asked.identity(rows.shards), asked.keep_models)
         deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
-        watch = Watch(goal, asked.rule, asked.epochs, deadline)
-        running = Search(asked.sampler, goal, watch, limits, shelf, kept.log, asked.size_of, asked.verbose)
+        monitor = PruningMonitor(goal, asked.rule, asked.epochs, deadline)
+        running = Search(asked.sampler, goal, monitor, limits, store, kept.log, asked.size_of, asked.verbose)
         running.recall(earlier)
-        with _opened(asked, given, rows, watch) as slots:
+        with _opened(asked, given, rows, monitor) as slots:
             running.run(slots)
     restorer = _restorer(asked.build, rows.sample, given.source, kept.seed)
-    return SearchResult(running.records, goal, asked.epochs, shelf, restorer, asked.sampler.trials, running.interrupted)
+    return SearchResult(running.records, goal, asked.epochs, store, restorer, asked.sampler.trials, running.interrupted)
 
 
 @contextmanager
-def _opened(asked: _Request, given: _Prepared, rows: SearchRows, watch: Watch) -> Iterator[TrialRuns]:
+def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: PruningMonitor) -> Iterator[TrialRuns]:
     """Slots for the trials: of one task each, or fits of several workers on rows that all of them share."""
     context, seed, split = given.context, asked.kept.seed, asked.validation_split
     if asked.workers is None:
@@ -262,7 +262,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, watch: Watch) -
         )
         reports = asked.rule is not None or asked.limits.timeout is not None
         with opened(
-            context, trial, rows.shards, watch, parallelism=given.parallelism, reports=reports, name=rows.name
+            context, trial, rows.shards, monitor, parallelism=given.parallelism, reports=reports, name=rows.name
         ) as slots:
             yield slots
         return
@@ -278,7 +278,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, watch: Watch) -
             validation_data=given.validation_data,
             callbacks=asked.callbacks.pickled,
         )
-        yield as_fits(dataset.source.context, wide, watch, given.parallelism)
+        yield as_fits(dataset.source.context, wide, monitor, given.parallelism)
 
 
 def _function(build: object) -> Callable[[Any], keras.Model]:

@@ -103,7 +103,7 @@ def _resident(data: ShardData) -> list[Tensor]:
 
 
 def forget_rows() -> None:
-    """Lets go of the rows of the last search of this process."""
+    """Release the rows of the last search of this process."""
     with _tensors_lock:
         _tensors.clear()
 
