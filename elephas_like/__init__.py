@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     )
     from elephas_like.core.pruning import MedianRule
     from elephas_like.core.types import Frequency, Mode
+    from elephas_like.ensembles.selection import greedy_selection
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
     from elephas_like.ensembles.train import train_ensemble
-    from elephas_like.ensembles.voting_model import VotingModel, greedy_selection
+    from elephas_like.ensembles.voting_model import VotingModel
     from elephas_like.model.spark_model import (
         AsynchronousSparkModel,
         SparkMLlibModel,
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
         load_ml_transformer,
         register_keras_udf,
     )
+    from elephas_like.tuning.hyperas import HyperParamModel
     from elephas_like.tuning.result import SearchResult
-    from elephas_like.tuning.search import HyperParamModel, search
+    from elephas_like.tuning.search import search
 
 __version__ = "0.1.0"
 
@@ -58,7 +60,8 @@ _HOMES = {
     "elephas_like.core.types": ("Frequency", "Mode"),
     "elephas_like.rows.shards": ("ShardedDataset",),
     "elephas_like.ensembles.train": ("train_ensemble",),
-    "elephas_like.tuning.search": ("HyperParamModel", "search"),
+    "elephas_like.tuning.search": ("search",),
+    "elephas_like.tuning.hyperas": ("HyperParamModel",),
     "elephas_like.stages.ensemble_stages": ("EnsembleEstimator", "EnsembleModel"),
     "elephas_like.stages.estimator": (
         "ElephasEstimator",
@@ -77,7 +80,8 @@ _HOMES = {
         "shard",
     ),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
-    "elephas_like.ensembles.voting_model": ("VotingModel", "greedy_selection"),
+    "elephas_like.ensembles.voting_model": ("VotingModel",),
+    "elephas_like.ensembles.selection": ("greedy_selection",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -81,21 +81,3 @@ class Evaluate(Protocol):
             shards: the training rows and, where they were given apart, the validation rows.
         """
         ...
-
-
-class Slots(Protocol):
-    """Where trials run (engine/trial_jobs.py): they are started, and come back in the order in which they end."""
-
-    parallelism: int
-
-    def start(self, order: TrialOrder) -> None:
-        """Starts a trial; returns at once."""
-        ...
-
-    def finished(self, timeout: float) -> TrialResult | None:
-        """A trial that has ended; None where none does within `timeout` seconds."""
-        ...
-
-    def cancel(self) -> None:
-        """Ends the trials that run."""
-        ...

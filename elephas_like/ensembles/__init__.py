@@ -1,4 +1,6 @@
-"""Several models as one: `train` and `members` fit them in parallel, `voting_model` lets them vote, `soups` averages weights.
+"""Several models as one.
 
-`scoring` and `recalibration` are what they do on executors.
+`train` checks the arguments of `train_ensemble` and collects what comes of it; `member_runs` is where members are trained, and
+`members` what the training of one is. `voting_model` lets models vote, `selection` chooses them greedily, and
+`ensemble_files` saves and loads them. `soups` averages weights. `scoring` and `recalibration` are what is done on executors.
 """

@@ -20,7 +20,8 @@ from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
 from elephas_like.engine.map_shards import of_shards
 from elephas_like.ensembles.recalibration import BatchNorms, Moments, MomentsOfShard, array_batches
-from elephas_like.ensembles.voting_model import VotingModel, higher_is_better, validation_arrays
+from elephas_like.ensembles.selection import higher_is_better, validation_arrays
+from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.model.sources import Source, arrays, refuse_foreign
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, references
@@ -31,7 +32,7 @@ from elephas_like.trainer.copies import fresh_copy
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.state import Variables
 
-STRANGERS = 0.3
+UNRELATED = 0.3
 """Kernels of models with one initialisation point in like directions; of others the cosine is about 0."""
 
 
@@ -89,8 +90,8 @@ def uniform_soup(models: Sequence[keras.Model], *, data: Any = None, batch_size:
     Raises:
         ValueError: models of different architectures, with what differs.
     """
-    kitchen = _Kitchen.of(models, data, batch_size)
-    return kitchen.cook(range(len(kitchen.states)))
+    builder = _SoupBuilder.of(models, data, batch_size)
+    return builder.average(range(len(builder.states)))
 
 
 @dataclass(frozen=True)
@@ -140,69 +141,72 @@ def greedy_soup(
     """
     higher = higher_is_better(metric, direction)
     x, y, sample_weight = validation_arrays(validation)
-    kitchen = _Kitchen.of(models, data, batch_size)
-    pot = kitchen.pot
-    if not pot.compiled:
+    builder = _SoupBuilder.of(models, data, batch_size)
+    model = builder.model
+    if not model.compiled:
         raise ValueError(
             f"soups are scored as the first model was compiled, and {models[0].name!r} is not. Compile it first."
         )
 
     def scored() -> float:
-        found = pot.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size, return_dict=True, verbose=0)
+        found = model.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size, return_dict=True, verbose=0)
         if metric not in found:
             raise ValueError(f"metric must be one of {', '.join(map(repr, found))}; got {metric!r}.")
         return float(found[metric])
 
     def alone(state: TrainState) -> float:
-        kitchen.variables.write(state)
+        builder.variables.write(state)
         return scored()
 
     def together(members: tuple[int, ...]) -> float:
-        kitchen.cook(members)
+        builder.average(members)
         return scored()
 
-    selection = votes.greedy_soup([alone(state) for state in kitchen.states], together, higher=higher)
+    selection = votes.greedy_soup([alone(state) for state in builder.states], together, higher=higher)
     if selection.size == 1:
-        kitchen.variables.write(kitchen.states[selection.members[0]])  # as it is, with the statistics that it has
+        builder.variables.write(builder.states[selection.members[0]])  # as it is, with the statistics that it has
     else:
-        kitchen.cook(selection.members)
-    return GreedySoup(pot, selection, metric)
+        builder.average(selection.members)
+    return GreedySoup(model, selection, metric)
 
 
 @dataclass(frozen=True)
-class _Kitchen:
-    """Models of one architecture as states, and the pot: a copy of the first, which takes the mean of some of them."""
+class _SoupBuilder:
+    """Averages models of one architecture.
 
-    pot: keras.Model
+    model: a copy of the first one, which takes the mean. states: those of the models.
+    """
+
+    model: keras.Model
     variables: Variables
     states: Sequence[TrainState]
     data: Any
     batch_size: int
 
     @classmethod
-    def of(cls, models: Sequence[keras.Model], data: Any, batch_size: int) -> _Kitchen:
+    def of(cls, models: Sequence[keras.Model], data: Any, batch_size: int) -> _SoupBuilder:
         given = list(models.models if isinstance(models, VotingModel) else models)
         rows = checks.positive_int("batch_size", batch_size)
         _check_alike(given)
-        pot = fresh_copy(given[0])
-        variables = Variables(pot)
+        model = fresh_copy(given[0])
+        variables = Variables(model)
         fresh = variables.read()
         states = [
             fresh.but(weights=state.weights, statistics=state.statistics, frozen=state.frozen)
             for state in (Variables(model).read() for model in given)
         ]
-        _warn_of_strangers(given)
-        if data is None and len(given) > 1 and BatchNorms(pot).layers:
+        _warn_if_unrelated(given)
+        if data is None and len(given) > 1 and BatchNorms(model).layers:
             warnings.warn(
                 "the soup has BatchNorm layers: pass data= to recompute their statistics for the averaged weights; without, "
                 "they are the models' own, pooled.",
                 UserWarning,
                 stacklevel=3,
             )
-        return cls(pot, variables, states, data, rows)
+        return cls(model, variables, states, data, rows)
 
-    def cook(self, members: Sequence[int]) -> keras.Model:
-        """The pot with the mean of some states: weights averaged, statistics pooled, and recomputed where there is data."""
+    def average(self, members: Sequence[int]) -> keras.Model:
+        """Average some states into the model: weights by their mean; statistics pooled, and recomputed where there is data."""
         chosen = [self.states[number] for number in members]
         pooled = {}
         for role in (Role.STATISTIC, Role.FROZEN):
@@ -213,8 +217,8 @@ class _Kitchen:
                 pooled[role.value] = found
         self.variables.write(chosen[0].but(weights=votes.soup([state.weights for state in chosen]), **pooled))
         if self.data is not None:
-            recalibrate_batch_norm(self.pot, self.data, batch_size=self.batch_size)
-        return self.pot
+            recalibrate_batch_norm(self.model, self.data, batch_size=self.batch_size)
+        return self.model
 
 
 def _check_alike(models: Sequence[keras.Model]) -> None:
@@ -245,7 +249,7 @@ def _check_alike(models: Sequence[keras.Model]) -> None:
             )
 
 
-def _warn_of_strangers(models: Sequence[keras.Model]) -> None:
+def _warn_if_unrelated(models: Sequence[keras.Model]) -> None:
     kernels = [
         np.concatenate(
             [
@@ -258,7 +262,7 @@ def _warn_of_strangers(models: Sequence[keras.Model]) -> None:
         for model in models
     ]
     found = votes.likeness(kernels)
-    if found < STRANGERS:
+    if found < UNRELATED:
         warnings.warn(
             f"the models do not seem to share an initialisation (their kernels have a cosine of {found:.2f}): the mean of "
             "their weights may be worse than each of them. Train them from one initialisation, or let them vote.",

@@ -1,15 +1,10 @@
-"""VotingModel: several Keras models that predict as one, and the greedy choice of which."""
+"""VotingModel: several Keras models that predict as one."""
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -23,8 +18,9 @@ from elephas_like.core.columns import blank, signature
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.core.types import Array, Integers, ShardRef, Slot
-from elephas_like.core.voting import Ballot, Results, Selection, Voting
+from elephas_like.core.voting import Ballot, Voting
 from elephas_like.engine.map_shards import collected, of_shards, prediction_chunks, rows_of
+from elephas_like.ensembles.ensemble_files import read, write, zip_path
 from elephas_like.ensembles.scoring import Judge, ShardJudge, Tally, gives_logits, output_width
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.sources import (
@@ -34,6 +30,7 @@ from elephas_like.model.sources import (
     cut_features,
     cut_inputs,
     cut_targets,
+    named_columns,
     refuse_foreign,
 )
 from elephas_like.rows.frames import Choice, ColumnChoice
@@ -41,11 +38,7 @@ from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
-from elephas_like.trainer.state import build_optimizer
 from elephas_like.trainer.task import outputs, task
-
-_FORMAT = 1
-_DESCRIPTION = "ensemble.json"
 
 
 class VotingModel:
@@ -218,14 +211,7 @@ class VotingModel:
         Raises:
             ValueError: the first model is not compiled.
         """
-        columns = column_choice(
-            x,
-            features_col=features_col,
-            label_col=label_col,
-            sample_weight_col=sample_weight_col,
-            column_shapes=column_shapes,
-            column_dtypes=column_dtypes,
-        )
+        columns = named_columns(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):
@@ -245,34 +231,16 @@ class VotingModel:
 
         The file is complete or not there: it is written beside its place and moved.
         """
-        path = _zip_path(file_name)
+        path = zip_path(file_name)
         if path.exists() and not overwrite:
             raise FileExistsError(f"{path} exists; pass overwrite=True to replace it.")
-        members = [f"member-{number}.keras" for number in range(len(self.models))]
         description = {
-            "format": _FORMAT,
             "voting": self.voting.value,
             "weights": list(self.weights),
             "nb_classes": self.nb_classes,
-            "members": members,
             "histories": self.histories,
         }
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:  # members are zips already
-                archive.writestr(_DESCRIPTION, json.dumps(description, indent=1, default=_plain))
-                with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-                    for name, model in zip(members, self.models, strict=True):
-                        build_optimizer(model)  # Keras warns when it loads one that was saved without its variables
-                        model.save(Path(folder) / name)
-                        archive.write(Path(folder) / name, name)
-                        os.remove(Path(folder) / name)
-            os.chmod(draft, 0o666 & ~_umask())
-            os.replace(draft, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.remove(draft)
-            raise
+        write(path, self.models, description)
 
     @classmethod
     def load(
@@ -290,24 +258,7 @@ class VotingModel:
         Raises:
             ValueError: a file that no `save` wrote.
         """
-        path = _zip_path(file_name)
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-            if _DESCRIPTION not in archive.namelist():
-                raise ValueError(f"{path} is no saved VotingModel: it has no {_DESCRIPTION}.")
-            description = json.loads(archive.read(_DESCRIPTION))
-            if description.get("format") != _FORMAT:
-                raise ValueError(
-                    f"{path} has format {description.get('format')!r}; this version reads format {_FORMAT}. "
-                    "A newer elephas_like may have written it."
-                )
-            models = []
-            for number, name in enumerate(description["members"]):
-                member = Path(folder) / f"member-{number}.keras"  # never a path of the archive's choosing
-                member.write_bytes(archive.read(name))
-                models.append(
-                    keras.saving.load_model(member, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode)
-                )
-                member.unlink()
+        models, description = read(zip_path(file_name), dict(custom_objects or {}), safe_mode)
         loaded = cls(
             models,
             description["voting"],
@@ -427,101 +378,6 @@ class _Labels:
         return votes.labels(self.ballot(outputs))
 
 
-@dataclass(frozen=True)
-class GreedySelection:
-    """What `greedy_selection` chose.
-
-    ensemble: the chosen models with their weights. selection: numbers of the models in the order in which they were taken,
-    one weight per candidate, and the score after each step.
-    """
-
-    ensemble: VotingModel
-    selection: Selection
-    metric: str
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Numbers of the models in the order in which they were taken, repeats included."""
-        return self.selection.members
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """One share per candidate; they sum to 1."""
-        return self.selection.weights
-
-    @property
-    def size(self) -> int:
-        """How many were taken, repeats counted."""
-        return self.selection.size
-
-    @property
-    def path(self) -> tuple[float, ...]:
-        """The score after each step, also of those after the best one."""
-        return self.selection.path
-
-    @property
-    def score(self) -> float:
-        """The ensemble's score on the validation rows."""
-        return self.selection.score
-
-
-def greedy_selection(
-    models: Sequence[keras.Model] | VotingModel,
-    validation: tuple[Any, ...],
-    *,
-    metric: str = "loss",
-    direction: str = "auto",
-    picks: int = 25,
-    voting: str = "auto",
-    batch_size: int = 128,
-) -> GreedySelection:
-    """Chooses members for an ensemble greedily, with replacement, by the score of their mean on validation rows.
-
-    Each step takes the model, taken already or not, with which the mean of the outputs scores best; what is returned ends
-    at the best step. A model that is taken twice weighs twice. Caruana et al., ICML 2004.
-
-    Args:
-        models: trained models with equal outputs; the first one's loss and metrics judge.
-        validation: `(x, y)` or `(x, y, sample_weight)` arrays that no model was trained on.
-        metric: "loss", or a metric that the first model was compiled with.
-        direction: "max" or "min"; "auto" reads it off the metric's name.
-        picks: steps to take at most.
-        voting: "soft" or "mean"; "auto" takes "soft" where the loss is a crossentropy. Hard votes have no mean to improve.
-
-    Raises:
-        ValueError: a metric that the first model does not have (the message lists them), or a direction that its name does
-            not tell.
-    """
-    candidates = list(models.models if isinstance(models, VotingModel) else models)
-    picks = checks.positive_int("picks", picks)
-    if voting == Voting.HARD:
-        raise ValueError("greedy selection improves a mean of outputs: voting must be 'soft', 'mean' or 'auto'.")
-    kind = voting_of(candidates[0]) if voting == "auto" and candidates else voting
-    everyone = VotingModel(candidates, kind)
-    higher = higher_is_better(metric, direction)
-    x, y, sample_weight = validation_arrays(validation)
-    ballot = everyone._ballot()
-    judge = Judge(candidates, ballot)
-    judge.check_metric(metric, x, y, sample_weight)
-    outputs: Sequence[Array] = [model.predict(x, batch_size=batch_size, verbose=0) for model in candidates]
-    if everyone.voting is Voting.SOFT:
-        outputs = ballot.beliefs(outputs)
-    judge.check_metric(metric, x, y, sample_weight)  # again: the last call of the judge is not a compiled one
-
-    def score(mean: Results) -> float:
-        return judge.score(mean, y, sample_weight, batch_size)[metric]
-
-    selection = votes.greedy_selection(outputs, score, higher=higher, picks=picks)
-    taken = [number for number, weight in enumerate(selection.weights) if weight > 0]
-    ensemble = VotingModel(
-        [candidates[number] for number in taken], everyone.voting.value, [selection.weights[number] for number in taken]
-    )
-    if isinstance(models, VotingModel):
-        ensemble.histories = [models.histories[number] for number in taken if models.histories]
-        ensemble.custom_objects = models.custom_objects
-    return GreedySelection(ensemble, selection, metric)
-
-
 def voting_of(model: keras.Model) -> str:
     """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression.
 
@@ -542,30 +398,6 @@ def voting_of(model: keras.Model) -> str:
 
 
 _REGRESSION = ("mse", "mae", "mape", "msle")
-
-
-def higher_is_better(metric: str, direction: str) -> bool:
-    """Whether larger values of a metric are the better ones: as `direction` says, or for "auto" its name.
-
-    Raises:
-        ValueError: another direction, or a name that does not say.
-    """
-    if direction not in ("auto", "max", "min"):
-        raise ValueError(f"direction must be one of 'auto', 'max', 'min'; got {direction!r}.")
-    return votes.higher_is_better(metric) if direction == "auto" else direction == "max"
-
-
-def validation_arrays(validation: Any) -> tuple[Any, Any, Any]:
-    """(x, y, sample_weight or None) of validation rows given as arrays.
-
-    Raises:
-        TypeError: anything but a tuple of two or three.
-    """
-    if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
-        raise TypeError(f"validation must be (x, y) or (x, y, sample_weight) arrays; got {type(validation).__name__}.")
-    refuse_foreign(validation[0])
-    x, y, *weight = (arrays(part) for part in validation)
-    return x, y, weight[0] if weight else None
 
 
 def _check_models(models: Sequence[object]) -> None:
@@ -599,22 +431,3 @@ def _shape(model: object, what: str) -> object:
 def _weights(weights: Sequence[float] | None, count: int) -> list[float]:
     shares: list[float] = votes.normalized(weights, count).tolist()
     return shares
-
-
-def _zip_path(file_name: str | os.PathLike[str]) -> Path:
-    path = Path(os.fspath(file_name))
-    if path.suffix != ".zip":
-        raise ValueError(f"file_name must end with '.zip'; got {str(path)!r}.")
-    return path.absolute()
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _plain(value: object) -> object:
-    """Numbers of NumPy's as Python's, for JSON."""
-    return np.asarray(value).tolist()

@@ -243,6 +243,12 @@ def column_choice(data: object, **given: Any) -> ColumnChoice | None:
     return None
 
 
+def named_columns(data: object, *named: object) -> ColumnChoice | None:
+    """`column_choice` for features_col, label_col, sample_weight_col, column_shapes and column_dtypes, in this order."""
+    keywords = ("features_col", "label_col", "sample_weight_col", "column_shapes", "column_dtypes")
+    return column_choice(data, **dict(zip(keywords, named, strict=True)))
+
+
 def cut_inputs(x: Any, model: keras.Model) -> Any:
     """A single array with rows for a model with several inputs, cut into one for each along axis 1."""
     return cut(x, input_count(model), axis=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from pyspark import RDD, Broadcast, SparkContext
@@ -18,7 +19,7 @@ from elephas_like.core.structure import unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shards import SpoolOptions, references
 from elephas_like.rows.spool import Block, alone, find, remove, spool
-from elephas_like.spark.parallel import PartitionJobs
+from elephas_like.spark.parallel import JobRuns
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 
@@ -130,12 +131,13 @@ class _Shipping:
 
 def _shipped(refs: RDD, ship: _Shipping, at_once: int, group: str, *, keep: bool) -> list[Broadcast[Parcel]]:
     """The rows of all partitions in broadcasts, in order; each is made as soon as its partition is there."""
-    count = refs.getNumPartitions()
-    jobs = [(refs.mapPartitionsWithIndex(_reader(keep)), index) for index in range(count)]
-    titles = [f"elephas_like: rows of partition {index + 1} of {count}" for index in range(count)]
+    count, blocks = refs.getNumPartitions(), refs.mapPartitionsWithIndex(_reader(keep))
     found: dict[int, list[Broadcast[Parcel]]] = {}
-    with PartitionJobs(refs.context, jobs, at_once=at_once, group=group, descriptions=titles) as running:
-        for number, result in running.results():
+    runs: JobRuns[list[object]] = JobRuns(refs.context, at_once=at_once, group=group)
+    with runs:
+        title = f"elephas_like: rows of partition %d of {count}"
+        calls = [partial(runs.rows, blocks, index, title % (index + 1)) for index in range(count)]
+        for number, result in runs.outcomes(calls):
             if isinstance(result, BaseException):
                 raise result
             for element in result:

@@ -1,134 +1,224 @@
-"""Calls that start Spark jobs, some at a time in threads of the driver: results as they come, and an early end.
+"""Independent runs, some at a time: outcomes as they come, and an early end.
 
-Single partitions are run as jobs of their own here: one job over all of them would say what failed only when its last
+A run is a call with a number. `RunsInTurn` makes the calls in the caller's thread, `Runs` in threads of the driver, and
+`JobRuns` makes calls of Spark jobs of one task each: one job over all partitions would say what failed only when its last
 task is over.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from pyspark import RDD, InheritableThread, SparkContext
 
+from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
-from elephas_like.spark.waits import KILLED_AFTER
+from elephas_like.spark.waits import GONE, KILLED_AFTER, stopped, tidying
 
+log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Outcome = tuple[int, Result | BaseException]
+"""(number of the run, what it returned or the error that ended it)."""
+
+TRIES = 4
+"""Jobs that one run may lose to dying Python workers in local mode, where Spark retries no task; a cluster retries."""
+CANCELLED = " cancelled "
+"""Part of what Spark says of a job that was cancelled: here, by Ctrl-C, or in its UI."""
 
 
-class Calls(Generic[Result]):
-    """Calls in threads. A context manager: leaving it starts no further call, stops those under way and waits for their end.
+class CancelledError(ElephasError):
+    """A run's Spark job was cancelled, or never submitted because the runs were."""
 
-    Args:
-        calls: by number.
-        at_once: calls that may be under way at the same time.
-        name: of the threads.
-        stop: asks calls under way to end; it is called again and again, for one may just have been about to start.
-    """
 
-    def __init__(
-        self, calls: Sequence[Callable[[], Result]], *, at_once: int, name: str, stop: Callable[[], None]
-    ) -> None:
-        self._calls, self._stop = list(calls), stop
-        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(len(calls)):
-            self._waiting.put(number)
-        self._done: queue.SimpleQueue[tuple[int, Result | BaseException]] = queue.SimpleQueue()
-        self._pending = len(calls)
-        self._ended = threading.Event()
-        self.stopped = False
-        self._threads = [
-            InheritableThread(target=self._run, name=f"elephas_like-{name}-{place}", daemon=True)
-            for place in range(max(1, min(at_once, len(calls))))
-        ]
+class RunsInTurn(Generic[Result]):
+    """Makes calls one after the other, in the thread that asks for their outcomes. A context manager, as `Runs`."""
 
-    def __enter__(self) -> Calls[Result]:
-        """Starts the first calls."""
-        for thread in self._threads:
-            thread.start()
-        return self
+    def __init__(self) -> None:
+        self.at_once = 1
+        self.cancelled = False
+        self._waiting: deque[tuple[int, Callable[[], Result]]] = deque()
 
-    def results(self) -> Iterator[tuple[int, Result | BaseException]]:
-        """(number of the call, what it returned, or the error that ended it), as they come."""
-        while self._pending:
-            try:
-                found = self._done.get(timeout=0.5)  # a wait without end could not be interrupted everywhere
-            except queue.Empty:
+    def start(self, number: int, call: Callable[[], Result]) -> None:
+        """Adds a run; it is made when its outcome is asked for."""
+        self._waiting.append((number, call))
+
+    def finished(self, timeout: float) -> Outcome[Result] | None:
+        """The outcome of the next run, however long that takes; None if there is none."""
+        if not self._waiting:
+            return None
+        number, call = self._waiting.popleft()
+        try:
+            return number, call()
+        except Exception as error:  # an outcome like any other
+            return number, error
+
+    def outcomes(self, calls: Sequence[Callable[[], Result]]) -> Iterator[Outcome[Result]]:
+        """The outcomes of calls, as they come; `at_once` of the calls are under way at a time."""
+        waiting = iter(enumerate(calls))
+        running = 0
+        for _, (number, call) in zip(range(self.at_once), waiting):  # noqa: B905  the shorter one ends it
+            self.start(number, call)
+            running += 1
+        while running and not self.cancelled:
+            found = self.finished(0.5)  # a wait without end could not be interrupted everywhere
+            if found is None:
                 continue
-            self._pending -= 1
+            following = next(waiting, None)
+            if following is None:
+                running -= 1
+            else:
+                self.start(*following)
             yield found
+
+    def cancel(self) -> None:
+        """Drops the runs that have not begun."""
+        self.cancelled = True
+        self._waiting.clear()
+
+    def __enter__(self) -> RunsInTurn[Result]:
+        """Itself."""
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all calls."""
-        self._ended.set()
-        while any(thread.is_alive() for thread in self._threads):
-            if self._pending:
-                self.stopped = True
-                self._stop()
-            for thread in self._threads:
-                thread.join(0.2)
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            try:
-                number = self._waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self._done.put((number, self._calls[number]()))
-            except BaseException as cause:  # it belongs to the thread that waits for the results
-                self._done.put((number, cause))
+        """Cancels what is left."""
+        self.cancel()
 
 
-class PartitionJobs(Calls[list[object]]):
-    """Jobs of one partition each; results are the partitions' elements. Leaving it early cancels the jobs.
+class Runs(RunsInTurn[Result]):
+    """Makes each call in a thread of its own. A context manager: leaving it cancels what runs, and waits for its end.
 
     Args:
-        jobs: (RDD, number of the partition) of each job, by number.
-        at_once: jobs that may run at the same time; Spark queues what it has no slots for.
-        group: Spark job group of the jobs.
-        descriptions: what Spark's UI shows for each.
+        context: whose local properties the threads inherit.
+        at_once: runs that `outcomes` keeps under way.
+        name: of the threads.
+        stop: asks running calls to end; it is called again and again, for one may just have been about to start.
+        patience: seconds that `cancel` waits for running calls.
     """
 
     def __init__(
         self,
         context: SparkContext,
-        jobs: Sequence[tuple[RDD, int]],
         *,
         at_once: int,
-        group: str,
-        descriptions: Sequence[str],
+        name: str,
+        stop: Callable[[], object] = lambda: None,
+        patience: float = math.inf,
     ) -> None:
-        def job(rdd: RDD, partition: int, description: str) -> Callable[[], list[object]]:
-            def run() -> list[object]:
-                # A thread has its own job group: one that was set in the caller's is not seen here.
-                with job_group(context, group, description):
-                    try:
-                        found: list[object] = context.runJob(rdd, lambda rows: rows, [partition])
-                    except Exception as error:  # py4j and pyspark raise many kinds
-                        raise readable(error) from None
-                    return found
+        super().__init__()
+        self.at_once = max(1, at_once)
+        self.cut_short = False
+        self._context, self._name, self._stop, self._patience = context, name, stop, patience
+        self._ended: queue.SimpleQueue[Outcome[Result]] = queue.SimpleQueue()
+        self._threads: dict[int, threading.Thread] = {}
+        self._under_way: set[int] = set()
 
-            return run
+    def start(self, number: int, call: Callable[[], Result]) -> None:
+        """Starts a run; returns at once."""
+        self._threads = {each: thread for each, thread in self._threads.items() if thread.is_alive()}
+        try:
+            thread = InheritableThread(
+                target=self._run, args=(number, call), name=f"{self._name}-{number}", daemon=True
+            )
+            self._under_way.add(number)
+            self._threads[number] = thread
+            thread.start()
+        except Exception:  # it asks the JVM for the properties that it inherits
+            self._under_way.discard(number)
+            if not stopped(self._context):
+                raise
+            self._ended.put((number, ElephasError(GONE)))
 
+    def finished(self, timeout: float) -> Outcome[Result] | None:
+        """The outcome of a run that has ended; None where none does within `timeout` seconds."""
+        try:
+            return self._ended.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def cancel(self) -> None:
+        """Stops the runs, also those that are just being started; waits until they have ended, or for `patience`."""
+        self.cancelled = True
+        end = time.monotonic() + self._patience
+        while (alive := [thread for thread in self._threads.values() if thread.is_alive()]) and time.monotonic() < end:
+            if self._under_way:
+                self.cut_short = True
+                with tidying(self._context, "cancel what runs"):
+                    self._stop()
+            alive[0].join(0.2)
+
+    def _run(self, number: int, call: Callable[[], Result]) -> None:
+        try:
+            found: Result | BaseException = call()
+        except BaseException as error:  # it belongs to the thread that waits for the outcome
+            found = error
+        self._under_way.discard(number)
+        self._ended.put((number, found))
+
+
+class JobRuns(Runs[Result]):
+    """Runs that are Spark jobs of one task each, in one job group. Leaving it early cancels the jobs.
+
+    Args:
+        at_once: jobs that `outcomes` keeps under way; Spark queues what it has no slots for.
+        group: Spark job group of the jobs.
+        patience: seconds that `cancel` waits for running jobs.
+    """
+
+    def __init__(self, context: SparkContext, *, at_once: int, group: str, patience: float = math.inf) -> None:
         super().__init__(
-            [job(*given, description) for given, description in zip(jobs, descriptions, strict=True)],
-            at_once=at_once,
-            name=group,
-            stop=lambda: context.cancelJobGroup(group),
+            context, at_once=at_once, name=group, stop=lambda: context.cancelJobGroup(group), patience=patience
         )
+        self._group = group
+
+    def rows(self, rdd: RDD, partition: int, title: str, *, tries: int = 1) -> list[object]:
+        """The rows of one partition, by a Spark job in this thread.
+
+        Args:
+            title: what Spark's UI shows.
+            tries: jobs that may be lost to dying Python workers; what the user's code raises ends the run at once.
+
+        Raises:
+            CancelledError: the job, or these runs, were cancelled. ElephasError: it failed, or the SparkContext was stopped.
+        """
+        while not self.cancelled:
+            tries -= 1
+            try:
+                # A thread has its own job group: one that was set in the caller's is not seen here.
+                with job_group(self._context, self._group, title):
+                    found: list[object] = self._context.runJob(rdd, lambda rows: rows, [partition])
+                return found
+            except Exception as error:  # py4j and pyspark raise many kinds
+                cause = readable(error)
+                if stopped(self._context):
+                    raise ElephasError(GONE) from None
+                if self.cancelled or CANCELLED in str(error):
+                    raise CancelledError(str(cause)) from None
+                if not tries or isinstance(cause, WorkerError):
+                    raise cause from None
+                log.warning("%s was lost and is run again: %s", title, str(cause).splitlines()[0])
+        raise CancelledError("the run was cancelled before it began.")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends all jobs, and waits until the processes of cancelled tasks are gone."""
         super().__exit__(kind, error, trace)
-        if self.stopped or isinstance(error, KeyboardInterrupt):  # Spark's own SIGINT handler cancels all jobs
+        interrupted = isinstance(error, KeyboardInterrupt)  # Spark's own SIGINT handler cancels all jobs
+        if (self.cut_short or interrupted) and not stopped(self._context):
             threading.Event().wait(KILLED_AFTER)
+
+
+def tries(context: SparkContext) -> int:
+    """Jobs that one run may lose to dying Python workers."""
+    return TRIES if context.master == "local" or context.master.startswith("local[") else 1

@@ -1,6 +1,7 @@
-"""Searches for hyper-parameters. The package is not called `search`: that is the function of the front door.
+"""Hyper-parameter search. The package is not called `search`: that is the function of the front door.
 
-`search` has what users call. `space` suggests points, `runner` keeps slots busy and stops hopeless trials, `trial`,
-`wide_trial` and `function_trial` are what a slot does. `log` keeps trials on disk, `result` and `plots` show them.
-`templates` reads Elephas' functions with {{...}}.
+`search` checks the arguments, prepares and runs a search; `hyperas` is Elephas' HyperParamModel, whose functions with {{...}}
+`templates` reads. `space` suggests points. `runner` starts trials, watches and records them; `trial_runs` is where they run,
+and `trial`, `wide_trial` and `function_trial` are what one trial does. `search_rows` writes the rows down, and `first_model`
+tries `build` on the driver. `log` keeps trials and models on disk; `result` and `plots` show them.
 """

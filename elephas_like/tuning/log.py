@@ -130,7 +130,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-class Shelf:
+class ModelStore:
     """The models of the best trials: in a directory, or in memory where there is none. Of equal losses the first wins.
 
     keep: how many.
@@ -145,12 +145,12 @@ class Shelf:
             directory.mkdir(parents=True, exist_ok=True)
 
     @property
-    def bar(self) -> float:
-        """The loss that a trial may have at most to get a place."""
+    def threshold(self) -> float:
+        """Worst loss that is still kept."""
         return max(self._losses.values()) if len(self._losses) >= self._keep else math.inf
 
     def offer(self, result: TrialResult) -> None:
-        """Takes the model of a trial if it is among the best, and lets go of the one that no longer is."""
+        """Keep the model of a trial if it is among the best; drop the one that no longer is."""
         if not result.counts or not result.model or result.loss is None:
             return
         worst = self.numbers[-1] if len(self._losses) >= self._keep else None
@@ -165,7 +165,7 @@ class Shelf:
             self._drop(worst)
 
     def recall(self, result: TrialResult) -> None:
-        """Takes note of a model that an earlier session left in the directory."""
+        """Note a model that an earlier session left in the directory."""
         if result.counts and result.loss is not None and self._path(result.number) is not None:
             self._losses[result.number] = result.loss
 

@@ -14,7 +14,7 @@ from elephas_like.core.checks import positive_int
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialStatus
 from elephas_like.ensembles.voting_model import VotingModel
-from elephas_like.tuning.log import Shelf
+from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import TrialRecord
 
 
@@ -31,13 +31,13 @@ class SearchResult:
         records: Mapping[int, TrialRecord],
         objective: Objective,
         epochs: int,
-        shelf: Shelf,
+        store: ModelStore,
         restore: Callable[[Any, bytes, str], keras.Model],
         hyperopt_trials: hyperopt.Trials,
         interrupted: bool = False,
     ) -> None:
         self._records = [records[number] for number in sorted(records)]
-        self._objective, self._epochs, self._shelf, self._restore = objective, epochs, shelf, restore
+        self._objective, self._epochs, self._store, self._restore = objective, epochs, store, restore
         self._models: dict[int, keras.Model] = {}
         self.hyperopt_trials = hyperopt_trials
         self.interrupted = interrupted
@@ -123,7 +123,7 @@ class SearchResult:
             ValueError: there are fewer.
         """
         positive_int("n", n)
-        numbers = self._shelf.numbers
+        numbers = self._store.numbers
         if n > len(numbers):
             raise ValueError(
                 f"{n} models are asked for, and {len(numbers)} were kept of {len(self._ranked)} trials that finished. "
@@ -138,7 +138,7 @@ class SearchResult:
     def _model(self, number: int) -> keras.Model:
         if number not in self._models:
             params = next(record.params for record in self._records if record.result.number == number)
-            self._models[number] = self._restore(params, *self._shelf.read(number))
+            self._models[number] = self._restore(params, *self._store.read(number))
         return self._models[number]
 
     def plot(self) -> Any:

@@ -5,38 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-from pyspark import SparkContext
 
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import Rule
-from elephas_like.core.trials import Evaluate, Logs, Slots, TrialOrder, TrialResult, TrialStatus
-from elephas_like.core.types import ShardRef
-from elephas_like.engine.trial_jobs import InProcessTrials, ThreadTrials, TrialJobs, cut_off
-from elephas_like.exchange.client import ClientSettings
-from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpServer
-from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
-from elephas_like.model.fitting import server_addresses
-from elephas_like.spark.slots import slots as spark_slots
+from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
-from elephas_like.tuning.log import SearchLog, Shelf
+from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.space import Point, Sampler
+from elephas_like.tuning.trial_runs import TrialRuns, cut_off
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """How often the driver looks up while no trial ends: Ctrl-C, and errors of a pruning rule, are seen then."""
-UNREACHED = (
-    "Set spark.driver.host to the driver's address as executors see it, or give search pruning=None and no timeout: then "
-    "trials report nothing while they run, and no port is needed."
-)
 
 
 @dataclass(frozen=True)
@@ -57,8 +43,8 @@ class TrialRecord:
     params: Any
 
 
-class Watch:
-    """Looks at the epochs that trials report, and says which are to go on. Thread-safe.
+class PruningMonitor:
+    """Decides after each epoch that a trial reports whether the trial goes on. Thread-safe.
 
     epochs: of a whole trial; after the last one nothing is left to save.
     """
@@ -92,7 +78,7 @@ class Watch:
             return trial not in self._stopped
 
     def ended(self, result: TrialResult) -> TrialResult:
-        """A trial's result with the reason for which it was stopped; its losses are what others are measured by."""
+        """Return a trial's result with the reason for which it was stopped, and measure later trials by its losses too."""
         with self._lock:
             self._losses.pop(result.number, None)
             if result.loss is not None:
@@ -119,28 +105,28 @@ class Search:
         self,
         sampler: Sampler,
         objective: Objective,
-        watch: Watch,
+        monitor: PruningMonitor,
         limits: Limits,
-        shelf: Shelf,
+        store: ModelStore,
         log: SearchLog | None,
         batch_size: Callable[[Any], int],
         verbose: int,
     ) -> None:
         self.records: dict[int, TrialRecord] = {}
         self.interrupted = False
-        self._sampler, self._objective, self._watch, self._limits = sampler, objective, watch, limits
-        self._shelf, self._log, self._batch_size, self._verbose = shelf, log, batch_size, verbose
+        self._sampler, self._objective, self._monitor, self._limits = sampler, objective, monitor, limits
+        self._store, self._log, self._batch_size, self._verbose = store, log, batch_size, verbose
         self._running: dict[int, tuple[Point, Any]] = {}
 
     def recall(self, earlier: Sequence[tuple[TrialResult, Point]]) -> None:
         """Takes the trials of earlier sessions as tried."""
         for result, point in earlier:
             self._sampler.recall(result, point)
-            self._shelf.recall(result)
-            self._watch.ended(result)
+            self._store.recall(result)
+            self._monitor.ended(result)
             self.records[result.number] = TrialRecord(result, point, self._sampler.space.at(point))
 
-    def run(self, slots: Slots) -> None:
+    def run(self, slots: TrialRuns) -> None:
         """Tries points until the limits, or Ctrl-C.
 
         Raises:
@@ -163,17 +149,17 @@ class Search:
         if not any(record.result.counts for record in self.records.values()):
             self._raise_failures(f"all {len(self.records)} trials failed")
 
-    def _loop(self, slots: Slots, bar: Bar) -> None:
+    def _loop(self, slots: TrialRuns, bar: Bar) -> None:
         todo = iter([number for number in range(self._limits.max_evals) if number not in self.records])
         more = True
         while True:
-            while more and len(self._running) < slots.parallelism and not self._watch.late:
+            while more and len(self._running) < slots.parallelism and not self._monitor.late:
                 more = self._begin(next(todo, None), slots)
             if not self._running:
                 return
             result = slots.finished(POLL_SECONDS)
-            if self._watch.error is not None:
-                raise self._watch.error
+            if self._monitor.error is not None:
+                raise self._monitor.error
             if result is not None:
                 self._take(result, bar)
                 if cut_off(result):
@@ -183,7 +169,7 @@ class Search:
                 if most is not None and len(self._failed()) > most:
                     self._raise_failures(f"{len(self._failed())} trials failed (max_failures={most})")
 
-    def _end(self, slots: Slots, bar: Bar) -> None:
+    def _end(self, slots: TrialRuns, bar: Bar) -> None:
         """Ends the trials that run, and takes those that have ended."""
         slots.cancel()
         while self._running and (result := slots.finished(0.0)) is not None:
@@ -197,19 +183,19 @@ class Search:
             return f"Trials that had ended: {over}. They are lost; search(checkpoint_dir=...) keeps them."
         return f"Trials that had ended: {over}. They are kept, and resume='auto' goes on after them."
 
-    def _begin(self, number: int | None, slots: Slots) -> bool:
+    def _begin(self, number: int | None, slots: TrialRuns) -> bool:
         point = None if number is None else self._sampler.suggest(number)
         if number is None or point is None:
             return False
         params = self._sampler.space.at(point)
         self._running[number] = point, params
-        slots.start(TrialOrder(number, params, self._batch_size(params), self._shelf.bar))
+        slots.start(TrialOrder(number, params, self._batch_size(params), self._store.threshold))
         return True
 
     def _take(self, result: TrialResult, bar: Bar) -> None:
-        result = self._watch.ended(result)
+        result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
-        self._shelf.offer(result)
+        self._store.offer(result)
         self._sampler.tell(result)
         kept = replace(result, model=b"")
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
@@ -253,76 +239,6 @@ class Search:
             failure.traceback_text,
             -1,
         )
-
-
-@contextmanager
-def opened(
-    context: SparkContext | None,
-    evaluate: Evaluate,
-    shards: Sequence[ShardRef],
-    watch: Watch,
-    *,
-    parallelism: int,
-    reports: bool,
-    name: str,
-) -> Iterator[Slots]:
-    """Slots for trials of one task each: Spark's, with a server for their reports, or this process.
-
-    Args:
-        reports: whether anyone wants to know of epochs; no port is opened otherwise.
-    """
-    if context is None:
-        yield InProcessTrials(evaluate, shards, watch)
-        return
-    with ExitStack() as stack:
-        lines = None
-        if reports:
-            store = TrialStore(watch, parallelism)
-            token = new_token()
-            bound, advertised = server_addresses(context)
-            server = stack.enter_context(HttpServer(store, token, NO_STATE, bound, desk=TrialDesk))
-            lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
-        yield stack.enter_context(
-            TrialJobs(
-                context,
-                evaluate,
-                shards,
-                lines,
-                parallelism=parallelism,
-                group=f"elephas_like-search-{name}",
-                describe=lambda order: f"elephas_like search: trial {order.number}, {order.params}"[:500],
-            )
-        )
-
-
-def wide(context: SparkContext, evaluate: Evaluate, watch: Watch, parallelism: int) -> Slots:
-    """Slots for trials that are Spark fits of their own: the driver's threads, or the caller's where one is enough."""
-    if parallelism == 1:
-        return InProcessTrials(evaluate, (), watch, context)
-    return ThreadTrials(context, evaluate, watch, parallelism)
-
-
-def count_parallel(context: SparkContext | None, asked: int | None, workers: int, wait: float) -> int:
-    """Trials at a time: as many as asked for, at most as many as Spark's slots hold with `workers` each.
-
-    Raises:
-        ValueError: several are asked for and there is no Spark; or a trial's workers are more than there are slots.
-    """
-    if context is None:
-        if asked is not None and asked > 1:
-            raise ValueError(
-                f"parallelism={asked} needs Spark: start a SparkSession first; without one trials run one by one."
-            )
-        return 1
-    available = spark_slots(context, wait, None if asked is None else asked * workers)
-    if workers > max(1, available):
-        raise ValueError(
-            f"trial_workers={workers}, and Spark has {available} slots. Use fewer workers, or give Spark more cores."
-        )
-    most = max(1, available // workers)
-    if asked is not None and asked > most:
-        log.warning("parallelism=%d: Spark's %d slots hold %d trials at a time", asked, available, most)
-    return most if asked is None else min(asked, most)
 
 
 def summary(records: Mapping[int, TrialRecord]) -> dict[str, int]:

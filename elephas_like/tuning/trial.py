@@ -65,23 +65,11 @@ class KerasTrial:
             model = checked(function(order.params))
             check_width(model, rows.sample)
             build(model, rows.sample)
-            training = _Training(model, rows, order.batch_size, self.objective)
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
-            status = training.run(self.epochs, callbacks, report)
-        loss, best_epoch = training.best
-        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
-        result = TrialResult(
-            order.number,
-            status,
-            history=tuple(training.history),
-            best_epoch=best_epoch,
-            loss=loss,
-            seconds=time.perf_counter() - started,
-            host=platform.node(),
-            model=kept,
-            suffix=suffix,
-        )
-        del model, training
+            reporter = TrialCallback(self.objective, report)  # last, to see what other callbacks add to the logs
+            _Training(model, rows, order.batch_size).run(self.epochs, [*callbacks, reporter])
+        result = reporter.result(order, model, started, platform.node())
+        del model, reporter, callbacks
         tidy()
         return result
 
@@ -115,59 +103,32 @@ def _resident(data: ShardData) -> list[Tensor]:
 
 
 def forget_rows() -> None:
-    """Lets go of the rows of the last search of this process."""
+    """Release the rows of the last search of this process."""
     with _tensors_lock:
         _tensors.clear()
 
 
-class _Logs(keras.callbacks.Callback):
-    """An epoch's logs after all callbacks have seen them."""
-
-    logs: Mapping[str, Any] = {}
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Takes note of them."""
-        self.logs = dict(logs or {})
-
-
 class _Training:
-    """The epochs of one trial. `best` is (lowest loss, its epoch), and the state of that epoch is kept."""
+    """The epochs of one trial."""
 
-    def __init__(self, model: keras.Model, rows: _Rows, batch_size: int, objective: Objective) -> None:
-        self.history: list[dict[str, float]] = []
-        self.best: tuple[float | None, int | None] = (None, None)
-        self._model, self._rows, self._batch, self._objective = model, rows, batch_size, objective
-        self._variables = Variables(model)
+    def __init__(self, model: keras.Model, rows: _Rows, batch_size: int) -> None:
+        self._model, self._rows, self._batch = model, rows, batch_size
         self._training = StepLoop(model, model.train_step)
         self._testing = StepLoop(model, model.test_step)
-        self._state: TrainState | None = None
         self._steps = rounds.steps(len(rows.training.rows), batch_size)
 
-    def run(self, epochs: int, callbacks: Sequence[keras.callbacks.Callback], report: Report) -> TrialStatus:
-        """Trains until the last epoch, a callback's stop or the driver's; the model then has the best epoch's state."""
-        seen = _Logs()  # last, to see what other callbacks add, as Keras' own History does
-        hooks = keras.callbacks.CallbackList([*callbacks, seen], model=self._model, epochs=epochs, steps=self._steps)
+    def run(self, epochs: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Trains until the last epoch, or until a callback stops the training."""
+        hooks = keras.callbacks.CallbackList(list(callbacks), model=self._model, epochs=epochs, steps=self._steps)
         by_batch = any(_own_hook(callback, hook) for callback in callbacks for hook in _BATCH_HOOKS)
         self._model.stop_training = False
-        status = TrialStatus.OK
         hooks.on_train_begin()
         for epoch in range(epochs):
             hooks.on_epoch_begin(epoch)
             hooks.on_epoch_end(epoch, self._epoch(epoch, hooks, by_batch))
-            self.history.append({name: float(value) for name, value in seen.logs.items() if np.ndim(value) == 0})
-            self._remember(epoch)
-            if not report(epoch, self.history[-1]):
-                status = TrialStatus.PRUNED
-                break
             if self._model.stop_training:
                 break
         hooks.on_train_end()
-        if self._state is None:
-            raise ElephasError(
-                f"{self._objective.name!r} was never a finite number; it was {_seen(self.history, self._objective.name)}."
-            )
-        self._variables.write(self._state)
-        return status
 
     def _epoch(self, epoch: int, hooks: keras.callbacks.CallbackList, by_batch: bool) -> dict[str, Any]:
         model, rows = self._model, self._rows
@@ -205,12 +166,6 @@ class _Training:
     def _steps_of(self, columns: Sequence[Any], steps: int) -> None:
         in_order = row_numbers(len(columns[0]))
         self._training.run(tensors(columns), self._rows.training.structure, in_order, self._batch, 0, steps)
-
-    def _remember(self, epoch: int) -> None:
-        loss = self._objective.loss(self.history[-1])
-        if loss < (math.inf if self.best[0] is None else self.best[0]):
-            self.best = (loss, epoch)
-            self._state = self._variables.read()
 
 
 def _own_hook(callback: keras.callbacks.Callback, hook: str) -> bool:
@@ -279,28 +234,31 @@ def restore(model: keras.Model, path: Path, sample: tuple[object, ...] | None) -
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """The eyes of a search on a fit of several workers: reports its epochs, ends it when told to, keeps the best state."""
+    """Reports a trial's epochs, stops it when told to, and keeps the state of the epoch with the lowest loss."""
 
     def __init__(self, objective: Objective, report: Report) -> None:
         super().__init__()
         self.history: list[dict[str, float]] = []
-        self.best: tuple[float | None, int | None] = (None, None)
-        self.stopped = False
+        self._loss, self._epoch, self._stopped = math.inf, -1, False
         self._objective, self._report = objective, report
+        self._variables: Variables | None = None
         self._state: TrainState | None = None
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Reports the epoch."""
         self.history.append({name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0})
         loss = self._objective.loss(self.history[-1])
-        if loss < (math.inf if self.best[0] is None else self.best[0]):
-            self.best = (loss, epoch)
-            self._state = Variables(self.model).read()
+        if loss < self._loss:
+            self._variables = self._variables or Variables(self.model)
+            self._loss, self._epoch, self._state = loss, epoch, self._variables.read()
         if not self._report(epoch, self.history[-1]):
-            self.stopped = self.model.stop_training = True
+            self._stopped = self.model.stop_training = True
 
-    def restore(self, model: keras.Model) -> None:
-        """Leaves the best epoch's state in the model.
+    def result(self, order: TrialOrder, model: keras.Model, started: float, host: str) -> TrialResult:
+        """The trial's result, whose model has the best epoch's state.
+
+        Args:
+            started: the time of `perf_counter` when the trial began.
 
         Raises:
             ElephasError: no epoch had a finite loss.
@@ -308,4 +266,17 @@ class TrialCallback(keras.callbacks.Callback):
         if self._state is None:
             name = self._objective.name
             raise ElephasError(f"{name!r} was never a finite number; it was {_seen(self.history, name)}.")
-        Variables(model).write(self._state)
+        variables = self._variables if model is self.model else None
+        (variables or Variables(model)).write(self._state)
+        kept, suffix = file_of(model) if order.wants_model(self._loss) else (b"", "")
+        return TrialResult(
+            order.number,
+            TrialStatus.PRUNED if self._stopped else TrialStatus.OK,
+            history=tuple(self.history),
+            best_epoch=self._epoch,
+            loss=self._loss,
+            seconds=time.perf_counter() - started,
+            host=host,
+            model=kept,
+            suffix=suffix,
+        )

@@ -11,13 +11,13 @@ import cloudpickle
 import keras
 
 from elephas_like.core.objective import Objective
-from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.trials import Report, TrialOrder, TrialResult
 from elephas_like.core.types import ShardRef
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.trainer.metric_names import FreshNames
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.seeds import seeded
-from elephas_like.tuning.trial import TrialCallback, checked, file_of
+from elephas_like.tuning.trial import TrialCallback, checked
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class WideTrial:
         started = time.perf_counter()
         with in_turn, seeded(self.seed, order.number):
             model = checked(self.build(order.params))
-        eyes = TrialCallback(self.objective, report)
+        reporter = TrialCallback(self.objective, report)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them
         fitted = SparkModel(model, num_workers=self.workers, batch_size=order.batch_size, seed=self.seed)
         fitted.fit(
@@ -50,20 +50,7 @@ class WideTrial:
             epochs=self.epochs,
             validation_split=self.validation_split,
             validation_data=self.validation_data,
-            callbacks=[FreshNames(), *own, eyes],
+            callbacks=[FreshNames(), *own, reporter],
             verbose=0,
         )
-        eyes.restore(model)
-        loss, best_epoch = eyes.best
-        kept, suffix = file_of(model) if order.wants_model(loss) else (b"", "")
-        return TrialResult(
-            order.number,
-            TrialStatus.PRUNED if eyes.stopped else TrialStatus.OK,
-            history=tuple(eyes.history),
-            best_epoch=best_epoch,
-            loss=loss,
-            seconds=time.perf_counter() - started,
-            host=f"{self.workers} workers",
-            model=kept,
-            suffix=suffix,
-        )
+        return reporter.result(order, model, started, f"{self.workers} workers")

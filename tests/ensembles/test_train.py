@@ -8,7 +8,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from elephas_like.core.voting import member_seeds
-from elephas_like.ensembles.train import VotingModel, greedy_selection, train_ensemble
+from elephas_like.ensembles.selection import greedy_selection
+from elephas_like.ensembles.train import train_ensemble
+from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.trainer.recipe import copy_of
 from elephas_like.trainer.seeds import seeded
 

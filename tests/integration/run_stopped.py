@@ -22,9 +22,10 @@ from elephas_like import SparkModel
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
-from elephas_like.tuning.log import SearchLog, Shelf
-from elephas_like.tuning.runner import Limits, Search, Watch, opened, summary
+from elephas_like.tuning.log import ModelStore, SearchLog
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
 from elephas_like.tuning.space import Sampler, Space
+from elephas_like.tuning.trial_runs import opened
 
 
 def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]:
@@ -44,11 +45,11 @@ def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]
     sizes: list[int] = []
     goal, kept = Objective("loss"), SearchLog(folder)
     kept.begin({"seed": 0}, "never")
-    watch, sampler = Watch(goal, None, 1, None), Sampler(Space({"x": ("uniform", 0, 1)}), "random", 0)
-    search = Search(sampler, goal, watch, Limits(20), Shelf(1), kept, size, 0)
+    monitor, sampler = PruningMonitor(goal, None, 1, None), Sampler(Space({"x": ("uniform", 0, 1)}), "random", 0)
+    search = Search(sampler, goal, monitor, Limits(20), ModelStore(1), kept, size, 0)
     said = ""
     try:
-        with opened(context, waits, (), watch, parallelism=2, reports=False, name="stopped") as slots:
+        with opened(context, waits, (), monitor, parallelism=2, reports=False, name="stopped") as slots:
             search.run(slots)
     except ElephasError as error:
         said = str(error)

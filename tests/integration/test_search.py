@@ -18,7 +18,8 @@ from small import digits, rows
 from elephas_like import HyperParamModel, MedianRule, search, shard
 from elephas_like.core.errors import ConnectionLostError
 from elephas_like.core.objective import Objective
-from elephas_like.tuning.runner import Watch, opened
+from elephas_like.tuning.runner import PruningMonitor
+from elephas_like.tuning.trial_runs import opened
 
 SPACE = {"units": [8, 16], "rate": ("loguniform", -8, -3)}
 COUNT = 300
@@ -149,8 +150,8 @@ def test_elephas_searches_run_on_slots(sc) -> None:
 
 
 def test_a_trial_that_cannot_reach_the_driver_says_what_a_search_can_do(sc) -> None:
-    watch = Watch(Objective("loss"), None, 1, None)
-    with opened(sc, len, (), watch, parallelism=1, reports=True, name="unreached") as slots:  # type: ignore[arg-type]
+    monitor = PruningMonitor(Objective("loss"), None, 1, None)
+    with opened(sc, len, (), monitor, parallelism=1, reports=True, name="unreached") as slots:  # type: ignore[arg-type]
         settings = replace(slots._lines, retries=0)
         assert settings.connect(0, 0).progress(0, {"loss": 1.0})
     with pytest.raises(

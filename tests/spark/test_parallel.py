@@ -1,35 +1,68 @@
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from elephas_like.core.errors import WorkerError
-from elephas_like.spark.parallel import Calls, PartitionJobs
+from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn
 
 
-def jobs(sc, act, count: int = 4, at_once: int = 2) -> PartitionJobs:
+def outcomes(sc, act, count: int = 4) -> dict[int, object]:
     rdd = sc.parallelize(range(count), count).map(act)
-    given = [(rdd, number) for number in range(count)]
-    return PartitionJobs(sc, given, at_once=at_once, group="parallel", descriptions=["a part"] * count)
+    with JobRuns(sc, at_once=2, group="parallel") as runs:
+        calls = [partial(runs.rows, rdd, number, "a part", tries=4) for number in range(count)]
+        return dict(runs.outcomes(calls))
 
 
 def test_each_partition_once(sc) -> None:
-    with jobs(sc, lambda number: number * 10) as running:
-        assert sorted(running.results()) == [(0, [0]), (1, [10]), (2, [20]), (3, [30])]
+    assert outcomes(sc, lambda number: number * 10) == {0: [0], 1: [10], 2: [20], 3: [30]}
 
 
-def test_an_error_is_a_result_and_the_others_come(sc) -> None:
+def test_an_error_is_an_outcome_and_the_others_come(sc, tmp_path: Path) -> None:
     def broken(number: int) -> int:
         if number == 1:
+            with (tmp_path / "tried").open("a") as file:
+                file.write(".")
             raise LookupError("no part 1")
         return number
 
-    with jobs(sc, broken) as running:
-        found = dict(running.results())
+    found = outcomes(sc, broken)
     assert isinstance(found[1], WorkerError)
     assert "no part 1" in str(found[1])
     assert [found[number] for number in (0, 2, 3)] == [[0], [2], [3]]
+    assert (tmp_path / "tried").read_text() == "."  # what the user's code raises is tried once
+
+
+def test_a_lost_python_worker_is_replaced(sc, tmp_path: Path) -> None:
+    def dies_once(number: int) -> int:
+        if number == 1 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    assert outcomes(sc, dies_once) == {number: [number] for number in range(4)}
+
+
+def test_runs_in_turn_are_made_when_their_outcome_is_asked_for() -> None:
+    made: list[int] = []
+
+    def call(number: int) -> int:
+        made.append(number)
+        return 1 // number
+
+    runs: RunsInTurn[int] = RunsInTurn()
+    found = runs.outcomes([partial(call, number) for number in range(3)])
+    number, error = next(found)
+    assert (number, type(error), made) == (0, ZeroDivisionError, [0])
+    assert list(found) == [(1, 1), (2, 0)]
+    runs.start(3, partial(call, 3))
+    runs.cancel()
+    assert runs.finished(0.0) is None
 
 
 def test_calls_that_were_not_started_never_are(sc) -> None:
@@ -45,8 +78,8 @@ def test_calls_that_were_not_started_never_are(sc) -> None:
         return run
 
     with pytest.raises(RuntimeError, match="enough"):
-        with Calls([call(number) for number in range(6)], at_once=2, name="test", stop=release.set) as running:
-            next(running.results())
+        with Runs(sc, at_once=2, name="elephas_like-test", stop=release.set) as runs:
+            next(runs.outcomes([call(number) for number in range(6)]))
             raise RuntimeError("enough")
     assert len(started) < 6
     assert release.is_set()

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from elephas_like import HyperParamModel, MedianRule, search
+from elephas_like import HyperParamModel, MedianRule, VotingModel, search
 from elephas_like.core.errors import WorkerError
-from elephas_like.tuning.search import _objects_of
+from elephas_like.tuning.hyperas import _objects_of
 
 # ruff: noqa: F821  templates name distributions that nobody imports
 
@@ -280,8 +280,7 @@ def test_a_rule_of_ones_own_and_medians() -> None:
 
 
 def test_the_best_make_an_ensemble() -> None:
-    ensemble = pytest.importorskip("elephas_like.ensembles.train")
-    assert isinstance(small().best_ensemble(2, voting="soft"), ensemble.VotingModel)
+    assert isinstance(small().best_ensemble(2, voting="soft"), VotingModel)
 
 
 # Elephas' names.

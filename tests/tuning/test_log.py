@@ -7,7 +7,7 @@ import pytest
 
 from elephas_like.core.errors import Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
-from elephas_like.tuning.log import SearchLog, Shelf, write_whole
+from elephas_like.tuning.log import ModelStore, SearchLog, write_whole
 
 IDENTITY = {"seed": 3, "epochs": 2, "data": [[10, 99]]}
 GOOD = TrialResult(
@@ -72,25 +72,25 @@ def trial(number: int, loss: float, status: TrialStatus = TrialStatus.OK) -> Tri
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_the_shelf_holds_the_best(on_disk: bool, tmp_path: Path) -> None:
     folder = tmp_path / "models" if on_disk else None
-    shelf = Shelf(2, folder)
-    assert shelf.bar == math.inf
+    store = ModelStore(2, folder)
+    assert store.threshold == math.inf
     for number, loss in enumerate([3.0, 1.0, 2.0, 5.0]):
-        shelf.offer(trial(number, loss))
-    shelf.offer(trial(4, 0.0, TrialStatus.PRUNED))
-    shelf.offer(TrialResult(5, TrialStatus.OK, loss=0.5))  # brought no model
-    assert shelf.numbers == [1, 2]
-    assert shelf.bar == 2.0
-    assert shelf.read(1) == (b"model 1", ".keras")
-    shelf.offer(trial(6, 2.0))
-    assert shelf.numbers == [1, 2]  # of equal losses the first counts, as in SearchResult,
-    shelf.offer(trial(0, 2.0))
-    assert shelf.numbers == [1, 0]  # also where it ends last
-    shelf.offer(trial(2, 2.0))
-    shelf.offer(trial(0, 9.0, TrialStatus.PRUNED))
-    assert shelf.read(0) == (b"model 0", ".keras")
+        store.offer(trial(number, loss))
+    store.offer(trial(4, 0.0, TrialStatus.PRUNED))
+    store.offer(TrialResult(5, TrialStatus.OK, loss=0.5))  # brought no model
+    assert store.numbers == [1, 2]
+    assert store.threshold == 2.0
+    assert store.read(1) == (b"model 1", ".keras")
+    store.offer(trial(6, 2.0))
+    assert store.numbers == [1, 2]  # of equal losses the first counts, as in SearchResult,
+    store.offer(trial(0, 2.0))
+    assert store.numbers == [1, 0]  # also where it ends last
+    store.offer(trial(2, 2.0))
+    store.offer(trial(0, 9.0, TrialStatus.PRUNED))
+    assert store.read(0) == (b"model 0", ".keras")
     if folder is not None:
         assert sorted(path.name for path in folder.iterdir()) == ["trial-00000.keras", "trial-00001.keras"]
-        later = Shelf(2, folder)
+        later = ModelStore(2, folder)
         for result in (trial(1, 1.0), trial(0, 2.0), trial(3, 5.0)):
             later.recall(result)
         assert later.numbers == [1, 0]

@@ -13,11 +13,11 @@ from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
-from elephas_like.engine.trial_jobs import InProcessTrials
 from elephas_like.spark.waits import GONE
-from elephas_like.tuning.log import SearchLog, Shelf
-from elephas_like.tuning.runner import Limits, Search, Watch, count_parallel, summary
+from elephas_like.tuning.log import ModelStore, SearchLog
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
 from elephas_like.tuning.space import Sampler, Space
+from elephas_like.tuning.trial_runs import TrialRuns, count_parallel, in_process
 
 GOAL = Objective("loss")
 EPOCHS = 4
@@ -40,13 +40,20 @@ def made(
     rule: object = None,
     deadline: float | None = None,
     max_failures: int | None = None,
-) -> tuple[Search, InProcessTrials, Watch]:
-    watch = Watch(GOAL, rule, EPOCHS, deadline)  # type: ignore[arg-type]
+) -> tuple[Search, TrialRuns, PruningMonitor]:
+    monitor = PruningMonitor(GOAL, rule, EPOCHS, deadline)  # type: ignore[arg-type]
     sampler = Sampler(Space({"x": ("uniform", 0, 1)}), "random", 0)
     search = Search(
-        sampler, GOAL, watch, Limits(evals, max_failures=max_failures), Shelf(3), None, lambda params: 32, verbose=0
+        sampler,
+        GOAL,
+        monitor,
+        Limits(evals, max_failures=max_failures),
+        ModelStore(3),
+        None,
+        lambda params: 32,
+        verbose=0,
     )
-    return search, InProcessTrials(evaluate, (), watch), watch
+    return search, in_process(evaluate, (), monitor), monitor
 
 
 def test_every_trial_is_recorded_once_and_the_best_models_are_kept() -> None:
@@ -54,7 +61,7 @@ def test_every_trial_is_recorded_once_and_the_best_models_are_kept() -> None:
     search.run(slots)
     assert list(search.records) == list(range(12))
     by_loss = sorted(search.records, key=lambda number: search.records[number].result.loss or math.inf)
-    assert search._shelf.numbers == by_loss[:3]
+    assert search._store.numbers == by_loss[:3]
     assert summary(search.records) == {"ok": 12}
 
 
@@ -66,9 +73,9 @@ def test_of_equal_trials_the_first_is_kept_in_whatever_order_they_end() -> None:
     search, slots, _ = made(ties, evals=6)
     slots.parallelism = 6
     finished = slots.finished
-    slots.finished = lambda timeout: slots._orders.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
+    slots.finished = lambda timeout: slots.runs._waiting.reverse() or finished(timeout)  # 5, 0, 4, 1, ...
     search.run(slots)
-    assert search._shelf.numbers == [0, 1, 2]
+    assert search._store.numbers == [0, 1, 2]
 
 
 def test_bad_trials_are_stopped_by_the_rule() -> None:
@@ -93,14 +100,14 @@ def test_bad_trials_are_stopped_by_the_rule() -> None:
 
 def test_trials_that_run_still_count_among_the_others() -> None:
     seen = []
-    watch = Watch(GOAL, lambda losses, others: bool(seen.append((losses, others))), EPOCHS, None)
-    watch(0, 0, {"loss": 3.0})
-    watch(1, 0, {"loss": 2.0})
-    watch(0, 1, {"loss": 1.0})
-    watch.ended(TrialResult(0, TrialStatus.OK, ({"loss": 3.0}, {"loss": 1.0}), best_epoch=1, loss=1.0))
-    watch(1, 1, {"loss": 4.0})
-    watch.ended(TrialResult(1, TrialStatus.FAILED))  # without a loss: nobody is measured by it
-    watch(2, 0, {"loss": 9.0})
+    monitor = PruningMonitor(GOAL, lambda losses, others: bool(seen.append((losses, others))), EPOCHS, None)
+    monitor(0, 0, {"loss": 3.0})
+    monitor(1, 0, {"loss": 2.0})
+    monitor(0, 1, {"loss": 1.0})
+    monitor.ended(TrialResult(0, TrialStatus.OK, ({"loss": 3.0}, {"loss": 1.0}), best_epoch=1, loss=1.0))
+    monitor(1, 1, {"loss": 4.0})
+    monitor.ended(TrialResult(1, TrialStatus.FAILED))  # without a loss: nobody is measured by it
+    monitor(2, 0, {"loss": 9.0})
     assert seen == [
         ((3.0,), ()),
         ((2.0,), ((3.0,),)),
@@ -148,9 +155,9 @@ def test_all_trials_failing_raises_the_first_error() -> None:
 
 
 def test_when_time_is_up_running_trials_end_with_their_epoch_and_none_begins() -> None:
-    search, slots, watch = made()
+    search, slots, monitor = made()
     asked = iter([False] * 6 + [True] * 100)
-    watch.__class__ = type("Timed", (Watch,), {"late": property(lambda self: next(asked))})
+    monitor.__class__ = type("Timed", (PruningMonitor,), {"late": property(lambda self: next(asked))})
     search.run(slots)
     statuses = [record.result.status for record in search.records.values()]
     assert statuses == [TrialStatus.OK, TrialStatus.TIMEOUT]
@@ -231,9 +238,9 @@ def test_an_attempt_that_begins_again_replaces_its_losses() -> None:
         seen.append(tuple(losses))  # type: ignore[arg-type]
         return False
 
-    watch = Watch(GOAL, rule, EPOCHS, None)  # type: ignore[arg-type]
+    monitor = PruningMonitor(GOAL, rule, EPOCHS, None)  # type: ignore[arg-type]
     for epoch, loss in ((0, 3.0), (1, 2.0), (1, 2.0), (0, 5.0)):  # a report that came twice; another attempt
-        watch(7, epoch, {"loss": loss})
+        monitor(7, epoch, {"loss": loss})
     assert seen == [(3.0,), (3.0, 2.0), (3.0, 2.0), (5.0,)]
 
 

@@ -1,4 +1,4 @@
-"""engine/trial_jobs.py: trials as Spark jobs, with plain functions in place of models."""
+"""tuning/trial_runs.py over engine/runs.py: trials as Spark jobs, with plain functions in place of models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 from elephas_like.core.columns import open_column
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
-from elephas_like.engine.trial_jobs import Shipment, ThreadTrials, TrialJobs
+from elephas_like.engine.runs import Shipment
 from elephas_like.rows.spool import Block, read_ref, remove, spool
 from elephas_like.spark.waits import readably
+from elephas_like.tuning.trial_runs import as_fits, opened
 
 
 def shard(folder: Path, dataset: str = "trials-data"):
@@ -23,16 +24,8 @@ def shard(folder: Path, dataset: str = "trials-data"):
     return spool([Block((x,), 6)], dataset=dataset, worker=0, base=str(folder), expect_target=False)
 
 
-def jobs(sc, evaluate, shards=(), parallelism: int = 2) -> TrialJobs:
-    return TrialJobs(
-        sc,
-        evaluate,
-        shards,
-        None,
-        parallelism=parallelism,
-        group="trials-test",
-        describe=lambda order: str(order.number),
-    )
+def jobs(sc, evaluate, shards=(), parallelism: int = 2):
+    return opened(sc, evaluate, shards, lambda *report: True, parallelism=parallelism, reports=False, name="test")
 
 
 def ended(slots, count: int) -> dict[int, TrialResult]:
@@ -111,7 +104,7 @@ def test_a_lost_python_worker_costs_a_trial_no_result_and_gives_it_no_second_one
 
 
 def test_a_trial_that_always_kills_its_worker_fails(sc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.engine.trial_jobs.TRIES", 2)
+    monkeypatch.setattr("elephas_like.spark.parallel.TRIES", 2)
 
     def dies(order, shards, report):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -147,7 +140,7 @@ def test_threads_run_trials_of_the_drivers(sc) -> None:
             epochs += 1
         return TrialResult(order.number, TrialStatus.OK, loss=float(epochs))
 
-    slots = ThreadTrials(sc, reports, lambda trial, epoch, logs: epoch < trial, 2)
+    slots = as_fits(sc, reports, lambda trial, epoch, logs: epoch < trial, 2)
     for number in range(3):
         slots.start(TrialOrder(number, None))
     assert {number: result.loss for number, result in ended(slots, 3).items()} == {0: 0.0, 1: 1.0, 2: 2.0}
@@ -167,7 +160,7 @@ def test_a_fit_whose_jobs_are_cancelled_is_interrupted_and_one_that_fails_has_fa
         with readably(sc):
             sc.parallelize([order.params / 0 if order.number else 1], 1).mapPartitions(waits).count()
 
-    slots = ThreadTrials(sc, fits, lambda trial, epoch, logs: True, 2)
+    slots = as_fits(sc, fits, lambda trial, epoch, logs: True, 2)
     slots.start(TrialOrder(0, 1.0))
     while not started.exists():
         assert slots.finished(0.05) is None

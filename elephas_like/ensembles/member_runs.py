@@ -1,0 +1,264 @@
+"""Where members of an ensemble are trained: in this process, as Spark tasks, or as fits of several workers each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import keras
+from pyspark import RDD, Broadcast, SparkContext
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.trials import Report
+from elephas_like.core.types import EngineName, FitConfig, ShardRef
+from elephas_like.engine.runs import TaskRuns, shipped
+from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
+from elephas_like.model.sources import Source
+from elephas_like.model.spark_model import SparkModel, shard
+from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
+from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
+from elephas_like.rows.spool import spool
+from elephas_like.spark.parallel import Outcome, Runs, RunsInTurn
+from elephas_like.spark.slots import slots, task_cpus
+from elephas_like.spark.versions import versions
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import Variables
+
+Opened = tuple[RunsInTurn[MemberResult], Callable[[int], MemberResult]]
+"""(runs, what trains one member)."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """What members are trained from.
+
+    callbacks: a cloudpickle of Keras callbacks, or nothing.
+    held: rows that each member is scored on.
+    by_partition: whether each member has a partition of its own.
+    """
+
+    models: Sequence[keras.Model]
+    configs: Sequence[FitConfig]
+    callbacks: bytes
+    custom_objects: Mapping[str, object]
+    source: Source
+    held: Source | None
+    by_partition: bool
+
+    @property
+    def count(self) -> int:
+        """Members."""
+        return len(self.models)
+
+    def specs(self) -> tuple[dict[str, ModelSpec], list[str]]:
+        """The specs by key, and each member's key: members of one architecture share one."""
+        found: dict[str, ModelSpec] = {}
+        keys = []
+        for model in self.models:
+            spec = ModelSpec.from_model(model, Carry.NOTHING)
+            found.setdefault(spec.key, spec)
+            keys.append(spec.key)
+        return found, keys
+
+    def fit(self, number: int, cores: int | None) -> MemberFit:
+        """What one member is told."""
+        return MemberFit(number, Variables(self.models[number]).read(), self.configs[number], self.callbacks, cores)
+
+
+def outcomes(
+    members: Members, workers: int, engine: EngineName, context: SparkContext | None
+) -> Iterator[Outcome[MemberResult]]:
+    """(number of the member, its result or its error), as they come; closing the generator stops those that run."""
+    opened: AbstractContextManager[Opened]
+    if workers > 1:
+        opened = _as_fits(members, workers, engine, context)
+    else:
+        opened = _in_process(members) if context is None else _as_tasks(members, context)
+    with opened as (runs, fit), runs:
+        yield from runs.outcomes([partial(fit, number) for number in range(members.count)])
+
+
+@contextmanager
+def _in_process(members: Members) -> Iterator[Opened]:
+    """The members one after the other, in this process; their rows are written down once."""
+    specs, keys = members.specs()
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        floatx = keras.config.floatx()
+
+        def written(source: Source, name: str, parts: int) -> list[ShardRef]:
+            target = source.has_target
+            return [
+                spool(rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target)
+                for index, rows in enumerate(source.data(parts).partitions())
+            ]
+
+        shards = written(members.source, "training", members.count if members.by_partition else 1)
+        held = written(members.held, "validation", 1)[0] if members.held is not None else None
+
+        def fit(number: int) -> MemberResult:
+            rows = shards[number if members.by_partition else 0]
+            return fit_member(members.fit(number, None), specs[keys[number]], rows, held)
+
+        yield RunsInTurn(), fit
+
+
+@dataclass(frozen=True)
+class _MemberOrder:
+    """A member to train: its fit, on its way, and the key of its spec."""
+
+    fit: Broadcast[MemberFit]
+    spec: str
+
+
+@dataclass(frozen=True)
+class _FitMember:
+    """Trains a member on an executor."""
+
+    specs: Mapping[str, ModelSpec]
+
+    def __call__(self, order: _MemberOrder, shards: Sequence[ShardRef], report: Report) -> MemberResult:
+        return fit_member(order.fit.value, self.specs[order.spec], *shards)
+
+
+@contextmanager
+def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
+    """The members as Spark jobs of one task each, as many at a time as there are slots."""
+    floatx, at_once = keras.config.floatx(), max(1, slots(context))
+    options = SpoolOptions(new_dataset(), floatx, members.source.has_target, versions())
+    group = f"elephas_like-{options.dataset}"
+    datasets = [options.dataset, rows_dataset(options)]
+    specs, keys = members.specs()
+    with ExitStack() as stack:
+        stack.callback(lambda: sweep(context, group, at_once, datasets))
+
+        def everywhere(source: Source, written: SpoolOptions) -> Callable[[], ShardRef]:
+            replica: Replica = stack.enter_context(_replica(source, context, written, at_once, group))
+            return replica.ref
+
+        # The rows go to each executor once, or are written by the task that trains on them.
+        shards = []
+        own = _references(members, context, options) if members.by_partition else None
+        if own is None:
+            shards.append(everywhere(members.source, options))
+        if members.held is not None:
+            held = SpoolOptions(new_dataset(), floatx, members.held.has_target, versions())
+            datasets += [held.dataset, rows_dataset(held)]
+            shards.append(everywhere(members.held, held))
+        runs = TaskRuns(
+            context,
+            _FitMember(specs),
+            shards,
+            at_once=at_once,
+            group=group,
+            own=own,
+            keep=members.source.dataset is not None,
+            patience=float("inf"),
+        )
+
+        def fit(number: int) -> MemberResult:
+            with shipped(context, members.fit(number, task_cpus(context))) as told:
+                title = f"elephas_like: member {number + 1} of {members.count}"
+                result: MemberResult = runs.result(number, _MemberOrder(told, keys[number]), title)
+                return result
+
+        yield runs, fit
+
+
+def _replica(source: Source, context: SparkContext, options: SpoolOptions, at_once: int, group: str) -> Any:
+    """All rows on every executor, as a context manager."""
+    if source.columns is not None:
+        return replicated(context, dealt(source.columns, 1), options)
+    if source.dataset is not None:
+        dataset = source.dataset
+        refs = dataset.references(replace(options, dataset=dataset.dataset))
+        return replicated_rdd(
+            dataset.source, options, at_once=at_once, group=group, sharded=refs, forget=dataset.forget
+        )
+    assert source.rdd is not None
+    return replicated_rdd(source.rdd, options, at_once=at_once, group=group)
+
+
+def _references(members: Members, context: SparkContext, options: SpoolOptions) -> RDD:
+    """One shard per member, written by the task that trains it."""
+    dataset = members.source.dataset
+    if dataset is not None:
+        return dataset.references(replace(options, dataset=dataset.dataset))
+    return references(members.source.data(members.count).distributed(context), options)
+
+
+@contextmanager
+def _as_fits(members: Members, workers: int, engine: EngineName, context: SparkContext | None) -> Iterator[Opened]:
+    """The members as fits of a SparkModel each, as many at a time as slots allow."""
+    source, held = members.source, members.held
+    validation = None if held is None else held.columns or held.data(workers).rdd
+    given: tuple[Any, ...] = source.columns or (source.dataset,)
+    with ExitStack() as stack:
+        if source.dataset is None and (context is not None or source.rdd is not None):
+            rows = source.data(workers)
+            given = (rows.rdd,)
+            if context is not None:
+                given = (stack.enter_context(shard(rows.distributed(context), workers)),)
+        runs: RunsInTurn[MemberResult] = RunsInTurn()
+        if context is not None:
+            at_once = 1 if engine is EngineName.JOBS else slots(context) // workers
+            runs = Runs(context, at_once=at_once, name="elephas_like-members")
+        x, y, sample_weight = (*given, None, None)[:3]
+
+        def fit(number: int) -> MemberResult:
+            model, config = members.models[number], members.configs[number]
+            own = cloudpickle.loads(members.callbacks) if members.callbacks else []  # our own bytes
+            history = _MemberModel(model, workers, members.custom_objects, config, engine).fit(
+                x,
+                y,
+                sample_weight=sample_weight,
+                epochs=config.epochs,
+                validation_split=config.validation_split,
+                validation_data=validation,
+                callbacks=[*own, _StopWhen(lambda: runs.cancelled)],
+                class_weight=config.class_weight,
+                shuffle=config.shuffle,
+                verbose=0,
+            )
+            if runs.cancelled:
+                raise ElephasError("the ensemble's training ended before this member was done.")
+            return MemberResult(number, Variables(model).read(), history.history, sum(history.epoch_seconds))
+
+        yield runs, fit
+
+
+class _MemberModel(SparkModel):
+    """A SparkModel whose rows are drawn as a member's config says."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        workers: int,
+        custom_objects: Mapping[str, object],
+        config: FitConfig,
+        engine: EngineName,
+    ) -> None:
+        super().__init__(model, workers, custom_objects, config.batch_size, engine=engine.value, seed=config.seed)
+        self._bootstrap = config.bootstrap
+        self._held_out_by = config.split_seed
+
+    def _next_seed(self) -> int:
+        seed = super()._next_seed()
+        self._split_seed = self._held_out_by
+        return seed
+
+
+class _StopWhen(keras.callbacks.Callback):
+    """Ends a fit at the end of an epoch, once `cancelled()`."""
+
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        super().__init__()
+        self._cancelled = cancelled
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        if self._cancelled():
+            self.model.stop_training = True

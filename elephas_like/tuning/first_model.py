@@ -1,0 +1,84 @@
+"""A first model of a search, built on the driver: what is wrong with every point is said before Spark works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import hyperopt
+import keras
+import numpy as np
+
+from elephas_like.core import checks
+from elephas_like.core.objective import Objective
+from elephas_like.model.sources import Source
+from elephas_like.trainer.metric_names import freshly_named
+from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.state import build as build_model
+from elephas_like.tuning.space import Space
+from elephas_like.tuning.trial import checked
+
+log = logging.getLogger(__name__)
+
+_PROBES = 3
+_PROBES_NEEDED = 20
+
+
+def first_model(build: Callable[[Any], keras.Model], space: Space, seed: int, *, needed: bool) -> keras.Model | None:
+    """A model of a point of the space, if one can be built here: what is wrong with all of them is said before Spark works.
+
+    Raises:
+        TypeError, ValueError: `build` returns something else than a compiled model; or no model could be built, and one is
+            needed to read the columns of a DataFrame.
+    """
+    failure: Exception | None = None
+    for attempt in range(_PROBES_NEEDED if needed else _PROBES):
+        params = space.at(_point(space, np.random.default_rng([seed, attempt])))
+        with seeded(seed, attempt):
+            try:
+                made = build(params)
+            except Exception as error:  # a trial that fails is a trial's affair
+                log.info("a first model with %s could not be built: %s", params, error)
+                failure = error
+                continue
+            return checked(made)
+    if needed:
+        raise ValueError(
+            f"the columns of a DataFrame are read as a model's inputs want them, and build(params) failed at all of "
+            f"{_PROBES_NEEDED} points that were tried, at last with {type(failure).__name__}: {failure}"
+        ) from failure
+    return None
+
+
+def check_objective(
+    goal: Objective, model: keras.Model, sample: tuple[object, ...] | None, source: Source, seed: int
+) -> None:
+    """Nothing, if the objective is among the metrics of a first model.
+
+    Args:
+        sample: a batch of one row; None where the rows were never here, and one is read if the name calls for it.
+
+    Raises:
+        ValueError: it is not; the message lists them.
+    """
+    if goal.name in ("loss", "val_loss"):
+        return
+    try:
+        with seeded(seed, 0):
+            build_model(model, source.sample(keras.config.floatx()) if sample is None else sample)
+    except Exception as error:  # of this point's model, perhaps: a trial's affair
+        log.info("a first model could not take a row: %s", error)
+        return
+    names = list(freshly_named(model, model.get_metrics_result()))
+    known = [*names, *(f"val_{name}" for name in names)]
+    if goal.name not in [*known, "learning_rate"]:
+        raise ValueError(
+            f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.near(goal.name, known)}"
+        )
+
+
+def _point(space: Space, generator: np.random.Generator) -> dict[str, Any]:
+    trials = hyperopt.Trials()
+    (document,) = hyperopt.rand.suggest([0], space.domain, trials, int(generator.integers(2**31 - 1)))
+    return {label: values[0] for label, values in document["misc"]["vals"].items() if len(values)}

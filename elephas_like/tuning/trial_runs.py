@@ -1,0 +1,199 @@
+"""Where trials run: Spark's slots, one task or several workers a trial, or this process."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from pyspark import SparkContext
+
+from elephas_like.core.errors import ElephasError, Failure, SupersededError
+from elephas_like.core.trials import Evaluate, Logs, Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.types import ShardRef
+from elephas_like.engine.runs import CANCEL_SECONDS, TaskRuns, shipment
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.security import new_token
+from elephas_like.exchange.server import HttpServer
+from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialDesk, TrialStore
+from elephas_like.model.fitting import server_addresses
+from elephas_like.rows.shards import sweep
+from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
+from elephas_like.spark.slots import slots as spark_slots
+from elephas_like.spark.waits import GONE, stopped
+
+log = logging.getLogger(__name__)
+SLOTS_WAIT = 30.0
+"""Seconds that a search waits for executors."""
+UNREACHED = (
+    "Set spark.driver.host to the driver's address as executors see it, or give search pruning=None and no timeout: then "
+    "trials report nothing while they run, and no port is needed."
+)
+
+
+class TrialRuns:
+    """Starts trials; their results come in the order in which they end.
+
+    Args:
+        runs: how many run at a time, and in which threads.
+        call: runs one trial to its end.
+        context: the SparkContext on which trials run; None without Spark.
+        fits: whether each trial is a Spark fit of its own, in a thread of the driver's.
+    """
+
+    def __init__(
+        self,
+        runs: RunsInTurn[TrialResult],
+        call: Callable[[TrialOrder], TrialResult],
+        context: SparkContext | None = None,
+        *,
+        fits: bool = False,
+    ) -> None:
+        self.parallelism = runs.at_once
+        self.runs = runs
+        self._call, self._context, self._fits = call, context, fits
+
+    def start(self, order: TrialOrder) -> None:
+        """Starts a trial; returns at once."""
+        self.runs.start(order.number, partial(self._call, order))
+
+    def finished(self, timeout: float) -> TrialResult | None:
+        """A trial that has ended; None where none does within `timeout` seconds.
+
+        A trial whose SparkContext or whose job ended under it was interrupted: its failure says nothing about its point.
+        """
+        outcome = self.runs.finished(timeout)
+        if outcome is None:
+            return None
+        number, found = outcome
+        result = found if isinstance(found, TrialResult) else _failed(number, found)
+        if result.status is not TrialStatus.FAILED or self._context is None or result.failure is None:
+            return result
+        if stopped(self._context):
+            return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
+        # Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a fit that failed by then was interrupted.
+        cancelled = self._fits and (self.runs.cancelled or CANCELLED in result.failure.message)
+        if cancelled or isinstance(found, CancelledError):
+            return TrialResult(number, TrialStatus.INTERRUPTED, host=result.host, failure=result.failure)
+        return result
+
+    def cancel(self) -> None:
+        """Ends the trials that run, and drops those that wait."""
+        self.runs.cancel()
+
+
+def cut_off(result: TrialResult) -> bool:
+    """Whether a trial ended because its SparkContext did: no other one can run then."""
+    return result.failure is not None and result.failure.message == GONE
+
+
+def _failed(number: int, error: BaseException, host: str = "") -> TrialResult:
+    return TrialResult(number, TrialStatus.FAILED, host=host, failure=Failure.of(number, error))
+
+
+def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
+    """The result of a trial; what it raises is a result too, and says on which host."""
+    try:
+        return evaluate(order, shards, report)
+    except SupersededError:
+        raise  # an attempt that returned would become the task's result
+    except Exception as error:
+        return _failed(order.number, error, platform.node())
+
+
+def in_process(
+    evaluate: Evaluate, shards: Sequence[ShardRef], judge: Judge, context: SparkContext | None = None
+) -> TrialRuns:
+    """Trials in this thread, one at a time. context: where each is a Spark fit of its own."""
+
+    def call(order: TrialOrder) -> TrialResult:
+        return tried(evaluate, order, shards, partial(judge, order.number))
+
+    return TrialRuns(RunsInTurn(), call, context)
+
+
+def as_fits(context: SparkContext, evaluate: Evaluate, judge: Judge, parallelism: int) -> TrialRuns:
+    """Trials that are Spark fits of their own, in threads of the driver; in this one where one trial runs at a time.
+
+    Those that run when they are cancelled end with their epoch.
+    """
+    if parallelism == 1:
+        return in_process(evaluate, (), judge, context)
+    runs: Runs[TrialResult] = Runs(
+        context, at_once=parallelism, name="elephas_like-trial", patience=CANCEL_SECONDS * parallelism
+    )
+
+    def call(order: TrialOrder) -> TrialResult:
+        def report(epoch: int, logs: Logs) -> bool:
+            return not runs.cancelled and judge(order.number, epoch, logs)
+
+        return tried(evaluate, order, (), report)
+
+    return TrialRuns(runs, call, context, fits=True)
+
+
+@contextmanager
+def opened(
+    context: SparkContext | None,
+    evaluate: Evaluate,
+    shards: Sequence[ShardRef],
+    judge: Judge,
+    *,
+    parallelism: int,
+    reports: bool,
+    name: str,
+) -> Iterator[TrialRuns]:
+    """Slots for trials of one task each: Spark's, with a server for their reports, or this process.
+
+    Args:
+        shards: the driver's shards of the data, none for functions that bring their own. They go to each executor once.
+        reports: whether anyone wants to know of epochs; no port is opened otherwise.
+    """
+    if context is None:
+        yield in_process(evaluate, shards, judge)
+        return
+    group, lines = f"elephas_like-search-{name}", None
+    with ExitStack() as stack:
+        if reports:
+            store = TrialStore(judge, parallelism)
+            token = new_token()
+            bound, advertised = server_addresses(context)
+            server = stack.enter_context(HttpServer(store, token, NO_STATE, bound, desk=TrialDesk))
+            lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
+        if not context.master.startswith("local["):
+            stack.callback(sweep, context, group, parallelism, [ref.dataset for ref in shards])
+        rows = [stack.enter_context(shipment(context, ref)).open for ref in shards]
+        runs = TaskRuns(context, partial(tried, evaluate), rows, at_once=parallelism, group=group, lines=lines)
+        stack.enter_context(runs)
+
+        def call(order: TrialOrder) -> TrialResult:
+            title = f"elephas_like search: trial {order.number}, {order.params}"[:500]
+            result: TrialResult = runs.result(order.number, order, title)
+            return result
+
+        yield TrialRuns(runs, call, context)
+
+
+def count_parallel(context: SparkContext | None, asked: int | None, workers: int, wait: float = SLOTS_WAIT) -> int:
+    """Trials at a time: as many as asked for, at most as many as Spark's slots hold with `workers` each.
+
+    Raises:
+        ValueError: several are asked for and there is no Spark; or a trial's workers are more than there are slots.
+    """
+    if context is None:
+        if asked is not None and asked > 1:
+            raise ValueError(
+                f"parallelism={asked} needs Spark: start a SparkSession first; without one trials run one by one."
+            )
+        return 1
+    available = spark_slots(context, wait, None if asked is None else asked * workers)
+    if workers > max(1, available):
+        raise ValueError(
+            f"trial_workers={workers}, and Spark has {available} slots. Use fewer workers, or give Spark more cores."
+        )
+    most = max(1, available // workers)
+    if asked is not None and asked > most:
+        log.warning("parallelism=%d: Spark's %d slots hold %d trials at a time", asked, available, most)
+    return most if asked is None else min(asked, most)
