@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import threading
@@ -16,20 +17,37 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
+PRELOADED = Path(__file__).parent / "preloaded"
+"""A daemon for Spark's Python workers that has imported Keras before it forks them: that costs 5 s of CPU time a worker, and
+tests that fail on purpose lose their workers. What a test shows must not hang on it: clusters run without."""
+SPARK = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executorEnv.PYTHONPATH": str(PRELOADED),
+    "spark.python.daemon.module": "warm_daemon",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
+    [*(f"--conf {name}={shlex.quote(value)}" for name, value in SPARK.items()), "pyspark-shell"]
+)
+# The JVM runs for minutes: it is not worth its while to compile twice, or to collect on several threads.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that ask for the Spark session, and those that must not run beside each other.
+    """Marks the tests that ask for the Spark session, and says which of them one process runs.
 
-    Two tests run at a time: clusters and killed processes one by one, a file at a time of the others beside them, so that
-    what a file makes once is made once.
+    Two processes run at a time. All that shares the Spark session is one group, the largest: it begins first, and has a
+    process to itself until the others are done. Those go by files, so that what a file makes once is made once; scripts,
+    which have a Spark of their own, are slow ones or few, and go one by one.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-        slow = item.get_closest_marker("slow") is not None
-        if "integration" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("clusters"))
-        elif not slow:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
@@ -56,11 +74,7 @@ def spark(scratch: Path) -> Iterator[object]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("elephas_like tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", str(scratch))
         .getOrCreate()
     )

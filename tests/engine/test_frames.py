@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.mllib.linalg import Vectors as OldVectors
 from pyspark.sql import Row, functions
+from pyspark.sql import types as sql
 
-from elephas_like.core.structure import flatten
+from elephas_like.core.errors import DataError
+from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
 from elephas_like.engine import frames
 from elephas_like.engine.frames import ColumnChoice, Field, Frame, plan, with_predictions
@@ -17,15 +23,27 @@ X = Slot("x", (2,))
 Y = Slot("y", (1,))
 
 
-def read(df, choice: ColumnChoice, inputs: object = X, outputs: object = Y, classes: int | None = None):
-    """The columns of all rows, in order, as (x,), (x, y) or (x, y, sample_weight) trees."""
-    made = plan(df.schema, choice, inputs, outputs, floatx="float32", classes=classes)
-    blocks = [block for block in Frame(df, made).blocks.collect() if block.rows]
-    parts = [flatten(block.columns)[0] for block in blocks]
-    from elephas_like.core.structure import unflatten
+@dataclass(frozen=True)
+class Rows:
+    """Rows as Python gets them from Spark: a batch of Arrow arrays, with the DataFrame's schema."""
 
-    leaves = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    return unflatten(made.structure, leaves)
+    schema: sql.StructType
+    batch: pa.RecordBatch
+
+    def arrays(self, path: tuple[str, ...]) -> pa.Array:
+        """A column, or a field of a struct."""
+        column = self.batch.column(path[0])
+        for name in path[1:]:
+            column = column.field(name)
+        return column
+
+
+def read(rows: Rows, choice: ColumnChoice, inputs: object = X, outputs: object = Y, classes: int | None = None):
+    """The columns of all rows, in order, as (x,), (x, y) or (x, y, sample_weight) trees."""
+    made = plan(rows.schema, choice, inputs, outputs, floatx="float32", classes=classes)
+    arrays = [rows.arrays(cell.path) for cell in made.cells]
+    parts = [leaves for leaves, _ in made.blocks(arrays, rows.batch.num_rows, frames._Seen())]
+    return made.tree([np.concatenate(leaves) for leaves in zip(*parts, strict=True)])
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +68,21 @@ def table(spark):
     return spark.createDataFrame(rows).repartition(1).sortWithinPartitions("id").cache()
 
 
+@pytest.fixture(scope="module")
+def rows(table) -> Rows:
+    """The table's, in the bytes that Spark sends."""
+
+    def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+    (one,) = table.mapInArrow(sent, "batch binary").collect()
+    return Rows(table.schema, pa.ipc.open_stream(one.batch).read_next_batch())
+
+
 @pytest.mark.parametrize(
     ("features", "inputs", "expected"),
     [
@@ -69,52 +102,52 @@ def table(spark):
     ],
     ids=str,
 )
-def test_columns_of_all_kinds(table, features, inputs, expected) -> None:
-    (x,) = read(table, ColumnChoice(features, None), inputs)
+def test_columns_of_all_kinds(rows, features, inputs, expected) -> None:
+    (x,) = read(rows, ColumnChoice(features, None), inputs)
     assert x.tolist() == expected
 
 
-def test_dtypes_are_floatx_or_the_column_s_own(table) -> None:
+def test_dtypes_are_floatx_or_the_column_s_own(rows) -> None:
     for features, dtype in (("dense", "float32"), ("small", "float32"), ("id", "int64"), (["id", "small"], "float32")):
-        (x,) = read(table, ColumnChoice(features, None), Slot("x"))
+        (x,) = read(rows, ColumnChoice(features, None), Slot("x"))
         assert x.dtype == dtype
 
 
-def test_bytes_with_dtype_and_shape(table) -> None:
-    (x,) = read(table, ColumnChoice("raw", None, dtypes={"raw": "uint8"}, shapes={"raw": (1, 2)}), Slot("x", (1, 2)))
+def test_bytes_with_dtype_and_shape(rows) -> None:
+    (x,) = read(rows, ColumnChoice("raw", None, dtypes={"raw": "uint8"}, shapes={"raw": (1, 2)}), Slot("x", (1, 2)))
     assert x.dtype == np.uint8
     assert x.tolist() == [[[i, i + 1]] for i in range(4)]
 
 
-def test_several_inputs_by_order_by_name_as_dict_and_from_a_struct(table) -> None:
+def test_several_inputs_by_order_by_name_as_dict_and_from_a_struct(rows) -> None:
     pair = (Slot("a", (1,)), Slot("b", (2,)))
     for features in (["small", "dense"], {"b": "dense", "a": "small"}):
-        (x,) = read(table, ColumnChoice(features, None), pair)
+        (x,) = read(rows, ColumnChoice(features, None), pair)
         assert [part.tolist() for part in x] == [[[0], [0.5], [1], [1.5]], [[0, 1], [1, 2], [2, 3], [3, 4]]]
-    (x,) = read(table, ColumnChoice("both", None), {"a": Slot("a", (1,)), "b": Slot("b", (2,))})
+    (x,) = read(rows, ColumnChoice("both", None), {"a": Slot("a", (1,)), "b": Slot("b", (2,))})
     assert x["a"].tolist() == [[0], [1], [2], [3]]
     assert x["b"].tolist() == [[1, 0], [1, 1], [1, 2], [1, 3]]
-    (x,) = read(table, ColumnChoice("both", None), Slot("input"))  # a model that does not say what it takes
+    (x,) = read(rows, ColumnChoice("both", None), Slot("input"))  # a model that does not say what it takes
     assert set(x) == {"a", "b"}
 
 
-def test_one_column_for_several_inputs_is_cut_into_equal_parts(table) -> None:
-    (x,) = read(table, ColumnChoice("dense", None), (Slot("a", (1,)), Slot("b", (1,))))
+def test_one_column_for_several_inputs_is_cut_into_equal_parts(rows) -> None:
+    (x,) = read(rows, ColumnChoice("dense", None), (Slot("a", (1,)), Slot("b", (1,))))
     assert [part.tolist() for part in x] == [[[0], [1], [2], [3]], [[1], [2], [3], [4]]]
-    with pytest.raises(Exception, match="column 'dense', partition 0, row 0: expected a row of 3 equal parts"):
-        read(table, ColumnChoice("dense", None), (Slot("a"), Slot("b"), Slot("c")))
+    with pytest.raises(Exception, match="column 'dense', row 0: expected a row of 3 equal parts"):
+        read(rows, ColumnChoice("dense", None), (Slot("a"), Slot("b"), Slot("c")))
 
 
-def test_labels_scalar_vector_array_several_and_weights(table) -> None:
-    _, y, weight = read(table, ColumnChoice("dense", "label", "small"))
+def test_labels_scalar_vector_array_several_and_weights(rows) -> None:
+    _, y, weight = read(rows, ColumnChoice("dense", "label", "small"))
     assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])
-    assert read(table, ColumnChoice("dense", "sparse"))[1].shape == (4, 2)
-    assert read(table, ColumnChoice("dense", "grid"))[1].shape == (4, 2, 2)
-    assert read(table, ColumnChoice("dense", ["id", "small"]))[1].tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
+    assert read(rows, ColumnChoice("dense", "sparse"))[1].shape == (4, 2)
+    assert read(rows, ColumnChoice("dense", "grid"))[1].shape == (4, 2, 2)
+    assert read(rows, ColumnChoice("dense", ["id", "small"]))[1].tolist() == [[0, 0], [1, 0.5], [2, 1], [3, 1.5]]
     heads = (Slot("one", (1,)), Slot("two", (2,)))
-    _, (one, two) = read(table, ColumnChoice("dense", {"two": "dense", "one": "label"}), X, heads)
+    _, (one, two) = read(rows, ColumnChoice("dense", {"two": "dense", "one": "label"}), X, heads)
     assert (one.tolist(), two.shape) == ([0, 1, 0, 1], (4, 2))
-    assert read(table, ColumnChoice("dense", "label"), classes=3)[1].tolist() == [[1, 0, 0], [0, 1, 0]] * 2
+    assert read(rows, ColumnChoice("dense", "label"), classes=3)[1].tolist() == [[1, 0, 0], [0, 1, 0]] * 2
 
 
 @pytest.mark.parametrize(
@@ -153,31 +186,51 @@ def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table)
         plan(assembled.schema, ColumnChoice("v"), X, Y, floatx="float32", classes=None)
 
 
+WIDE = sql.ArrayType(sql.DoubleType())
+
+
 @pytest.mark.parametrize(
-    ("rows", "schema", "said"),
+    ("values", "kind", "labels", "said"),
     [
-        ([(1.0, 0)] * 3 + [(None, 0)], "x double, y int", "column 'x', partition 0, row 3: expected a value, got null"),
-        ([([1.0, 2.0], 0), ([1.0], 0)], "x array<double>, y int", "column 'x', partition 0, row 1: expected 2 values"),
-        ([([1.0, 2.0], 0), ([1.0, None], 0)], "x array<double>, y int", "row 1: .*an array with a null in it"),
-        (
-            [(1.0, 0), (1.0, 7)],
-            "x double, y int",
-            "column 'y', partition 0, row 1: expected a class from 0 to 1, got 7",
-        ),
-        (
-            [([1.0, 2.0, 3.0], 0)],
-            "x array<double>, y int",
-            r"column 'x', .*row 0: the model takes shape \(1,\), got \(3,\)",
-        ),
+        ([1.0, 1.0, 1.0, None], sql.DoubleType(), [0] * 4, "column 'x', row 3: expected a value, got null"),
+        ([[1.0, 2.0], [1.0]], WIDE, [0, 0], "column 'x', row 1: expected 2 values"),
+        ([[1.0, 2.0], [1.0, None]], WIDE, [0, 0], "row 1: .*an array with a null in it"),
+        ([1.0, 1.0], sql.DoubleType(), [0, 7], "column 'y', row 1: expected a class from 0 to 1, got 7"),
+        ([[1.0, 2.0, 3.0]], WIDE, [0], r"column 'x', row 0: the model takes shape \(1,\), got \(3,\)"),
     ],
     ids=str,
 )
-def test_rows_that_do_not_fit_are_named_with_column_and_place(spark, rows, schema, said) -> None:
-    df = spark.createDataFrame(rows, schema).coalesce(1)
-    wide = isinstance(rows[0][0], list) and len(rows[0][0]) == 2
-    inputs = Slot("x", (2,)) if wide else Slot("x", (1,))
-    with pytest.raises(Exception, match=said):
-        read(df, ColumnChoice("x", "y"), inputs, classes=2)
+def test_rows_that_do_not_fit_are_named_with_column_and_place(values, kind, labels, said) -> None:
+    schema = sql.StructType().add("x", kind).add("y", sql.IntegerType())
+    rows = Rows(schema, pa.record_batch([pa.array(values), pa.array(labels, pa.int32())], ["x", "y"]))
+    wide = isinstance(values[0], list) and len(values[0]) == 2
+    with pytest.raises(DataError, match=said):
+        read(rows, ColumnChoice("x", "y"), Slot("x", (2,)) if wide else Slot("x", (1,)), classes=2)
+
+
+def test_a_row_that_does_not_fit_is_named_with_its_partition(spark) -> None:
+    df = spark.createDataFrame([(1.0,), (None,)], "x double").coalesce(1)
+    made = plan(df.schema, ColumnChoice("x", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    with pytest.raises(Exception, match="column 'x', partition 0, row 1: expected a value, got null"):
+        Frame(df, made).blocks.collect()
+
+
+def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
+    features = {"a": "dense", "b": ["id", "small"], "c": "both.b", "d": "old", "e": "text", "f": "grid", "g": "flag"}
+    choice = ColumnChoice(features, "label", "small")
+    made = plan(table.schema, choice, Slot("input"), Y, floatx="float32", classes=None)
+    (block,) = Frame(table, made).blocks.collect()
+    x, y, weight = unflatten(made.structure, flatten(block.columns)[0])
+    assert {name: np.asarray(part).tolist()[3] for name, part in x.items()} == {
+        "a": [3, 4],
+        "b": [3, 1.5],
+        "c": [1, 3],
+        "d": [3, -3],
+        "e": "t3",
+        "f": [[3, 1], [2, 3]],
+        "g": [0],
+    }
+    assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

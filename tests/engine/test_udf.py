@@ -29,22 +29,30 @@ def table(spark):
     return spark.createDataFrame(rows, ["i", "f", "v", "a", "b"]).repartition(3)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "columns", "expected"),
-    [
-        (Slot("x", (2,)), ["v"], lambda i: i + 1),
-        (Slot("x", (2,)), ["i", "f"], lambda i: 2 * i),
-        (Slot("x", (3,)), ["v", "f"], lambda i: 2 * i + 1),
-        (Slot("x", (1, 2)), ["a"], lambda i: i + 1),
-        (Slot("x", (2,)), ["b"], lambda i: i + 2),
-        ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
-    ],
-    ids=named,
-)
-def test_arguments_of_all_kinds(table, inputs, columns, expected) -> None:
-    function = sql_function(inputs, adding(), Field("p", 0), floatx="float32", dtype="uint8")
-    rows = table.select("i", function(*columns).alias("p")).collect()
-    assert {row.i: row.p for row in rows} == {i: float(expected(i)) for i in range(5)}
+ARGUMENTS = [
+    (Slot("x", (2,)), ["v"], lambda i: i + 1),
+    (Slot("x", (2,)), ["i", "f"], lambda i: 2 * i),
+    (Slot("x", (3,)), ["v", "f"], lambda i: 2 * i + 1),
+    (Slot("x", (1, 2)), ["a"], lambda i: i + 1),
+    (Slot("x", (2,)), ["b"], lambda i: i + 2),
+    ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
+]
+
+
+@pytest.fixture(scope="module")
+def scored(table) -> list:
+    """The rows, with a column for each of `ARGUMENTS`."""
+    columns = [
+        sql_function(inputs, adding(), Field("p", 0), floatx="float32", dtype="uint8")(*columns).alias(f"p{number}")
+        for number, (inputs, columns, _) in enumerate(ARGUMENTS)
+    ]
+    return table.select("i", *columns).collect()
+
+
+@pytest.mark.parametrize("number", range(len(ARGUMENTS)), ids=lambda number: named(ARGUMENTS[number][0]))
+def test_arguments_of_all_kinds(scored, number: int) -> None:
+    expected = ARGUMENTS[number][2]
+    assert {row.i: row[f"p{number}"] for row in scored} == {i: float(expected(i)) for i in range(5)}
 
 
 def test_an_argument_that_does_not_fit_is_named(table) -> None:

@@ -1,4 +1,4 @@
-"""A script: trains an MLP with dropout and a CNN with BatchNorm on one engine and prints digests of all that they learned.
+"""A script: trains an MLP with dropout and a CNN with BatchNorm on each engine and prints digests of all they learned.
 
 The MLP a second time on rows sorted by label: its workers drift apart, and its rounds become shorter. And once more under a
 strategy of parts and a codec.
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 
 os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
@@ -62,17 +63,11 @@ def digest(arrays: list) -> str:
     return found.hexdigest()
 
 
-def main(engine: str) -> None:
+def fits(engine: str, context: object) -> Iterator[dict]:
+    """What four fits on an engine learn."""
     x, y = digits()
     x, y = x[:500].reshape(-1, 8, 8, 1), y[:500]
     by_label = np.argsort(y, kind="stable")
-    context = None
-    if engine != "in_process":
-        from pyspark import SparkConf, SparkContext
-
-        conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-        context = SparkContext("local[2]", "engines", conf=conf)
-        context.setLogLevel("ERROR")
     parts = Nesterov(reduce=Clipped(2.0, then=Radial()))
     for name, model, order, options in (
         ("mlp", mlp(), slice(None), {}),
@@ -82,14 +77,15 @@ def main(engine: str) -> None:
     ):
         rows, labels = x[order], y[order]
         fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, **options)
-        if context is None:
+        if engine == "in_process":
             # Arrays are dealt like cards: these are the rows of two partitions, put where dealing gives them back.
             halves = np.stack([np.arange(250), np.arange(250, 500)], axis=1).ravel()
             history = fitted.fit(rows[halves], labels[halves], epochs=2, verbose=0, validation_split=0.1)
         else:
             pairs = context.parallelize(list(zip(rows, labels.tolist(), strict=True)), 2)
             history = fitted.fit(pairs, epochs=2, verbose=0, validation_split=0.1)
-        answer = {
+        yield {
+            "engine": engine,
             "model": name,
             "weights": digest(model.get_weights()),
             "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
@@ -98,10 +94,19 @@ def main(engine: str) -> None:
             "schedule": [(record.epoch, record.of) for record in history.rounds],
             "drift": [record.drift for record in history.rounds],
         }
-        print(json.dumps(answer), flush=True)
-    if context is not None:
-        context.stop()
+
+
+def main(*engines: str) -> None:
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+    context = SparkContext("local[2]", "engines", conf=conf)
+    context.setLogLevel("ERROR")
+    for engine in engines:
+        for answer in fits(engine, context):
+            print(json.dumps(answer), flush=True)
+    context.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

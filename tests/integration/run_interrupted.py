@@ -1,4 +1,4 @@
-"""A script: a fit that says when its second epoch is over, and after SIGINT what is left of it."""
+"""A script: fits that say when their second epoch is over, and after SIGINT what is left of each. One Spark for all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import psutil
 from small import line, points, trained
 
 from elephas_like import SparkModel
+
+SCRATCH = Path(tempfile.gettempdir())
 
 
 class Busy(keras.Model):
@@ -47,19 +49,11 @@ class Busy(keras.Model):
         return {"folder": self.folder}
 
 
-def main(engine: str, workers: str) -> None:
-    scratch = Path(tempfile.gettempdir())
-    data: object = (np.array([x for x, _ in points(20)], "float32"), np.array([[y] for _, y in points(20)], "float32"))
-    context = None
-    if engine != "in_process":
-        from pyspark import SparkConf, SparkContext
-
-        conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-        conf = conf.set("spark.local.dir", str(scratch))
-        context = SparkContext("local[2]", "interrupted", conf=conf)
-        context.setLogLevel("OFF")
-        data = (context.parallelize(points(20), 2),)
-    model = Busy(str(scratch)) if workers == "busy" else line()
+def interrupted(engine: str, workers: str, data: tuple) -> None:
+    """One fit that waits for SIGINT."""
+    for mark in SCRATCH.glob("busy-*"):
+        mark.unlink()
+    model = Busy(str(SCRATCH)) if workers == "busy" else line()
     if workers == "busy":
         model.compile("sgd", "mse")
         model(np.zeros((1, 2), "float32"))
@@ -70,7 +64,7 @@ def main(engine: str, workers: str) -> None:
             finished.append(self.model.get_weights())
             if epoch == 1:
                 if workers == "busy":
-                    (scratch / "be-busy").touch()
+                    (SCRATCH / "be-busy").touch()
                 print(json.dumps({"epoch": epoch + 1}), flush=True)
 
     listening = _ports()
@@ -81,18 +75,39 @@ def main(engine: str, workers: str) -> None:
     except KeyboardInterrupt:
         answer["interrupted"] = True
     left = model.get_weights()
-    (scratch / "be-busy").unlink(missing_ok=True)
+    (SCRATCH / "be-busy").unlink(missing_ok=True)
     # One round an epoch. The interrupt may have come between a round's end and its callback, which has not seen it then.
     answer["weights_of_a_finished_round"] = all(np.isfinite(w).all() for w in left) and (
         workers == "ready" or all((a == b).all() for a, b in zip(left, finished[-1], strict=True))
     )
     answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith(("elephas", "tqdm"))]
     answer["ports"] = len(_ports() - listening)
-    answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
+    answer["files"] = [str(path) for path in SCRATCH.rglob("elephas_like-*")]
     answer["fits_again"] = trained(fitted.fit(*data, epochs=1, verbose=0))
     print(json.dumps(answer), flush=True)
-    if context is not None:
-        context.stop()
+
+
+def spark_rows() -> tuple:
+    """Rows on Spark, whose SIGINT handler is PySpark's from here on."""
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+    context = SparkContext("local[2]", "interrupted", conf=conf.set("spark.local.dir", str(SCRATCH)))
+    context.setLogLevel("OFF")
+    return (context.parallelize(points(20), 2),)
+
+
+def main(*fits: str) -> None:
+    x, y = zip(*points(20), strict=True)
+    rows: tuple = ()
+    for fit in fits:
+        engine, workers = fit.split("-")
+        if engine != "in_process":
+            rows = rows or spark_rows()
+        given = rows if rows else (np.array(x, "float32"), np.array(y, "float32")[:, None])
+        interrupted(engine, workers, given)
+    if rows:
+        rows[0].context.stop()
 
 
 def _ports() -> set[int]:

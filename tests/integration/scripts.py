@@ -15,26 +15,37 @@ from pathlib import Path
 import psutil
 
 HERE = Path(__file__).resolve().parent
+FASTER = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
 
 
 class Script:
     """A running script whose lines of JSON on stdout are its answers. A context manager that ends the process.
 
     The process has a group of its own, with everything that it starts: it is ended as a whole, by its number.
+
+    plain: its Spark is as users have it, without what makes that of the tests faster (tests/conftest.py).
     """
 
-    def __init__(self, name: str, *arguments: str, scratch: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *arguments: str,
+        scratch: Path,
+        environment: Mapping[str, str] | None = None,
+        plain: bool = False,
+    ) -> None:
         self.log = scratch / f"{Path(name).stem}-{arguments[0]}.log"
         self._stderr = self.log.open("w")
         self._lines: list[str] = []
         self._changed = threading.Condition()
+        inherited = {name: value for name, value in os.environ.items() if not (plain and name in FASTER)}
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / name), *arguments],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             stdin=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
+            env={**inherited, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

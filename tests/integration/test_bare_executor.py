@@ -12,7 +12,7 @@ from scripts import Script
 def test_a_package_that_executors_lack_is_named_with_the_drivers_version(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     python = {"BARE_PYTHON": str(tmp_path / "bare" / "bin" / "python")}
-    with Script("run_bare_executor.py", "bare", scratch=tmp_path, environment=python) as script:
+    with Script("run_bare_executor.py", "bare", scratch=tmp_path, environment=python, plain=True) as script:
         for engine in ("server", "jobs"):
             answer = script.answer()
             assert answer["engine"] == engine

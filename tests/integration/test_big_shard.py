@@ -13,7 +13,7 @@ ALLOWED_MB = 200
 
 
 def test_a_shard_of_1_gb_costs_a_worker_no_more_than_200_mb(tmp_path: Path) -> None:
-    with Script("run_big_shard.py", "chunks", scratch=tmp_path) as script:
+    with Script("run_big_shard.py", "chunks", scratch=tmp_path, plain=True) as script:
         answer = script.answer()
         assert script.ended() == 0
     assert answer["samples"] == answer["rows"]
@@ -21,7 +21,7 @@ def test_a_shard_of_1_gb_costs_a_worker_no_more_than_200_mb(tmp_path: Path) -> N
 
 
 def test_a_version_that_holds_all_rows_is_seen(tmp_path: Path) -> None:
-    with Script("run_big_shard.py", "all rows", scratch=tmp_path) as script:
+    with Script("run_big_shard.py", "all rows", scratch=tmp_path, plain=True) as script:
         answer = script.answer()
         assert script.ended() == 0
     assert answer["samples"] == answer["rows"]

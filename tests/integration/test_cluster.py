@@ -32,7 +32,7 @@ def executors(script: Script) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("engine", ["jobs", "server"])
 def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str) -> None:
-    with Script("run_cluster.py", engine, scratch=tmp_path) as script:
+    with Script("run_cluster.py", engine, scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()
         assert script.answer() == {"epoch": 2}
         victim = min(executors(script), key=lambda process: process.pid)
@@ -45,7 +45,7 @@ def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str) -> None:
 
 
 def test_shards_that_are_deleted_between_two_rounds_are_written_again(tmp_path: Path) -> None:
-    with Script("run_cluster.py", "jobs", scratch=tmp_path) as script:
+    with Script("run_cluster.py", "jobs", scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()
         assert script.answer() == {"epoch": 2}
         files = [*tmp_path.rglob("elephas_like-*/worker-0/*")]
@@ -104,7 +104,7 @@ def standalone(scratch: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("engine", ["jobs", "server"])
 def test_a_speculated_task_is_counted_once(tmp_path: Path, engine: str) -> None:
-    with standalone(tmp_path) as url, Script("run_speculation.py", engine, url, scratch=tmp_path) as script:
+    with standalone(tmp_path) as url, Script("run_speculation.py", engine, url, scratch=tmp_path, plain=True) as script:
         undisturbed, disturbed = script.answer(), script.answer()
         assert script.ended() == 0
     assert disturbed["samples"] == undisturbed["samples"] == [40] * 4

@@ -27,7 +27,14 @@ def classifier() -> keras.Model:
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
 
 
-@pytest.mark.parametrize(("kind", "optimizer", "options"), TRAINERS, ids=lambda value: getattr(value, "__name__", ""))
+QUICK = (distkeras.SingleTrainer, distkeras.DOWNPOUR, distkeras.ADAG)
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "options"),
+    [pytest.param(*each, marks=() if each[0] in QUICK else pytest.mark.slow) for each in TRAINERS],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_a_trainer_returns_a_trained_copy(sc, kind, optimizer, options) -> None:
     model = classifier()
     before = model.get_weights()
@@ -63,7 +70,7 @@ def test_members_of_an_ensemble_come_as_a_list(sc) -> None:
     assert min(member.evaluate(X, Y, verbose=0, return_dict=True)["accuracy"] for member in (one, other)) > 0.75
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("shuffle", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_members_of_an_ensemble_are_trained_on_a_dataframe(spark, shuffle: bool) -> None:
     rows = [([float(value) for value in x], int(y)) for x, y in zip(X[:200], Y[:200], strict=True)]
     frame = spark.createDataFrame(rows, "pixels array<float>, digit int").coalesce(1)

@@ -9,10 +9,12 @@ from scripts import Script
 
 def test_three_engines_give_the_same_bits(tmp_path: Path) -> None:
     found: dict[str, dict[str, dict]] = {}
-    for engine in ("in_process", "server", "jobs"):
-        with Script("run_engine.py", engine, scratch=tmp_path) as script:
+    engines = ("in_process", "server", "jobs")
+    with Script("run_engine.py", *engines, scratch=tmp_path) as script:
+        for engine in engines:
             found[engine] = {name: script.answer() for name in ("mlp", "cnn", "sorted", "int8")}
-            assert script.ended() == 0
+            assert {answer.pop("engine") for answer in found[engine].values()} == {engine}
+        assert script.ended() == 0
     for model in ("mlp", "cnn", "sorted", "int8"):
         expected = found["in_process"][model]
         assert expected["model"] == model

@@ -159,17 +159,16 @@ def test_rows_that_are_none_are_named(sc) -> None:
 
 def test_predictions_of_an_rdd_are_those_of_arrays_in_its_order(sc, here: VotingModel) -> None:
     parts = sc.parallelize(list(X[:150]), 1).union(sc.parallelize([], 1)).union(sc.parallelize(list(X[150:300]), 2))
-    for voting in ("hard", "soft"):
-        ensemble = VotingModel(here.models, voting, weights=[1, 2, 1])
-        expected, likely = ensemble.predict(X[:300]), ensemble.predict_proba(X[:300])
-        found = ensemble.predict(parts, 16)
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_allclose(ensemble.predict_proba(parts, 16), likely, atol=1e-6)
-    one_by_one = ensemble.predict(parts, collect=False)
-    assert one_by_one.glom().map(len).collect() == [150, 0, 75, 75]
-    np.testing.assert_array_equal(np.array(one_by_one.collect()), expected)
-    assert ensemble.predict(sc.parallelize([], 2)).shape == (0,)
+    hard, soft = (VotingModel(here.models, voting, weights=[1, 2, 1]) for voting in ("hard", "soft"))
+    expected = hard.predict(X[:300])
+    found = hard.predict(parts, 16)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(soft.predict_proba(parts, 16), soft.predict_proba(X[:300]), atol=1e-6)
+    one_by_one = soft.predict(parts, collect=False).glom().collect()
+    assert [len(part) for part in one_by_one] == [150, 0, 75, 75]
+    np.testing.assert_array_equal([label for part in one_by_one for label in part], soft.predict(X[:300]))
+    assert hard.predict(sc.parallelize([], 2)).shape == (0,)
 
 
 def test_one_pass_over_the_rows_for_all_members(sc, here: VotingModel) -> None:

@@ -228,9 +228,9 @@ def test_a_worker_that_hangs_is_named_and_the_others_stop(sc, mode: str) -> None
     rows = [*points(10), *(([99.0, 0.0], 1.0) for _ in range(10))]
     began = time.monotonic()
     SparkModel(line(), 2, engine="server").fit(sc.parallelize(points(20), 2), verbose=0)  # imports TensorFlow
-    said = r"round_timeout=10 s; missing: worker 1 \(attempt \d+ on .*, lease live"
+    said = r"round_timeout=5 s; missing: worker 1 \(attempt \d+ on .*, lease live"
     with pytest.raises(WaitError, match=said):
-        SparkModel(model, 2, engine="server", mode=mode, round_timeout=10).fit(
+        SparkModel(model, 2, engine="server", mode=mode, round_timeout=5).fit(
             sc.parallelize(rows, 2), epochs=2, verbose=0, validation_split=0.2
         )
     assert time.monotonic() - began < 120  # nothing waits for the end of the hanging step, ten minutes away
@@ -242,10 +242,8 @@ def test_a_worker_of_the_jobs_engine_that_hangs_is_named(sc) -> None:
     rows = [*points(10), *(([99.0, 0.0], 1.0) for _ in range(10))]
     began = time.monotonic()
     SparkModel(line(), 2, engine="jobs").fit(sc.parallelize(points(20), 2), verbose=0)  # imports TensorFlow
-    fitted = SparkModel(model, 2, engine="jobs", round_timeout=10)
-    said = (
-        r"none did for round_timeout=10 s; missing: worker 1 \(.*epoch 1, round 1 of 1\).*give a longer round_timeout"
-    )
+    fitted = SparkModel(model, 2, engine="jobs", round_timeout=5)
+    said = r"none did for round_timeout=5 s; missing: worker 1 \(.*epoch 1, round 1 of 1\).*give a longer round_timeout"
     with pytest.raises(WaitError, match=said):
         fitted.fit(sc.parallelize(rows, 2), epochs=2, verbose=0, validation_split=0.2)
     assert trained(fitted.fit(sc.parallelize(points(20), 2), verbose=0)) == 20
@@ -324,7 +322,7 @@ def test_a_server_on_all_addresses_is_reached_by_sparks_own(rdd, monkeypatch: py
 # Several fits
 
 
-@pytest.mark.parametrize("workers", [2, None])
+@pytest.mark.parametrize("workers", [2, pytest.param(None, marks=pytest.mark.slow)])
 def test_two_fits_that_are_started_at_the_same_moment_under_auto_both_finish(rdd, workers: int | None) -> None:
     meeting = threading.Barrier(2)
     ended: dict[int, object] = {}
@@ -435,27 +433,21 @@ def answer_to_sigint(script: Script) -> dict:
     return script.answer()
 
 
-@pytest.mark.parametrize(
-    ("engine", "workers"),
-    [
-        ("server", "busy"),
-        ("jobs", "busy"),
-        pytest.param("jobs", "ready", marks=pytest.mark.slow),
-        ("in_process", "ready"),
-    ],
-)
-def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path, engine: str, workers: str) -> None:
-    with Script("run_interrupted.py", engine, workers, scratch=tmp_path) as script:
-        assert script.answer() == {"epoch": 2}
-        if workers == "busy":  # both are in a step that would take ten minutes
-            assert eventually(lambda: len(list(tmp_path.glob("busy-*"))) == 2, 60)
-        answer = answer_to_sigint(script)
-        assert answer["interrupted"]
-        assert answer["weights_of_a_finished_round"]
-        assert answer["threads"] == []
-        assert answer["ports"] == 0
-        assert answer["files"] == []
-        assert answer["fits_again"] == 20
+def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path) -> None:
+    """Four fits of one process, which must be fit for the next one after each; the first is without Spark."""
+    fits = ("in_process-ready", "server-busy", "jobs-busy", "jobs-ready")
+    with Script("run_interrupted.py", *fits, scratch=tmp_path) as script:
+        for fit in fits:
+            assert script.answer() == {"epoch": 2}
+            if fit.endswith("busy"):  # both workers are in a step that would take ten minutes
+                assert eventually(lambda: len(list(tmp_path.glob("busy-*"))) == 2, 60)
+            answer = answer_to_sigint(script)
+            assert answer["interrupted"], fit
+            assert answer["weights_of_a_finished_round"], fit
+            assert answer["threads"] == [], fit
+            assert answer["ports"] == 0, fit
+            assert answer["files"] == [], fit
+            assert answer["fits_again"] == 20, fit
         assert script.ended() == 0
     assert not list(tmp_path.rglob("elephas_like-*"))
 

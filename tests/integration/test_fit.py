@@ -13,16 +13,20 @@ import elephas_like
 from elephas_like import CapacityError, SparkModel
 
 
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"engine": "server", "parameter_server_mode": "http"},
-        {"engine": "server", "parameter_server_mode": "socket"},
+        slow({"engine": "server", "parameter_server_mode": "socket"}),
         {"engine": "jobs"},
-        {"engine": "server", "mode": "asynchronous", "parameter_server_mode": "http"},
+        slow({"engine": "server", "mode": "asynchronous", "parameter_server_mode": "http"}),
         {"engine": "server", "mode": "asynchronous", "parameter_server_mode": "socket"},
         {"engine": "server", "mode": "hogwild", "parameter_server_mode": "http"},
-        {"engine": "server", "mode": "hogwild", "parameter_server_mode": "socket"},
+        slow({"engine": "server", "mode": "hogwild", "parameter_server_mode": "socket"}),
     ],
     ids=lambda options: "-".join(options.values()),
 )
@@ -54,7 +58,7 @@ def test_arrays_and_validation_data_and_split(sc) -> None:
     assert "val_loss" in history.history
 
 
-@pytest.mark.parametrize("engine", ["server", "jobs"])
+@pytest.mark.parametrize("engine", ["server", slow("jobs")])
 def test_validation_rdd_of_any_partitions_gives_keras_numbers(sc, engine: str) -> None:
     x, y = digits()
     model = classifier()
@@ -111,7 +115,7 @@ def test_driver_callbacks_see_and_change_the_fit(sc) -> None:
     assert len(history.history["loss"]) == 3
 
 
-@pytest.mark.parametrize("engine", ["server", "jobs"])
+@pytest.mark.parametrize("engine", [slow("server"), "jobs"])
 def test_a_sharded_dataset_is_written_once_and_trained_on_twice(sc, scratch, engine: str) -> None:
     written = sc.accumulator(0)
 
@@ -130,7 +134,7 @@ def test_a_sharded_dataset_is_written_once_and_trained_on_twice(sc, scratch, eng
         SparkModel(line(), 2).fit(dataset, verbose=0)
 
 
-@pytest.mark.parametrize("engine", ["server", "jobs"])
+@pytest.mark.parametrize("engine", ["server", slow("jobs")])
 def test_a_sharded_dataset_with_validation_data(sc, scratch, engine: str) -> None:
     x, y = digits()
     with elephas_like.shard(sc.parallelize(rows(x[:100], y[:100]), 2), 2) as dataset:

@@ -57,28 +57,42 @@ def test_an_ensemble_of_a_frame_is_that_of_its_rows(df) -> None:
         np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-5)
 
 
-def test_members_of_several_workers_and_of_partitions(df) -> None:
-    given = {"epochs": 1, "seed": 2, "verbose": 0}
-    wide = train_ensemble(build, df.coalesce(1), 1, workers_per_member=2, validation_data=df, **given)
+@pytest.mark.slow
+def test_members_of_several_workers(df) -> None:
+    wide = train_ensemble(
+        build, df.coalesce(1), 1, workers_per_member=2, validation_data=df, epochs=1, seed=2, verbose=0
+    )
     assert "val_auc" in wide.histories[0]
+
+
+def test_members_of_partitions(df) -> None:
+    given = {"epochs": 1, "seed": 2, "verbose": 0}
     apart = train_ensemble(build, df, 2, bagging="partition", batch_size=12, engine="in_process", **given)
     assert [int(model.optimizer.iterations.numpy()) for model in apart.models] == [10, 10]
     with pytest.raises(ValueError, match=r"num_members is 3, and the data has 2\. Call repartition\(3\)"):
         train_ensemble(build, df, 3, bagging="partition", **given)
 
 
+SEARCH = {"max_evals": 1, "epochs": 1, "seed": 1, "verbose": 0, "algo": "random"}
+RATES = {"rate": ("loguniform", -6, -3)}
+
+
 def test_a_search_on_a_frame_is_that_of_its_rows(df) -> None:
-    given = {"max_evals": 1, "epochs": 1, "seed": 1, "verbose": 0, "algo": "random"}
-    space = {"rate": ("loguniform", -6, -3)}
-    of_arrays = search(build, space, (X[:200], Y[:200]), validation_data=(X[200:], Y[200:]), **given)
+    of_arrays = search(build, RATES, (X[:200], Y[:200]), validation_data=(X[200:], Y[200:]), **SEARCH)
+    of_frame = search(build, RATES, df.filter("id < 200"), validation_data=df.filter("id >= 200"), **SEARCH)
+    assert plain(of_frame) == plain(of_arrays)
+
+
+@pytest.mark.slow
+def test_a_search_on_a_frame_with_several_workers_a_trial(df) -> None:
     train, held = df.filter("id < 200"), df.filter("id >= 200")
-    assert plain(search(build, space, train, validation_data=held, **given)) == plain(of_arrays)
-    wide = search(build, space, train, validation_data=held, trial_workers=2, **given)
+    wide = search(build, RATES, train, validation_data=held, trial_workers=2, **SEARCH)
     assert set(wide.trials["status"]) == {"ok"}
     assert wide.best_model.evaluate(X, Y, verbose=0)[0] < 1
     assert wide.best_ensemble(1).predict(df).shape == (240,)
 
 
+@pytest.mark.slow
 def test_columns_of_all_kinds_for_several_inputs_and_outputs(df) -> None:
     both = df.selectExpr("id", "struct(features AS many, id * 0.01 AS one) AS inputs", "label AS a", "label AS b")
 
@@ -107,7 +121,7 @@ def test_columns_of_all_kinds_for_several_inputs_and_outputs(df) -> None:
     np.testing.assert_allclose(found, members.predict_proba(inputs), atol=1e-6)
 
 
-@pytest.mark.parametrize("voting", ["hard", "soft"])
+@pytest.mark.parametrize("voting", [pytest.param("hard", marks=pytest.mark.slow), "soft"])
 def test_a_frame_is_predicted_and_evaluated_as_its_rows_are(df, three, voting: str) -> None:
     ensemble = VotingModel(three, voting, weights=[1, 2, 1])
     np.testing.assert_array_equal(ensemble.predict(df), ensemble.predict(X))
@@ -138,7 +152,7 @@ def counted(df, sc):
 
 def test_one_pass_over_a_frame_for_all_members(counted, three) -> None:
     again, seen = counted
-    ensemble = VotingModel([*three, *three], "soft")
+    ensemble = VotingModel(three[:2], "soft")
     for act in (ensemble.predict, ensemble.evaluate, lambda given: ensemble.transform(given).collect()):
         before = seen.value
         act(again)
@@ -168,8 +182,12 @@ def test_a_frame_is_sharded_once_for_many_fits(df) -> None:
         SparkModel(one, seed=1).fit(dataset, epochs=1, verbose=0)
         SparkModel(one, seed=1).fit(dataset, epochs=1, verbose=0)
     SparkModel(other, 2, seed=1).fit(df, epochs=1, verbose=0)
+
+
+@pytest.mark.slow
+def test_a_frame_is_sharded_with_weights_in_any_order_and_for_one_hot_labels(df) -> None:
     with shard(df.coalesce(1), 2, label_col="label", sample_weight_col="w", shuffle=True, seed=4) as dataset:
-        history = SparkModel(other).fit(dataset, epochs=1, verbose=0)
+        history = SparkModel(build()).fit(dataset, epochs=1, verbose=0)
         counts = {record.worker: record.samples for record in history.rounds[0].workers}
         assert sum(record.samples for record in history.rounds) == 240
         assert len(counts) == 2

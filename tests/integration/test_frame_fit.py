@@ -38,15 +38,17 @@ def test_a_frame_trains_as_its_rows_do_to_the_last_bit(spark, df, engine: str) -
     assert one.history == two.history
 
 
-def test_fewer_partitions_than_workers_more_of_them_and_empty_ones(df) -> None:
-    for partitions, workers in ((1, 2), (5, 2)):
-        model = binary()
-        history = SparkModel(model, workers, engine="jobs").fit(df.repartition(partitions), epochs=1, verbose=0)
-        assert sum(record.samples for record in history.rounds) == 203
-        shares = {record.worker: record.samples for record in history.rounds[0].workers}
-        assert len(shares) == workers
-        if partitions == 1:
-            assert max(shares.values()) - min(shares.values()) <= 8  # a batch of difference within a round
+@pytest.mark.parametrize("partitions", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_fewer_partitions_than_workers_and_more_of_them(df, partitions: int) -> None:
+    history = SparkModel(binary(), 2, engine="jobs").fit(df.repartition(partitions), epochs=1, verbose=0)
+    assert sum(record.samples for record in history.rounds) == 203
+    shares = {record.worker: record.samples for record in history.rounds[0].workers}
+    assert len(shares) == 2
+    if partitions == 1:
+        assert max(shares.values()) - min(shares.values()) <= 8  # a batch of difference within a round
+
+
+def test_empty_partitions(df) -> None:
     history = SparkModel(binary(), 2).fit(df.filter("id < 20").repartition(6), verbose=0)
     assert sum(record.samples for record in history.rounds) == 20
 

@@ -157,7 +157,13 @@ KINDS: dict[str, tuple[Callable[[], keras.Model], list]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("pairs", "train_step, no target", "tuples", "dicts", "uint8 images", "strings")
+"""Kinds of the fast run: what a row may be made of. Pairs are compared with Keras number by number."""
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_rows_of_every_kind_train_as_in_keras(sc, kind: str) -> None:
     make, rows = KINDS[kind]
     keras.utils.set_random_seed(4)
@@ -232,21 +238,29 @@ def partitioned(sc, sizes: list[int]):
     return sc.parallelize(range(len(sizes)), len(sizes)).mapPartitionsWithIndex(part)
 
 
-@pytest.mark.parametrize("engine", ["server", "jobs"])
+SPLITS = [
+    ([7, 9], 2, "server"),  # neither a multiple of the batch
+    ([0, 13], 2, "jobs"),  # an empty partition
+    ([13, 0], 2, ""),
+    ([1, 1], 2, "jobs"),  # one row each
+    ([2, 11], 2, ""),  # less than a batch
+    ([3, 0, 4, 1, 5], 2, "server"),  # more partitions than slots
+    ([11], 2, "jobs"),  # fewer partitions than workers
+    ([4, 3, 2], 1, ""),
+    ([1], 2, "server"),  # a worker without rows
+]
+"""Partitions' sizes, workers, and the engine on which the fast run has them; the slow one has all on both."""
+
+
 @pytest.mark.parametrize(
-    ("sizes", "num_workers"),
+    ("engine", "sizes", "num_workers"),
     [
-        ([7, 9], 2),  # neither a multiple of the batch
-        ([0, 13], 2),  # an empty partition
-        ([13, 0], 2),
-        ([1, 1], 2),  # one row each
-        ([2, 11], 2),  # less than a batch
-        ([3, 0, 4, 1, 5], 2),  # more partitions than slots
-        ([11], 2),  # fewer partitions than workers
-        ([4, 3, 2], 1),
-        ([1], 2),  # a worker without rows
+        pytest.param(
+            engine, sizes, workers, marks=() if engine == fast else pytest.mark.slow, id=f"{engine}-{sizes}-{workers}"
+        )
+        for sizes, workers, fast in SPLITS
+        for engine in ("server", "jobs")
     ],
-    ids=str,
 )
 def test_every_row_is_trained_on_exactly_once_per_epoch(sc, engine: str, sizes: list[int], num_workers: int) -> None:
     rows = sum(sizes)

@@ -41,6 +41,7 @@ def estimator(**params: object) -> ElephasEstimator:
     return ElephasEstimator(model, validation_split=0.0, batch_size=8, seed=1, **params)
 
 
+@pytest.mark.slow
 def test_a_cross_validation_in_parallel_chooses_and_is_saved(spark, iris, tmp_path: Path) -> None:
     stage = estimator(num_workers=1)
     slow, fast = keras.optimizers.SGD(1e-6), keras.optimizers.Adam(0.03)
