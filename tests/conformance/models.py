@@ -113,7 +113,7 @@ def bidirectional_gru():
 @entry
 def stateful_rnn():
     model = keras.Sequential([keras.Input(batch_shape=(8, 5, 4)), L.LSTM(3, stateful=True), L.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=True)
     return model, (STEPS, Y)
 
 
@@ -159,7 +159,7 @@ def normalization_and_discretization():
     bins.adapt(X[:, :1])
     inputs = keras.Input((4,))
     model = keras.Model(inputs, L.Dense(1)(L.Concatenate()([normalize(inputs), bins(inputs[:, :1])])))
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=True)
     return model, (X, Y)
 
 
@@ -168,7 +168,7 @@ def residual_graph_with_shared_layer():
     inputs = keras.Input((4,))
     shared = L.Dense(4, "tanh")
     model = keras.Model(inputs, L.Dense(1)(L.Add()([shared(shared(inputs)), inputs])))
-    model.compile("adam", "mse")
+    model.compile("adam", "mse", run_eagerly=True)
     return model, (X, Y)
 
 
@@ -177,7 +177,7 @@ def nested_models():
     inner = keras.Sequential([keras.Input((4,)), L.Dense(3, "relu"), L.BatchNormalization()])
     inputs = keras.Input((4,))
     model = keras.Model(inputs, L.Dense(1)(inner(inputs)))
-    model.compile("adam", "mse")
+    model.compile("adam", "mse", run_eagerly=True)
     return model, (X, Y)
 
 
@@ -185,7 +185,7 @@ def nested_models():
 def two_inputs_by_name():
     a, b = keras.Input((4,), name="a"), keras.Input((1,), name="b")
     model = keras.Model({"a": a, "b": b}, L.Dense(1)(L.Concatenate()([a, b])))
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=True)
     return model, ({"a": X, "b": Y}, Y)
 
 
@@ -193,7 +193,9 @@ def two_inputs_by_name():
 def two_outputs_with_loss_weights():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, {"a": L.Dense(1, name="a")(inputs), "b": L.Dense(1, name="b")(inputs)})
-    model.compile("sgd", {"a": "mse", "b": "mae"}, loss_weights={"a": 0.25, "b": 4.0}, metrics={"a": ["mae"]})
+    model.compile(
+        "sgd", {"a": "mse", "b": "mae"}, loss_weights={"a": 0.25, "b": 4.0}, metrics={"a": ["mae"]}, run_eagerly=True
+    )
     return model, (X, {"a": Y, "b": -Y})
 
 
@@ -380,7 +382,7 @@ def weighted(weight: float):
 def two_losses_of_one_name():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [L.Dense(1, name="a")(inputs), L.Dense(1, name="b")(inputs)])
-    model.compile("sgd", [weighted(0.0), weighted(2.0)])
+    model.compile("sgd", [weighted(0.0), weighted(2.0)], run_eagerly=True)
     return model, (X, (Y, Y))
 
 
@@ -392,7 +394,7 @@ def mse(y_true, y_pred):
 def own_function_called_like_a_string():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [L.Dense(1, name="a")(inputs), L.Dense(1, name="b")(inputs)])
-    model.compile("sgd", [mse, "mse"])
+    model.compile("sgd", [mse, "mse"], run_eagerly=True)
     return model, (X, (Y, Y))
 
 
