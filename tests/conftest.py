@@ -26,7 +26,6 @@ SPARK = {
     "spark.driver.host": "127.0.0.1",
     "spark.executorEnv.PYTHONPATH": str(PRELOADED),
     "spark.python.daemon.module": "warm_daemon",
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
