@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from lanes import Lanes, asking
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -25,7 +26,6 @@ SPARK = {
     "spark.driver.host": "127.0.0.1",
     "spark.executorEnv.PYTHONPATH": str(PRELOADED),
     "spark.python.daemon.module": "warm_daemon",
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -37,18 +37,19 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that ask for the Spark session, and says which of them one process runs.
-
-    Two processes run at a time. All that shares the Spark session is one group, the largest: it begins first, and has a
-    process to itself until the others are done. Those go by files, so that what a file makes once is made once; scripts,
-    which have a Spark of their own, are slow ones or few, and go one by one.
-    """
+    """Marks the tests that ask for the Spark session. lanes.py, which says where they run, must know them all."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.get_closest_marker("slow") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+            assert item.originalname in asking(item.path), (
+                f"{item.nodeid} asks for Spark where lanes.py does not see it"
+            )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
+    """Who runs what, of two processes."""
+    return Lanes(config, log)
 
 
 @pytest.fixture(scope="session")

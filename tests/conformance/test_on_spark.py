@@ -44,6 +44,7 @@ def of_main() -> dict:
     return names["TABLE"]
 
 
+@pytest.mark.filterwarnings("default::UserWarning")  # as in a script: Keras warns of what it tries and does not need
 @pytest.mark.parametrize("name", QUICK)
 def test_classes_and_closures_of_a_script_train_over_spark_as_in_keras(sc, of_main: dict, name: str) -> None:
     make = of_main[name]

@@ -236,6 +236,7 @@ def test_a_worker_that_hangs_is_named_and_the_others_stop(sc, mode: str) -> None
     assert time.monotonic() - began < 120  # nothing waits for the end of the hanging step, ten minutes away
 
 
+@pytest.mark.slow  # tests/engine/test_job_rounds.py does the same with tasks that hang
 def test_a_worker_of_the_jobs_engine_that_hangs_is_named(sc) -> None:
     model = Hangs()
     model.compile("sgd", "mse")
@@ -295,6 +296,7 @@ class Paced(Hangs):
         return np.float32(0)
 
 
+@pytest.mark.slow
 def test_a_round_that_takes_longer_than_the_time_out_goes_on_while_its_worker_does(sc) -> None:
     model = Paced()
     model.compile("sgd", "mse")

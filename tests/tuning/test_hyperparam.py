@@ -30,10 +30,12 @@ def cancer() -> tuple[np.ndarray, np.ndarray]:
 
 
 def build(params: dict) -> keras.Model:
+    """Runs eagerly: a trial's few steps cost less than a graph of them. tests/integration/test_search.py has graphs."""
     model = keras.Sequential(
         [keras.Input((30,)), keras.layers.Dense(params["units"], "relu"), keras.layers.Dense(1, "sigmoid")]
     )
-    model.compile(keras.optimizers.Adam(params["rate"]), "binary_crossentropy", metrics=["accuracy"])
+    optimizer = keras.optimizers.Adam(params["rate"])
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], run_eagerly=True)
     return model
 
 
@@ -209,7 +211,9 @@ def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
 
     def judged(params: dict) -> keras.Model:
         model = build(params)
-        model.compile(model.optimizer, model.loss, metrics=[keras.metrics.AUC(), keras.metrics.AUC(curve="PR")])
+        model.compile(
+            model.optimizer, model.loss, metrics=[keras.metrics.AUC(), keras.metrics.AUC(curve="PR")], run_eagerly=True
+        )
         return model
 
     stops = keras.callbacks.EarlyStopping("val_auc", mode="max", patience=0, min_delta=1.0)
