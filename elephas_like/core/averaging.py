@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from elephas_like.core.drift import UNKNOWN, Watch
+from elephas_like.core.drift import UNKNOWN, DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy, WeightedMean
@@ -148,7 +148,7 @@ def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
 class Round:
     """One synchronous exchange: takes updates in worker order, gives the next state.
 
-    watch: looks at the updates of the fit's rounds, one after the other. agreement: what it saw of this one, at the end.
+    monitor: looks at the updates of the fit's rounds, one after the other. agreement: what it saw of this one, at the end.
     """
 
     start: TrainState
@@ -158,7 +158,7 @@ class Round:
     context: Context
     on_nan: OnNaN = OnNaN.RAISE
     codec: Codec | None = None
-    watch: Watch = field(default_factory=Watch)
+    monitor: DriftMonitor = field(default_factory=DriftMonitor)
     records: list[WorkerRecord] = field(default_factory=list)
     metrics: list[Floats] = field(default_factory=list)
 
@@ -182,7 +182,7 @@ class Round:
         if not admitted or update.samples == 0:
             return
         self.metrics.append(update.metrics)
-        self.watch.add(update.worker, way_of(update, self.strategy, self.start.weights))
+        self.monitor.add(update.worker, way_of(update, self.strategy, self.start.weights))
         weight = self.strategy.weight(update, self.context)
         self._weights.add(update.delta, weight)
         self._weight += weight
@@ -197,7 +197,7 @@ class Round:
 
     def finish(self) -> tuple[TrainState, OuterState]:
         """The state after the exchange and what the strategy remembers; the start again where nothing came."""
-        self.agreement = self.watch.turn()
+        self.agreement = self.monitor.measure()
         direction = self._weights.result()
         if not self._moved or direction is None:
             return self.start, self.outer

@@ -15,7 +15,7 @@ import numpy as np
 
 from elephas_like.core import scores
 from elephas_like.core.averaging import admit, lower_scales, mix_statistics, record, way_of
-from elephas_like.core.drift import UNKNOWN, Agreement, Watch
+from elephas_like.core.drift import UNKNOWN, Agreement, DriftMonitor
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import Pace
 from elephas_like.core.strategies.algebra import Context, Strategy
@@ -95,7 +95,7 @@ class _Center(Center):
     Args:
         codec: what the updates' deltas are packed with.
         budget: rows that the fit trains altogether, which `Context.progress` is the share of; 0 where that is not known.
-        watch: looks at the updates that are applied.
+        monitor: looks at the updates that are applied.
         learning_rate: the optimizers' in a state, after so many further steps.
     """
 
@@ -110,7 +110,7 @@ class _Center(Center):
         codec: Codec | None = None,
         budget: int = 0,
         max_staleness: int | None = None,
-        watch: Watch | None = None,
+        monitor: DriftMonitor | None = None,
         learning_rate: LearningRate = plain_rate,
     ) -> None:
         self.version = 0
@@ -122,7 +122,7 @@ class _Center(Center):
         self._on_nan = on_nan
         self._codec = codec
         self._budget = budget
-        self._watch = watch or Watch()
+        self._monitor = monitor or DriftMonitor()
         self._learning_rate = learning_rate
         self._samples = 0
         self._followed = Followed()
@@ -136,7 +136,7 @@ class _Center(Center):
         if not admit(update, self._on_nan, self._layout, self._state):
             return False
         if update.samples:
-            self._watch.add(update.worker, way_of(update, self._strategy, self._state.weights))
+            self._monitor.add(update.worker, way_of(update, self._strategy, self._state.weights))
             self._apply(update)
         return True
 
@@ -334,7 +334,7 @@ class Ledger:
     rows: rows of all shards together; epochs end at multiples of it.
     rounds: exchanges in an epoch of each worker's own shard; 0 for one that has no rows.
     finest: as many as that while updates drift apart; `rounds` unless given.
-    watch: what the updates are looked at with; whoever applies them shows them to it.
+    monitor: what the updates are looked at with; whoever applies them shows them to it.
     """
 
     rows: int
@@ -342,7 +342,7 @@ class Ledger:
     first_epoch: int
     last_epoch: int
     finest: tuple[int, ...] = ()
-    watch: Watch = field(default_factory=Watch)
+    monitor: DriftMonitor = field(default_factory=DriftMonitor)
     samples: int = 0
     exchanges: dict[int, int] = field(default_factory=dict)
     finished: deque[EpochRecord] = field(default_factory=deque)
@@ -404,7 +404,7 @@ class Ledger:
         self._watched += moved
         if not moved or self._watched % sum(rounds > 0 for rounds in self.rounds):
             return UNKNOWN
-        agreement = self.watch.turn()
+        agreement = self.monitor.measure()
         if agreement.drift is not None:
             self._looks.append(agreement)
         pairs = [look.pairs for look in self._looks]

@@ -11,7 +11,7 @@ import numpy as np
 from elephas_like.core import scores
 from elephas_like.core.averaging import Round
 from elephas_like.core.center import Center, HogwildCenter, LearningRate, Ledger, LockedCenter, context_of, plain_rate
-from elephas_like.core.drift import Watch
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import Pace
@@ -145,7 +145,7 @@ def fit_synchronously(
     state, outer = progress.state, plan.strategy.init(progress.state.weights)
     number = version = seen = 0
     first_rate = plan.learning_rate(state, 0)
-    pace, watch = Pace(plan.rounds_per_epoch, plan.finest_rounds), Watch()
+    pace, monitor = Pace(plan.rounds_per_epoch, plan.finest_rounds), DriftMonitor()
     for first, epoch, parts in epochs_of(plan, pace):
         state = progress.state = hooks.epoch_begin(first, state)
         if hooks.stopped():
@@ -157,7 +157,7 @@ def fit_synchronously(
             context = context_of(plan.layout, version, plan.num_workers, seen, plan.budget, rate)
             ahead = plan.strategy.serve(state.weights, outer, context)
             served = state.but(weights=ahead.astype(np.float32, copy=False))
-            exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, watch)
+            exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, monitor)
             for update in rounds.train(Order("train", number, version, span, served)):
                 exchange.add(update)
             state, outer = exchange.finish()
@@ -235,7 +235,7 @@ def fit_asynchronously(
     progress.state = state
     if hooks.stopped():
         return state
-    kind, watch = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, Watch()
+    kind, monitor = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, DriftMonitor()
     center = kind(
         state,
         plan.layout,
@@ -245,10 +245,10 @@ def fit_asynchronously(
         codec=plan.codec,
         budget=plan.budget,
         max_staleness=plan.max_staleness,
-        watch=watch,
+        monitor=monitor,
         learning_rate=plan.learning_rate,
     )
-    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, watch)
+    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, monitor)
     crowd.begin(center, ledger, plan.validates_after)
     try:
         return _through_epochs(crowd, plan, hooks, progress, loss_of)

@@ -7,7 +7,7 @@ import pytest
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
-from elephas_like.core.drift import Watch
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -305,9 +305,11 @@ def test_workers_that_pull_apart_exchange_more_often() -> None:
     # knows no last ones; of all others own cosines are 1, and 0 to the other's last: drift 1. Four looks of two pairs each
     # are enough: after updates 3, 5, 7 and 9 rounds are half as long. Worker 1, which brought the last of these, goes on
     # with a quarter of an epoch; worker 0 has been handed half of one, and goes on with quarters then
-    watch = Watch()
-    ledger = ledger_of(rows=100, rounds=(2, 2, 0), finest=(8, 8, 0), watch=watch)  # the third has no rows, and no say
-    center = center_of(LockedCenter, num_workers=2, watch=watch)
+    monitor = DriftMonitor()
+    ledger = ledger_of(
+        rows=100, rounds=(2, 2, 0), finest=(8, 8, 0), monitor=monitor
+    )  # the third has no rows, and no say
+    center = center_of(LockedCenter, num_workers=2, monitor=monitor)
     trained: list[list[Span]] = [[], []]
     for number in range(12):
         worker = number % 2
@@ -322,9 +324,9 @@ def test_workers_that_pull_apart_exchange_more_often() -> None:
 
 
 def test_one_look_of_eight_workers_is_enough() -> None:
-    watch = Watch()
-    ledger = ledger_of(rows=100, rounds=(2,) * 8, finest=(4,) * 8, watch=watch)
-    center = center_of(LockedCenter, num_workers=8, watch=watch)
+    monitor = DriftMonitor()
+    ledger = ledger_of(rows=100, rounds=(2,) * 8, finest=(4,) * 8, monitor=monitor)
+    center = center_of(LockedCenter, num_workers=8, monitor=monitor)
     for number in range(24):
         angle = np.pi / 4 * (number % 8)
         book(ledger, center, update(number % 8, np.cos(angle), np.sin(angle), samples=1))
@@ -335,8 +337,11 @@ def test_one_look_of_eight_workers_is_enough() -> None:
 
 @pytest.mark.parametrize("kind", CENTERS)
 def test_workers_that_agree_keep_their_rounds(kind: type) -> None:
-    watch = Watch()
-    ledger, center = ledger_of(rows=100, finest=(8, 8), watch=watch), center_of(kind, num_workers=2, watch=watch)
+    monitor = DriftMonitor()
+    ledger, center = (
+        ledger_of(rows=100, finest=(8, 8), monitor=monitor),
+        center_of(kind, num_workers=2, monitor=monitor),
+    )
     for number in range(8):
         book(ledger, center, update(number % 2, 1, 2))
     assert [record.of for record in ledger.history] == [2] * 8
@@ -345,9 +350,9 @@ def test_workers_that_agree_keep_their_rounds(kind: type) -> None:
 
 def test_what_is_dropped_says_nothing() -> None:
     # two updates are a look, a third is dropped, and two more are the next look: drift 1, as without the third
-    watch = Watch()
-    ledger = ledger_of(rows=100, watch=watch)
-    center = center_of(LockedCenter, num_workers=2, watch=watch, on_nan=OnNaN.DROP)
+    monitor = DriftMonitor()
+    ledger = ledger_of(rows=100, monitor=monitor)
+    center = center_of(LockedCenter, num_workers=2, monitor=monitor, on_nan=OnNaN.DROP)
     for brought in (update(0, 1, 0), update(1, 0, 1), update(0, float("nan"), 0), update(0, 1, 0), update(1, 0, 1)):
         book(ledger, center, brought)
     assert [(record.cosine, record.drift) for record in ledger.history] == [
@@ -361,9 +366,9 @@ def test_what_is_dropped_says_nothing() -> None:
 
 def test_whatever_the_drift_every_part_of_every_epoch_is_trained_once() -> None:
     random = np.random.default_rng(7)
-    watch = Watch()
-    ledger = ledger_of(rows=10**6, rounds=(5, 3, 1, 0), finest=(20, 12, 1, 0), watch=watch)
-    center = center_of(LockedCenter, num_workers=4, watch=watch)
+    monitor = DriftMonitor()
+    ledger = ledger_of(rows=10**6, rounds=(5, 3, 1, 0), finest=(20, 12, 1, 0), monitor=monitor)
+    center = center_of(LockedCenter, num_workers=4, monitor=monitor)
     trained: list[list[Span]] = [[], [], []]
     axes = random.normal(size=(3, 2))
     for _ in range(300):
