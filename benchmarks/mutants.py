@@ -208,7 +208,7 @@ MUTANTS = [
         ("drift: every update is a look", "self._watched % sum(rounds > 0 for rounds in self.rounds)", "False"),
         ("drift: who has no rows counts", "sum(rounds > 0 for rounds in self.rounds)", "len(self.rounds)"),
         ("drift: one look is enough", ">= LEAST_PAIRS", ">= 1"),
-        ("drift: one worker's pace", "for pace in self._paces:", "for pace in self._paces[:1]:"),
+        ("drift: one worker's round length", "for round_length in self._round_lengths:", "for round_length in self._round_lengths[:1]:"),
         ("drift: what is dropped counts", "self._watched += moved", "self._watched += 1"),
         ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
         ("integers: whoever came last", ">= max(self.steps.values())", ">= 0"),

@@ -60,7 +60,7 @@ def admit(update: Update, on_nan: OnNaN, layout: Layout, state: TrainState) -> b
     )
 
 
-def way_of(update: Update, strategy: Strategy, weights: Vector) -> Vector:
+def displacement(update: Update, strategy: Strategy, weights: Vector) -> Vector:
     """Which way an update goes from the weights that it is applied to, whatever a strategy's messages are."""
     return update.delta if strategy.deltas else update.delta - weights
 
@@ -182,7 +182,7 @@ class Round:
         if not admitted or update.samples == 0:
             return
         self.metrics.append(update.metrics)
-        self.monitor.add(update.worker, way_of(update, self.strategy, self.start.weights))
+        self.monitor.add(update.worker, displacement(update, self.strategy, self.start.weights))
         weight = self.strategy.weight(update, self.context)
         self._weights.add(update.delta, weight)
         self._weight += weight

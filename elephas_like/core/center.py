@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core import scores
-from elephas_like.core.averaging import admit, lower_scales, mix_statistics, record, way_of
+from elephas_like.core.averaging import admit, displacement, lower_scales, mix_statistics, record
 from elephas_like.core.drift import UNKNOWN, Agreement, DriftMonitor
 from elephas_like.core.layout import Layout
-from elephas_like.core.rounds import Pace
+from elephas_like.core.rounds import RoundLength
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import (
@@ -136,7 +136,7 @@ class _Center(Center):
         if not admit(update, self._on_nan, self._layout, self._state):
             return False
         if update.samples:
-            self._monitor.add(update.worker, way_of(update, self._strategy, self._state.weights))
+            self._monitor.add(update.worker, displacement(update, self._strategy, self._state.weights))
             self._apply(update)
         return True
 
@@ -353,8 +353,8 @@ class Ledger:
     _watched: int = 0
 
     def __post_init__(self) -> None:
-        self._paces = [Pace(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
-        self._walks = [pace.walk(self.first_epoch) for pace in self._paces]
+        self._round_lengths = [RoundLength(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
+        self._walks = [round_length.walk(self.first_epoch) for round_length in self._round_lengths]
         self._spans = [next(walk, Span(self.first_epoch)) for walk in self._walks]
 
     @property
@@ -410,7 +410,7 @@ class Ledger:
         pairs = [look.pairs for look in self._looks]
         if sum(pairs) >= LEAST_PAIRS:
             drift = float(np.average([look.drift for look in self._looks], weights=pairs))
-            for pace in self._paces:
-                pace.turn(drift)
+            for round_length in self._round_lengths:
+                round_length.adapt(drift)
             self._looks.clear()
         return agreement

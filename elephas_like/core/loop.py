@@ -14,7 +14,7 @@ from elephas_like.core.center import Center, HogwildCenter, LearningRate, Ledger
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
-from elephas_like.core.rounds import Pace
+from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, paced
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
@@ -118,10 +118,10 @@ class Progress:
     rounds: list[RoundRecord] = field(default_factory=list)
 
 
-def epochs_of(plan: Plan, pace: Pace) -> Iterator[tuple[int, int, Iterator[Span]]]:
+def epochs_of(plan: Plan, round_length: RoundLength) -> Iterator[tuple[int, int, Iterator[Span]]]:
     """(first epoch, last epoch, spans): one entry for the whole fit where `frequency` is "fit".
 
-    Spans are cut when they are asked for: the pace may have changed since the last one.
+    Spans are cut when they are asked for: the round length may have changed since the last one.
     """
     if plan.frequency is Frequency.FIT:
         if plan.epochs > plan.initial_epoch:
@@ -129,7 +129,7 @@ def epochs_of(plan: Plan, pace: Pace) -> Iterator[tuple[int, int, Iterator[Span]
             yield plan.initial_epoch, plan.epochs - 1, iter([whole])
         return
     for epoch in range(plan.initial_epoch, plan.epochs):
-        yield epoch, epoch, pace.spans(epoch)
+        yield epoch, epoch, round_length.spans(epoch)
 
 
 def fit_synchronously(
@@ -145,8 +145,8 @@ def fit_synchronously(
     state, outer = progress.state, plan.strategy.init(progress.state.weights)
     number = version = seen = 0
     first_rate = plan.learning_rate(state, 0)
-    pace, monitor = Pace(plan.rounds_per_epoch, plan.finest_rounds), DriftMonitor()
-    for first, epoch, parts in epochs_of(plan, pace):
+    round_length, monitor = RoundLength(plan.rounds_per_epoch, plan.finest_rounds), DriftMonitor()
+    for first, epoch, parts in epochs_of(plan, round_length):
         state = progress.state = hooks.epoch_begin(first, state)
         if hooks.stopped():
             break
@@ -162,7 +162,7 @@ def fit_synchronously(
                 exchange.add(update)
             state, outer = exchange.finish()
             agreement = exchange.agreement
-            pace.turn(agreement.drift)
+            round_length.adapt(agreement.drift)
             number, version = number + 1, version + 1
             metrics = scores.add([metrics, *exchange.metrics])
             finished = RoundRecord(

@@ -19,7 +19,7 @@ from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state,
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.loop import Plan, Progress, epochs_of, fit_asynchronously, fit_synchronously
-from elephas_like.core.rounds import Pace
+from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import FixedSteps, PostLocal, QuadraticSynchronization
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -218,12 +218,12 @@ def test_no_epochs_change_nothing(frequency: Frequency) -> None:
 
 def test_epochs_of() -> None:
     plan = plan_of(pair(), rounds_per_epoch=2, initial_epoch=3, epochs=5)
-    pace = Pace(2, 2)
-    assert [(first, last, list(parts)) for first, last, parts in epochs_of(plan, pace)] == [
+    round_length = RoundLength(2, 2)
+    assert [(first, last, list(parts)) for first, last, parts in epochs_of(plan, round_length)] == [
         (3, 3, [Span(3, 0, 1, 2), Span(3, 1, 2, 2)]),
         (4, 4, [Span(4, 0, 1, 2), Span(4, 1, 2, 2)]),
     ]
-    ((first, last, parts),) = epochs_of(replace(plan, frequency=Frequency.FIT), pace)
+    ((first, last, parts),) = epochs_of(replace(plan, frequency=Frequency.FIT), round_length)
     assert (first, last, list(parts)) == (3, 4, [Span(3, epochs=2)])
 
 
