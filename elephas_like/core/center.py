@@ -14,9 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core import scores
-from elephas_like.core.averaging import admit, displacement, lower_scales, mix_statistics, record
+from elephas_like.core.averaging import admit, displacement, record
 from elephas_like.core.drift import UNKNOWN, Agreement, DriftMonitor
 from elephas_like.core.layout import Layout
+from elephas_like.core.merging import RunningMerge, share_of, slots_step
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
@@ -24,10 +25,8 @@ from elephas_like.core.types import (
     Array,
     EpochRecord,
     Floats,
-    Integers,
     OnNaN,
     Order,
-    Role,
     RoundRecord,
     Span,
     TrainState,
@@ -74,16 +73,6 @@ def plain_rate(state: TrainState, steps: int) -> float:
     return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
 
 
-def share_of(updates: int, num_workers: int) -> float:
-    """How far slots and statistics move towards a worker's: 1 / min(t + 1, K) at the update after t others.
-
-    So they are the mean of all updates so far, and once K have come the moving mean of about the last K. The zeros that
-    they begin with are no estimate of anything: where they kept a share, Adam's second moments were too small for the
-    step counter that goes with them, and the first steps too long (docs/convergence.md has the numbers).
-    """
-    return 1.0 / min(updates + 1, num_workers)
-
-
 def too_stale(update: Update, center: Center) -> bool:
     """Whether more updates than allowed have come since the state was served that this one starts from."""
     return center.max_staleness is not None and center.version - update.version > center.max_staleness
@@ -125,7 +114,7 @@ class _Center(Center):
         self._monitor = monitor or DriftMonitor()
         self._learning_rate = learning_rate
         self._samples = 0
-        self._followed = Followed()
+        self._merge = RunningMerge(layout, num_workers)
         self._prepare()
 
     def commit(self, update: Update) -> bool:
@@ -149,35 +138,6 @@ class _Center(Center):
     def _context(self) -> Context:
         rate = self._learning_rate(self._state, 0)
         return context_of(self._layout, self.version, self._num_workers, self._samples, self._budget, rate)
-
-
-@dataclass
-class Followed:
-    """Whose integers and loss scales the shared state takes over.
-
-    Integers: those of the worker with the most steps so far. Loss scales with their counters: a lower scale always; any other
-    where it follows from the lowest, so that scales grow as in one process, and no worker takes back what another found out.
-
-    lowered: the version since which the scales are as low as they are.
-    """
-
-    steps: dict[int, int] = field(default_factory=dict)
-    lowered: int = 0
-
-    def counters(self, ours: Integers, update: Update) -> Integers:
-        """The integers after an update."""
-        self.steps[update.worker] = self.steps.get(update.worker, 0) + update.steps
-        return update.counters if self.steps[update.worker] >= max(self.steps.values()) else ours
-
-    def loss_scale(self, ours: Vector, update: Update, version: int) -> Vector:
-        """The loss scales after an update that made the state's version `version`."""
-        if update.version >= self.lowered:
-            scales = update.loss_scale
-        else:
-            scales = lower_scales(ours, update.loss_scale, on_equal=False)
-        if np.any(scales[1::2] < ours[1::2]):
-            self.lowered = version
-        return scales
 
 
 class LockedCenter(_Center):
@@ -207,18 +167,11 @@ class LockedCenter(_Center):
             self._begin()
         share = share_of(self._updates, self._num_workers)
         self._updates += 1
-        slots = self._state.slots
-        if update.slots.size:
-            slots = slots + np.float32(share) * (update.slots - slots)
-        self._state = self._state.but(
-            weights=weights.astype(np.float32, copy=False),
-            statistics=mix_statistics(self._state.statistics, update.statistics, share, self._layout),
-            frozen=mix_statistics(self._state.frozen, update.frozen, share, self._layout, Role.FROZEN),
-            slots=slots,
-            counters=self._followed.counters(self._state.counters, update),
-            loss_scale=self._followed.loss_scale(self._state.loss_scale, update, self.version),
-            seeds=update.seeds if self._num_workers == 1 else self._state.seeds,
-        )
+        parts = self._merge.merge(self._state, update, share, self.version)
+        step = slots_step(self._state.slots, update.slots, share)
+        if step is not None:
+            parts["slots"] = self._state.slots + step
+        self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)
 
     def served(self) -> tuple[int, TrainState]:
         """The version and what the strategy serves."""
@@ -237,14 +190,14 @@ class LockedCenter(_Center):
 
     def checkpoint(self) -> dict[str, Array]:
         """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
-        followed = self._followed
-        counts = np.array([self.version, self._updates, self._samples, self._came, followed.lowered], np.int64)
+        merge = self._merge
+        counts = np.array([self.version, self._updates, self._samples, self._came, merge.lowered], np.int64)
         return {
             **{f"state.{name}": part for name, part in self._state.parts().items()},
             **{f"outer.{name}": vector for name, vector in self._outer.items()},
             **{f"held.{name}": array for name, array in self._reduction.held().items()},
             "counts": counts,
-            "steps": np.array(list(followed.steps.items()), np.int64).reshape(-1, 2),
+            "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
             "weight": np.array([self._weight]),
         }
 
@@ -257,7 +210,8 @@ class LockedCenter(_Center):
         self._state = self._state.but(**under("state."))
         self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
         self.version, self._updates, self._samples, came, lowered = (int(count) for count in arrays["counts"])
-        self._followed = Followed({int(worker): int(steps) for worker, steps in arrays["steps"]}, lowered)
+        self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
+        self._merge.lowered = lowered
         self._begin(under("held."))
         self._came, self._weight = came, float(arrays["weight"][0])
 
@@ -296,15 +250,11 @@ class HogwildCenter(_Center):
         state = self._state
         if direction is not None:
             self.add(state.weights, direction)
-        if update.slots.size:
-            self.add(state.slots, np.float32(share) * (update.slots - state.slots))
-        state.statistics[:] = mix_statistics(state.statistics, update.statistics, share, self._layout)
-        if update.frozen.size:
-            state.frozen[:] = mix_statistics(state.frozen, update.frozen, share, self._layout, Role.FROZEN)
-        state.counters[:] = self._followed.counters(state.counters, update)
-        state.loss_scale[:] = self._followed.loss_scale(state.loss_scale, update, self.version + 1)
-        if self._num_workers == 1:
-            state.seeds[:] = update.seeds
+        step = slots_step(state.slots, update.slots, share)
+        if step is not None:
+            self.add(state.slots, step)
+        for name, part in self._merge.merge(state, update, share, self.version + 1).items():
+            getattr(state, name)[:] = part
         self.version += 1
 
     def add(self, shared: np.ndarray, term: np.ndarray) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from elephas_like.core.averaging import StatisticsMean
 from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.merging import StatisticsMean
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, Role, ShardRef, Vector
 from elephas_like.trainer.batches import ShardData
