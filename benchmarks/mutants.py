@@ -35,6 +35,7 @@ TESTS = {
     "averaging.py": ["test_averaging", "test_codecs", "test_loop"],
     "merging.py": ["test_averaging", "test_center", "test_loop"],
     "center.py": ["test_center"],
+    "async_progress.py": ["test_center"],
     "loop.py": ["test_loop"],
 }
 
@@ -212,12 +213,15 @@ MUTANTS = [
         ("restore: half-full buffer lost", 'self._begin(under("held."))', "self._begin()"),
         ("restore: momentum lost", 'self._outer = under("outer.")', "self._outer = self._outer"),
         ("progress: not counted", "        self._samples += update.samples\n", ""),
-        ("drift: every update is a look", "self._watched % sum(rounds > 0 for rounds in self.rounds)", "False"),
-        ("drift: who has no rows counts", "sum(rounds > 0 for rounds in self.rounds)", "len(self.rounds)"),
+        ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
+    ),
+    *_of(
+        "async_progress.py",
+        ("drift: every update is a look", "self._applied % sum(rounds > 0 for rounds in self._rounds)", "False"),
+        ("drift: who has no rows counts", "sum(rounds > 0 for rounds in self._rounds)", "len(self._rounds)"),
         ("drift: one look is enough", ">= LEAST_PAIRS", ">= 1"),
         ("drift: one worker's round length", "for round_length in self._round_lengths:", "for round_length in self._round_lengths[:1]:"),
-        ("drift: what is dropped counts", "self._watched += moved", "self._watched += 1"),
-        ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
+        ("drift: what is dropped counts", "self._applied += moved", "self._applied += 1"),
     ),
     *_of(
         "loop.py",

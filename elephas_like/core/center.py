@@ -1,34 +1,22 @@
-"""The state that asynchronous workers share, one update at a time; and its lock-free sibling.
-
-An epoch ends when the samples of all workers together cross a multiple of the rows; the state at that moment is kept
-as the epoch's. Training ends on the same count, so that stragglers cannot overwrite the model.
-"""
+"""The state that asynchronous workers share: `LockedCenter` under any strategy, `HogwildCenter` without a lock."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from elephas_like.core import scores
-from elephas_like.core.averaging import admit, displacement, record
-from elephas_like.core.drift import UNKNOWN, Agreement, DriftMonitor
+from elephas_like.core.averaging import admit, displacement
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.layout import Layout
 from elephas_like.core.merging import RunningMerge, share_of, slots_step
-from elephas_like.core.rounds import RoundLength
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import (
     Array,
-    EpochRecord,
-    Floats,
     OnNaN,
-    Order,
-    RoundRecord,
-    Span,
     TrainState,
     Update,
     Vector,
@@ -37,8 +25,18 @@ from elephas_like.core.types import (
 LearningRate = Callable[[TrainState, int], float]
 """The optimizers' learning rate in a state, after so many further steps."""
 
-LEAST_PAIRS = 8
-"""Pairs of a worker's update and its last one that a drift is made of: that of two workers is noise where rounds are short."""
+
+@dataclass(frozen=True)
+class Commit:
+    """What became of one update.
+
+    staleness: versions that came between the state the update started from and the update.
+    applied: False if it was dropped. stale: it was dropped because of its staleness.
+    """
+
+    staleness: int
+    applied: bool = True
+    stale: bool = False
 
 
 class Center(Protocol):
@@ -51,8 +49,8 @@ class Center(Protocol):
     version: int
     max_staleness: int | None
 
-    def commit(self, update: Update) -> bool:
-        """Applies one update; False where it was dropped."""
+    def commit(self, update: Update) -> Commit:
+        """Apply one update or drop it, and return what became of it."""
         ...
 
     def served(self) -> tuple[int, TrainState]:
@@ -71,11 +69,6 @@ class Center(Protocol):
 def plain_rate(state: TrainState, steps: int) -> float:
     """The learning rate that a state holds, whatever the steps; 1 where it holds none."""
     return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
-
-
-def too_stale(update: Update, center: Center) -> bool:
-    """Whether more updates than allowed have come since the state was served that this one starts from."""
-    return center.max_staleness is not None and center.version - update.version > center.max_staleness
 
 
 class _Center(Center):
@@ -117,17 +110,18 @@ class _Center(Center):
         self._merge = RunningMerge(layout, num_workers)
         self._prepare()
 
-    def commit(self, update: Update) -> bool:
-        """Applies one update; False where it was dropped."""
-        if too_stale(update, self):
-            return False
+    def commit(self, update: Update) -> Commit:
+        """Apply one update or drop it, and return what became of it."""
+        staleness = max(0, self.version - update.version)
+        if self.max_staleness is not None and staleness > self.max_staleness:
+            return Commit(staleness, applied=False, stale=True)
         update = opened(update, self._codec, self._state.weights.size)
         if not admit(update, self._on_nan, self._layout, self._state):
-            return False
+            return Commit(staleness, applied=False)
         if update.samples:
             self._monitor.add(update.worker, displacement(update, self._strategy, self._state.weights))
             self._apply(update)
-        return True
+        return Commit(staleness)
 
     def _prepare(self) -> None:
         raise NotImplementedError
@@ -275,92 +269,3 @@ class HogwildCenter(_Center):
             getattr(self._state, name)[:] = part
         if moved is not None:
             self.add(self._state.weights, moved)
-
-
-@dataclass
-class Ledger:
-    """Counts an asynchronous run: who has done how much, where epochs end, when it is over. Not thread-safe itself.
-
-    rows: rows of all shards together; epochs end at multiples of it.
-    rounds: exchanges in an epoch of each worker's own shard; 0 for one that has no rows.
-    finest: as many as that while updates drift apart; `rounds` unless given.
-    monitor: what the updates are looked at with; whoever applies them shows them to it.
-    """
-
-    rows: int
-    rounds: tuple[int, ...]
-    first_epoch: int
-    last_epoch: int
-    finest: tuple[int, ...] = ()
-    monitor: DriftMonitor = field(default_factory=DriftMonitor)
-    samples: int = 0
-    exchanges: dict[int, int] = field(default_factory=dict)
-    finished: deque[EpochRecord] = field(default_factory=deque)
-    history: list[RoundRecord] = field(default_factory=list)
-    _metrics: Floats = field(default_factory=lambda: np.zeros(0))
-    _epoch_start: int = 0
-    _looks: list[Agreement] = field(default_factory=list)
-    _watched: int = 0
-
-    def __post_init__(self) -> None:
-        self._round_lengths = [RoundLength(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
-        self._walks = [round_length.walk(self.first_epoch) for round_length in self._round_lengths]
-        self._spans = [next(walk, Span(self.first_epoch)) for walk in self._walks]
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is under way."""
-        return self.first_epoch + self.samples // self.rows
-
-    @property
-    def over(self) -> bool:
-        """Whether the budget of samples is used up."""
-        return self.samples >= self.rows * (self.last_epoch - self.first_epoch)
-
-    def has_work(self, worker: int) -> bool:
-        """Whether there is something for a worker to train."""
-        return self.rounds[worker] > 0 and not self.over
-
-    def book(self, update: Update, staleness: int, applied: bool, center: Center) -> None:
-        """Counts an update; where it ends an epoch, a snapshot goes to `finished`."""
-        epoch = self.epoch
-        self.exchanges[update.worker] = self.exchanges.get(update.worker, 0) + 1
-        self.samples += update.samples
-        if applied:
-            self._metrics = scores.add([self._metrics, update.metrics])
-        done = record(update, staleness, not applied, stale=not applied and too_stale(update, center))
-        span, agreement = self._spans[update.worker], self._look(applied and update.samples > 0)
-        said = {"cosine": agreement.cosine, "drift": agreement.drift}
-        self.history.append(RoundRecord(len(self.history), epoch, (done,), of=span.of, **said))
-        self._spans[update.worker] = next(self._walks[update.worker], span)
-        while epoch < min(self.epoch, self.last_epoch):
-            rounds = tuple(self.history[self._epoch_start :])
-            self.finished.append(
-                EpochRecord(epoch, center.snapshot(), self._metrics, sum(r.samples for r in rounds), rounds=rounds)
-            )
-            self._metrics, self._epoch_start = np.zeros(0), len(self.history)
-            epoch += 1
-
-    def next_order(self, worker: int, center: Center) -> Order:
-        """What a worker that has just exchanged is to train next, from the state that is served now."""
-        version, state = center.served()
-        return Order("train", self.exchanges.get(worker, 0), version, self._spans[worker], state)
-
-    def _look(self, moved: bool) -> Agreement:
-        """What the last K updates that moved the weights say, once for all of them: the paces turn by the mean of some looks.
-
-        K counts the workers that have rows.
-        """
-        self._watched += moved
-        if not moved or self._watched % sum(rounds > 0 for rounds in self.rounds):
-            return UNKNOWN
-        agreement = self.monitor.measure()
-        if agreement.drift is not None:
-            self._looks.append(agreement)
-        pairs = [look.pairs for look in self._looks]
-        if sum(pairs) >= LEAST_PAIRS:
-            drift = float(np.average([look.drift for look in self._looks], weights=pairs))
-            for round_length in self._round_lengths:
-                round_length.adapt(drift)
-            self._looks.clear()
-        return agreement

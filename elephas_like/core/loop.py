@@ -9,8 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from elephas_like.core import scores
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.averaging import Round
-from elephas_like.core.center import Center, HogwildCenter, LearningRate, Ledger, LockedCenter, context_of, plain_rate
+from elephas_like.core.center import Center, HogwildCenter, LearningRate, LockedCenter, context_of, plain_rate
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
@@ -208,7 +209,7 @@ class Crowd(Protocol):
         """All workers, in order, once they have joined."""
         ...
 
-    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
+    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
         """Lets the workers go."""
         ...
 
@@ -248,8 +249,8 @@ def fit_asynchronously(
         monitor=monitor,
         learning_rate=plan.learning_rate,
     )
-    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, monitor)
-    crowd.begin(center, ledger, plan.validates_after)
+    schedule = AsyncSchedule(plan.worker_rounds, plan.initial_epoch, plan.worker_finest, monitor)
+    crowd.begin(center, AsyncProgress(plan.rows, plan.epochs, schedule), plan.validates_after)
     try:
         return _through_epochs(crowd, plan, hooks, progress, loss_of)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from elephas_like.core import scores
-from elephas_like.core.center import Center, Ledger
+from elephas_like.core.async_progress import AsyncProgress
+from elephas_like.core.center import Center, Commit
 from elephas_like.core.errors import (
     DataError,
     ElephasError,
@@ -667,7 +668,7 @@ class CenterStore(Store):
         """Updates that came after the budget of samples was used up, and were not applied."""
         self._lock_free = lock_free
         self._center: Center | None = None
-        self._ledger: Ledger | None = None
+        self._progress: AsyncProgress | None = None
         self._validates: Callable[[int], bool] = lambda epoch: False
         self._tasks: dict[int, _Task] = {}
         self._claimed: dict[int, _Task] = {}
@@ -675,14 +676,14 @@ class CenterStore(Store):
         self._to_evaluate: dict[int, deque[_FinishedEpoch]] = {worker: deque() for worker in range(num_workers)}
         self._epochs: deque[_FinishedEpoch] = deque()
 
-    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
+    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
         """Starts to hand out orders.
 
         Args:
             validates: whether an epoch's state is evaluated by the workers.
         """
         with self._changed:
-            self._center, self._ledger, self._validates = center, ledger, validates
+            self._center, self._progress, self._validates = center, progress, validates
             self._changed.notify_all()
 
     def next_epoch(self) -> EpochRecord | None:
@@ -692,14 +693,14 @@ class CenterStore(Store):
             WaitError: no worker moved on for `round_timeout` seconds, or one that has to evaluate did not.
         """
         with self._changed:
-            _, ledger = self._begun()
+            _, progress = self._begun()
             called = self._clock()
             while True:
                 self._raise_if_ended()
                 if self._epochs and self._complete(self._epochs[0]):
                     self._changed.notify_all()  # whoever waited for the driver may go on
                     return self._finished(self._epochs.popleft())
-                if not self._epochs and ledger.over and not self._claimed:
+                if not self._epochs and progress.over and not self._claimed:
                     return None
                 due = self._owing(called)
                 # An epoch waits for each of its evaluations; training goes on as long as anybody does.
@@ -712,10 +713,10 @@ class CenterStore(Store):
             center, _ = self._begun()
             center.replace(parts, moved)
 
-    def _begun(self) -> tuple[Center, Ledger]:
-        if self._center is None or self._ledger is None:
+    def _begun(self) -> tuple[Center, AsyncProgress]:
+        if self._center is None or self._progress is None:
             raise ElephasError("expected begin() before this: the center is not there yet.")
-        return self._center, self._ledger
+        return self._center, self._progress
 
     def _owing(self, called: float) -> dict[int, float]:
         """The workers that the driver waits for, and until when; callbacks, before it `called`, do not count."""
@@ -745,7 +746,7 @@ class CenterStore(Store):
         return self._numbers[worker]
 
     def _next(self, worker: int) -> Order | None:
-        if self._center is None or self._ledger is None or worker in self._claimed:
+        if self._center is None or self._progress is None or worker in self._claimed:
             return None  # an update that is being committed is counted before the next order is made
         if worker not in self._tasks:
             number = self._numbers[worker] + 1
@@ -753,10 +754,10 @@ class CenterStore(Store):
                 epoch = self._to_evaluate[worker].popleft()
                 order = Order("evaluate", number, version=self._center.version, state=epoch.record.state)
                 self._tasks[worker] = _Task(order, epoch)
-            elif not self._ledger.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
+            elif not self._progress.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
                 return None
             else:
-                order = replace(self._ledger.next_order(worker, self._center), number=number)
+                order = replace(self._progress.next_order(worker, self._center), number=number)
                 self._tasks[worker] = _Task(order)
             self._numbers[worker] = number
         return self._tasks[worker].order
@@ -783,22 +784,20 @@ class CenterStore(Store):
                 self._commit(result)
 
     def _commit(self, update: Update) -> None:
-        center, ledger = self._begun()
-        if ledger.over:
+        center, progress = self._begun()
+        if progress.over:
             self.late += 1
             return
-        staleness = max(0, center.version - update.version)
-        applied = center.commit(update)
-        self._book(update, staleness, applied)
+        self._record(update, center.commit(update))
 
-    def _book(self, update: Update, staleness: int, applied: bool) -> None:
-        center, ledger = self._begun()
+    def _record(self, update: Update, commit: Commit) -> None:
+        center, progress = self._begun()
         with self._changed:
-            if ledger.over:  # the others finished it while this one was adding without the lock
+            if progress.over:  # the others finished it while this one was adding without the lock
                 return
-            ledger.book(update, staleness, applied, center)
-            while ledger.finished:
-                record = ledger.finished.popleft()
+            progress.record(update, commit, center)
+            while progress.finished:
+                record = progress.finished.popleft()
                 evaluations: dict[int, Evaluation] | None = {} if self._validates(record.epoch) else None
                 epoch = _FinishedEpoch(record, evaluations, self._clock())
                 self._epochs.append(epoch)

@@ -38,7 +38,7 @@ def six_exchanges(strategy: Strategy) -> tuple[list[list[float]], list[float]]:
     center, after = LockedCenter(state(1, -1), LAYOUT, strategy, 2), []
     for exchange, delta in enumerate(DELTAS):
         # Neither strategy weighs by samples: 1 and 3 of them make no difference.
-        assert center.commit(update(exchange % 2, *delta, samples=1 + 2 * (exchange % 2)))
+        assert center.commit(update(exchange % 2, *delta, samples=1 + 2 * (exchange % 2))).applied
         after.append(center.snapshot().weights.tolist())
     return after[1::2], center.served()[1].weights.tolist()
 
@@ -105,7 +105,7 @@ def pushes(strategy: Strategy, *brought: tuple[tuple[float, float], int], num_wo
     """The weights after each (delta, version that it started from), from (1, -1)."""
     center, after = LockedCenter(state(1, -1), LAYOUT, strategy, num_workers), []
     for exchange, (delta, version) in enumerate(brought):
-        assert center.commit(update(exchange % num_workers, *delta, samples=1 + exchange, version=version))
+        assert center.commit(update(exchange % num_workers, *delta, samples=1 + exchange, version=version)).applied
         after.append(center.snapshot().weights.tolist())
     return after
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from elephas_like.core.center import Ledger, LockedCenter
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import LockedCenter
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.strategies import DownPour
 from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
@@ -61,8 +62,8 @@ def run(seed: int, rows: tuple[int, ...]) -> tuple[list[Adds], list[tuple[int, .
     workers = [Adds(number, count) for number, count in enumerate(rows)]
     crowd = InProcessCrowd(workers, seed)
     center = LockedCenter(START, LAYOUT, DownPour(), len(rows))
-    ledger = Ledger(sum(rows), tuple(2 if count else 0 for count in rows), 0, 3)
-    crowd.begin(center, ledger, lambda epoch: epoch == 2)
+    progress = AsyncProgress(sum(rows), 3, AsyncSchedule(tuple(2 if count else 0 for count in rows)))
+    crowd.begin(center, progress, lambda epoch: epoch == 2)
     epochs = []
     while (record := crowd.next_epoch()) is not None:
         epochs.append(record)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
 
-from elephas_like.core.center import Ledger, LockedCenter
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import LockedCenter
 from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.strategies.asynchronous import DownPour
@@ -106,8 +107,8 @@ def test_asynchronous_workers_go_on_alone(kind: str) -> None:
         settings = settings_of(kind, server)
         workers = [Background(lambda w=worker: work(settings.connect(w, 100), w, 100, 1.0, 2.0)) for worker in (0, 1)]
         store.joined()
-        ledger = Ledger(rows=8, rounds=(2, 2), first_epoch=0, last_epoch=3)
-        store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), ledger, lambda epoch: epoch == 2)
+        progress = AsyncProgress(8, 3, AsyncSchedule((2, 2)))
+        store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), progress, lambda epoch: epoch == 2)
         epochs = list(iter(store.next_epoch, None))
         store.stop()
         assert [epoch.state.weights.tolist() for epoch in epochs] == [[2.0, 4.0], [4.0, 8.0], [6.0, 12.0]]
