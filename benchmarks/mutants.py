@@ -226,7 +226,7 @@ MUTANTS = [
     *_of(
         "loop.py",
         ("schedule: rate of the beginning", "lambda done: rate(state, done)", "lambda done: first_rate"),
-        ("progress: not counted", "seen += finished.samples", "pass"),
+        ("progress: not counted", "self._samples += finished.samples", "pass"),
     ),
 ]  # fmt: skip
 

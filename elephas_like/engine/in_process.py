@@ -21,8 +21,8 @@ SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""
 
 
-class InProcessRounds:
-    """Synchronous rounds: every worker in turn (core.types.Rounds)."""
+class InProcessSyncWorkers:
+    """Synchronous rounds: every worker in turn (core.workers.SyncWorkers)."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
@@ -40,8 +40,8 @@ class InProcessRounds:
         return (worker.evaluate(order) for worker in self._workers)
 
 
-class InProcessCrowd(InProcessRounds):
-    """Asynchronous workers on a virtual clock (core.loop.Crowd).
+class InProcessAsyncWorkers(InProcessSyncWorkers):
+    """Asynchronous workers on a virtual clock (core.workers.AsyncWorkers).
 
     A worker needs steps / speed units of time for a span; speeds are lognormal, drawn from `seed`.
     """

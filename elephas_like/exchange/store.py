@@ -553,7 +553,7 @@ class Store:
 
 
 class RoundStore(Store):
-    """Synchronous rounds (`core.types.Rounds`): one order for all workers, answers handed on in worker order.
+    """Synchronous rounds (`core.workers.SyncWorkers`): one order for all workers, answers handed on in worker order.
 
     Large answers are also *read* in worker order: what is taken in before its turn stays within `read_ahead`.
     """

@@ -16,7 +16,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from elephas_like.core import rounds
 from elephas_like.core.columns import blank, difference
 from elephas_like.core.errors import CapacityError, DataError, ElephasError, ShardMissing, WaitError
-from elephas_like.core.loop import Crowd, Plan, Progress, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, FitProgress, fit_asynchronously, fit_synchronously
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.registry import engines
@@ -29,12 +29,12 @@ from elephas_like.core.types import (
     OnNaN,
     OptimizerState,
     Order,
-    Rounds,
     ShardRef,
     Worker,
     WorkerFactory,
 )
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.core.workers import AsyncWorkers, SyncWorkers
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun, announced
 from elephas_like.exchange.address import advertised_address, bind_address
@@ -95,7 +95,7 @@ class Fit:
     config: FitConfig
     factory: TrainerFactory
     hooks: DriverHooks
-    progress: Progress
+    progress: FitProgress
     options: SpoolOptions
     validation_freq: int | tuple[int, ...]
 
@@ -215,7 +215,7 @@ def chosen_engine(
 
 
 @contextmanager
-def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Rounds]:
+def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncWorkers]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
         factory = stack.enter_context(SharingFactory(fit.factory))
@@ -226,9 +226,9 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Round
             stack.callback(worker.close)
             workers.append(worker)
         if fit.settings.mode is Mode.SYNCHRONOUS:
-            yield InProcessRounds(workers)
+            yield InProcessSyncWorkers(workers)
         else:
-            yield InProcessCrowd(workers, fit.config.seed)
+            yield InProcessAsyncWorkers(workers, fit.config.seed)
 
 
 def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
@@ -351,11 +351,11 @@ def _server(
         yield
 
 
-def _loop(fit: Fit, workers: Rounds | Crowd, written: Callable[[], None]) -> None:
+def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], None]) -> None:
     joined = workers.joined()
     written()
     plan = _plan(fit, joined)
-    if isinstance(workers, Crowd):
+    if isinstance(workers, AsyncWorkers):
         fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
     else:
         fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
@@ -369,7 +369,7 @@ def _keeps_to_itself(fit: Fit) -> bool:
     return fit.settings.strategy.remembers or fit.config.optimizer_state is OptimizerState.PER_WORKER
 
 
-def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
+def _plan(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     """The schedule, once all workers have said how many rows they have."""
     layout = fit.hooks.variables.layout
     for worker in joined:
@@ -413,7 +413,7 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         )
         if _keeps_to_itself(fit):
             rounds_per_epoch, worker_rounds = finest_rounds, worker_finest
-    return Plan(
+    return FitPlan(
         layout=layout,
         mode=fit.settings.mode,
         strategy=fit.settings.strategy,

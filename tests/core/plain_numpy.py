@@ -187,7 +187,7 @@ class Notes:
 
 
 class Arrivals:
-    """Asynchronous workers that arrive in an order written down beforehand (core.loop.Crowd).
+    """Asynchronous workers that arrive in an order written down beforehand (core.workers.AsyncWorkers).
 
     ahead: whether they have all come before the driver asks for the first epoch.
     """
