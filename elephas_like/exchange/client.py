@@ -149,7 +149,7 @@ class Client:
             SupersededError: another attempt has taken this trial over. Let it pass, so that the task fails.
         """
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        reply = self._call(wire.Progress(self._worker, self._attempt, epoch, finite))
+        reply = self._call(wire.TrialProgress(self._worker, self._attempt, epoch, finite))
         return not (isinstance(reply, Order) and reply.kind == "stop")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from elephas_like.core.errors import SupersededError
 from elephas_like.core.types import Order, Role
 from elephas_like.exchange import wire
-from elephas_like.exchange.desk import Counter
+from elephas_like.exchange.request_handler import RequestHandler
 from elephas_like.exchange.store import STOP
 
 NO_STATE = wire.Sizes({role.value: 0 for role in Role})
@@ -51,16 +51,16 @@ class TrialStore:
             self._stopped = True
 
 
-class TrialDesk(Counter):
+class TrialRequestHandler(RequestHandler):
     """Serves the reports of trials, and no other request."""
 
     def __init__(self, store: TrialStore, sizes: wire.Sizes = NO_STATE) -> None:
         super().__init__(sizes)
         self._store = store
 
-    def _reply(self, source: wire.Source, head: wire.Head) -> Order | wire.Sign:
+    def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | wire.Sign:
         message = wire.read_rest(source, head) if head.kind == "progress" else None
-        if not isinstance(message, wire.Progress):
+        if not isinstance(message, wire.TrialProgress):
             raise wire.FrameError(f"expected a trial's progress, got {head.kind!r}.")
         goes_on = self._store.progress(message.worker, message.attempt, message.epoch, message.metrics)
         return wire.Sign("done") if goes_on else STOP

@@ -48,7 +48,7 @@ class CutShortError(FrameError):
     """The other side went away in the middle of a frame."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Where frames are read from: a file, a socket's file, an HTTP response."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
@@ -135,7 +135,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrialProgress:
     """A trial of a search has finished an epoch. worker: the trial's number; metrics: its logs, the finite ones."""
 
     worker: int
@@ -159,7 +159,7 @@ class Refusal:
     message: str
 
 
-Message = Answer | Announce | Joined | Offer | Next | Beat | Report | Progress | Order | Sign | Refusal
+Message = Answer | Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Order | Sign | Refusal
 
 
 def _integer(low: int, high: int = 2**63 - 1) -> Callable[[object], object]:
@@ -255,14 +255,14 @@ _FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
     "sign": {"word": _one_of("send", "again", "done")},
     "refusal": {"type_name": _text(SHORT_LETTERS), "message": _text(MESSAGE_LETTERS)},
 }
-_PLAIN: dict[str, type[Announce | Joined | Offer | Next | Beat | Report | Progress | Sign | Refusal]] = {
+_PLAIN: dict[str, type[Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Sign | Refusal]] = {
     "announce": Announce,
     "join": Joined,
     "offer": Offer,
     "next": Next,
     "beat": Beat,
     "report": Report,
-    "progress": Progress,
+    "progress": TrialProgress,
     "sign": Sign,
     "refusal": Refusal,
 }
@@ -383,7 +383,7 @@ class Head:
         return value
 
 
-def read_head(source: Source, length: int, sizes: Sizes) -> Head:
+def read_head(source: ByteSource, length: int, sizes: Sizes) -> Head:
     """The header of a frame of `length` bytes, after which `source` stands before the first array.
 
     Raises:
@@ -408,7 +408,7 @@ def read_head(source: Source, length: int, sizes: Sizes) -> Head:
     return head
 
 
-def read_rest(source: Source, head: Head) -> Message:
+def read_rest(source: ByteSource, head: Head) -> Message:
     """The message whose header has been read."""
     arrays: dict[str, Array] = {}
     for name, dtype, length in head.arrays:
@@ -419,7 +419,7 @@ def read_rest(source: Source, head: Head) -> Message:
     return _put_together(head.kind, dict(head.fields), arrays)
 
 
-def decode(source: Source, length: int, sizes: Sizes) -> Message:
+def decode(source: ByteSource, length: int, sizes: Sizes) -> Message:
     """The message of a frame of `length` bytes."""
     return read_rest(source, read_head(source, length, sizes))
 
@@ -499,13 +499,13 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
     return Answer(attempt, Evaluation(**values, **arrays))  # type: ignore[arg-type]
 
 
-def _read(source: Source, count: int) -> bytes:
+def _read(source: ByteSource, count: int) -> bytes:
     buffer = bytearray(count)
     _fill(source, memoryview(buffer))
     return bytes(buffer)
 
 
-def _fill(source: Source, buffer: memoryview) -> None:
+def _fill(source: ByteSource, buffer: memoryview) -> None:
     done = 0
     while done < len(buffer):
         came = source.readinto(buffer[done:])

@@ -40,7 +40,7 @@ from elephas_like.engine.server_rounds import ServerRun, announced
 from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpServer, SocketServer
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.exchange.store import CenterStore, RoundStore, Waits
 from elephas_like.exchange.wire import Sizes
 from elephas_like.rows.data import Data
@@ -311,7 +311,7 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
             store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=settings.mode is Mode.HOGWILD)
         token = new_token()
         bound, advertised = server_addresses(context, settings.host)
-        server_kind = HttpServer if settings.transport == "http" else SocketServer
+        server_kind = HttpExchangeServer if settings.transport == "http" else TcpExchangeServer
         server = stack.enter_context(server_kind(store, token, sizes, bound, settings.port))
         connector = ClientSettings(
             kind=settings.transport,

@@ -20,8 +20,8 @@ from elephas_like.core.types import ShardRef
 from elephas_like.engine.trial_jobs import InProcessTrials, ThreadTrials, TrialJobs, cut_off
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpServer
-from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
+from elephas_like.exchange.server import HttpExchangeServer
+from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
 from elephas_like.model.fitting import server_addresses
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE
@@ -280,7 +280,7 @@ def opened(
             store = TrialStore(watch, parallelism)
             token = new_token()
             bound, advertised = server_addresses(context)
-            server = stack.enter_context(HttpServer(store, token, NO_STATE, bound, desk=TrialDesk))
+            server = stack.enter_context(HttpExchangeServer(store, token, NO_STATE, bound, handler=TrialRequestHandler))
             lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
         yield stack.enter_context(
             TrialJobs(

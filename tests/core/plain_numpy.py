@@ -10,7 +10,7 @@ import numpy as np
 from elephas_like.core import rounds
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
@@ -25,17 +25,17 @@ from elephas_like.core.types import (
 
 LAYOUT = Layout(
     (
-        Entry("kernel", Role.WEIGHT, (2,), "float32"),
-        Entry("mean", Role.STATISTIC, (1,), "float32"),
-        Entry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
-        Entry("frozen mean", Role.FROZEN, (1,), "float32"),
-        Entry("frozen variance", Role.FROZEN, (1,), "float32", variance_of=0),
-        Entry("momentum", Role.SLOT, (2,), "float32"),
-        Entry("iteration", Role.COUNTER, (), "int64"),
-        Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
-        Entry("step_counter", Role.LOSS_SCALE, (), "int64"),
-        Entry("scale", Role.LOSS_SCALE, (), "float32"),
-        Entry("seed", Role.SEED, (2,), "int64"),
+        LayoutEntry("kernel", Role.WEIGHT, (2,), "float32"),
+        LayoutEntry("mean", Role.STATISTIC, (1,), "float32"),
+        LayoutEntry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
+        LayoutEntry("frozen mean", Role.FROZEN, (1,), "float32"),
+        LayoutEntry("frozen variance", Role.FROZEN, (1,), "float32", variance_of=0),
+        LayoutEntry("momentum", Role.SLOT, (2,), "float32"),
+        LayoutEntry("iteration", Role.COUNTER, (), "int64"),
+        LayoutEntry("learning_rate", Role.LEARNING_RATE, (), "float32"),
+        LayoutEntry("step_counter", Role.LOSS_SCALE, (), "int64"),
+        LayoutEntry("scale", Role.LOSS_SCALE, (), "float32"),
+        LayoutEntry("seed", Role.SEED, (2,), "int64"),
     )
 )
 

@@ -10,7 +10,7 @@ import pytest
 from plain_numpy import LAYOUT, floats, nothing, state, update
 
 from elephas_like.core.center import LockedCenter
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import (
     ADAG,
     STRATEGIES,
@@ -213,7 +213,7 @@ def test_heloco_shrinks_what_goes_against() -> None:
 
 def test_heloco_looks_at_each_tensor() -> None:
     # tensor a: against, cosine -1: conf = 5/11, s = 5/22: -5 + 25/22. tensor b: along
-    layout = Layout((Entry("a", Role.WEIGHT, (1,), "float32"), Entry("b", Role.WEIGHT, (1,), "float32")))
+    layout = Layout((LayoutEntry("a", Role.WEIGHT, (1,), "float32"), LayoutEntry("b", Role.WEIGHT, (1,), "float32")))
     assert heloco((-5, 4), momentum=(2, 7), layout=layout) == pytest.approx([-5 + 25 / 22, 4])
 
 

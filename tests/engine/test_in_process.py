@@ -6,12 +6,12 @@ import numpy as np
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import LockedCenter
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import DownPour
 from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
 from elephas_like.engine.in_process import InProcessAsyncWorkers
 
-LAYOUT = Layout((Entry("w", Role.WEIGHT, (2,), "float32"),))
+LAYOUT = Layout((LayoutEntry("w", Role.WEIGHT, (2,), "float32"),))
 START = LAYOUT.flatten([np.zeros(2)])
 
 

@@ -12,12 +12,12 @@ from small_world import LAYOUT, SIZES, Background, joined, train_order, update
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Order
 from elephas_like.exchange.client import ClientSettings
-from elephas_like.exchange.server import HttpServer, SocketServer
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.exchange.store import RoundStore, Waits
 
 Kind = Literal["http", "socket"]
 KINDS: list[Kind] = ["http", "socket"]
-SERVERS = {"http": HttpServer, "socket": SocketServer}
+SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 
 
 def free_port() -> int:
@@ -169,7 +169,7 @@ def test_a_long_error_is_cut_to_what_the_wire_takes(kind: Kind) -> None:
 
 def test_stop_is_an_order() -> None:
     store = RoundStore(1, LAYOUT.hash)
-    with HttpServer(store, "t", SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(store, "t", SIZES, "127.0.0.1") as server:
         store.stop()
         client = ClientSettings("http", *server.address, "t", SIZES).connect(0, 1)
         assert client.join(joined(0, 1)) == Order("stop")

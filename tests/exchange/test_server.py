@@ -18,17 +18,17 @@ from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, tra
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import LockedCenter
 from elephas_like.core.errors import ElephasError, Failure, SupersededError
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
 from elephas_like.exchange import server as server_module
 from elephas_like.exchange import wire
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
-from elephas_like.exchange.server import HttpServer, PortError, SocketServer
+from elephas_like.exchange.server import HttpExchangeServer, PortError, TcpExchangeServer
 from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
 
-SERVERS = {"http": HttpServer, "socket": SocketServer}
+SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 TOKEN = "token-of-this-run"
 
 
@@ -42,7 +42,7 @@ class Place:
     settings: ClientSettings
 
 
-def settings_of(kind: str, server: HttpServer | SocketServer, sizes: wire.Sizes = SIZES) -> ClientSettings:
+def settings_of(kind: str, server: HttpExchangeServer | TcpExchangeServer, sizes: wire.Sizes = SIZES) -> ClientSettings:
     return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2)  # type: ignore[arg-type]
 
 
@@ -158,7 +158,7 @@ def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
 
 
 def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
-    layout = Layout((Entry("kernel", Role.WEIGHT, (400_000,), "float32"),))
+    layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (400_000,), "float32"),))
     sizes = wire.Sizes.of(layout)
     store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
     empty = replace(
@@ -253,7 +253,7 @@ def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
 
 
 def test_http_refuses_bodies_that_are_too_large_or_of_unknown_length_before_reading() -> None:
-    with HttpServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
         for header, status in (
             (f"Content-Length: {SIZES.most + 1}", b" 413 "),
             ("Transfer-Encoding: chunked", b" 411 "),
@@ -320,7 +320,7 @@ def ended(connection: socket.socket) -> bool:
 
 
 def test_who_does_not_show_the_token_has_little_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "STRANGER_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "UNAUTHENTICATED_SECONDS", 0.05)
     store = RoundStore(1, LAYOUT.hash, waits=Waits(poll_seconds=0.3))
     with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
         with socket.create_connection(server.address, 10) as silent, socket.create_connection(server.address) as slow:
@@ -331,7 +331,7 @@ def test_who_does_not_show_the_token_has_little_time(kind: str, monkeypatch: pyt
 
 
 def test_http_reads_no_more_headers_than_a_request_of_ours_has() -> None:
-    with HttpServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
         with socket.create_connection(server.address, 10) as connection:
             more = "".join(f"X-{number}: {'x' * 1000}\r\n" for number in range(40))
             connection.sendall(f"POST /exchange HTTP/1.1\r\n{more}Authorization: Bearer {TOKEN}\r\n\r\n".encode())

@@ -12,8 +12,8 @@ from small_world import joined
 from elephas_like.core.errors import ElephasError, SupersededError
 from elephas_like.exchange import wire
 from elephas_like.exchange.client import ClientSettings
-from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
 
 TOKEN = "token-of-this-search"
 Reports = list[tuple[int, int, dict[str, float]]]
@@ -30,8 +30,8 @@ def settings(request: pytest.FixtureRequest, reports: Reports) -> Iterator[Clien
         reports.append((trial, epoch, dict(metrics)))
         return metrics["val_loss"] < 1.0
 
-    kind = {"http": HttpServer, "socket": SocketServer}[request.param]
-    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1", desk=TrialDesk) as server:
+    kind = {"http": HttpExchangeServer, "socket": TcpExchangeServer}[request.param]
+    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1", handler=TrialRequestHandler) as server:
         yield ClientSettings(request.param, *server.address, TOKEN, NO_STATE, retries=2)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_order, update
 
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import CODECS, Codec, Int8
 from elephas_like.core.types import Evaluation, Order, Role
 from elephas_like.exchange import wire
@@ -217,7 +217,7 @@ def test_who_trained_nothing_may_leave_a_packed_delta_out() -> None:
 
 def test_bytes_of_an_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     """What a worker sends of an MLP of 100,480 weights that keeps its optimizer's slots to itself; printed with -s."""
-    layout = Layout((Entry("kernel", Role.WEIGHT, (785, 128), "float32"),))
+    layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (785, 128), "float32"),))
     delta = np.random.default_rng(0).normal(size=785 * 128).astype(np.float32)
     nothing = {"statistics": floats(), "slots": floats(), "counters": integers(), "seeds": integers()}
     sent = {}

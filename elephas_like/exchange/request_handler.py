@@ -1,4 +1,4 @@
-"""Where a worker's request meets the store: the same for every transport. Bytes in, the chunks of one frame out."""
+"""Answers requests, whatever the transport: reads one frame, asks the store, returns the chunks of the reply."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Reply:
     chunks: list[wire.Chunk]
 
 
-class Counter:
-    """What desks have in common: a frame is read, answered by the desk's own kind of run, or refused. Thread-safe."""
+class RequestHandler:
+    """Reads a frame and answers or refuses it. Subclasses answer the requests of their kind of run. Thread-safe."""
 
     def __init__(self, sizes: wire.Sizes) -> None:
         self._sizes = sizes
@@ -32,16 +32,16 @@ class Counter:
 
     @property
     def most(self) -> int:
-        """Bytes that a request may have."""
+        """Most bytes that a request may have."""
         return self._sizes.most
 
-    def serve(self, source: wire.Source, length: int) -> Reply:
-        """The reply to the request of `length` bytes; holds the thread for as long as the store makes the worker wait.
+    def serve(self, source: wire.ByteSource, length: int) -> Reply:
+        """Return the reply to a request of `length` bytes. Block for as long as the store makes the worker wait.
 
-        Where the request is not to be used, `source` may be left in the middle of it.
+        If the request is refused, part of it may be left unread in `source`.
         """
         try:
-            return self._order_or_sign(self._reply(source, wire.read_head(source, length, self._sizes)))
+            return self._encoded(self._reply(source, wire.read_head(source, length, self._sizes)))
         except SupersededError as error:
             return self._refuse(409, "SupersededError", error)
         except wire.FrameError as error:
@@ -51,11 +51,11 @@ class Counter:
             log.warning("refused a request: %s", error)
             return self._refuse(409, "ElephasError", error)
 
-    def _reply(self, source: wire.Source, head: wire.Head) -> Order | wire.Sign:
-        """What to answer to a request of which the header has been read."""
+    def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | wire.Sign:
+        """Answer a request of which only the header has been read."""
         raise NotImplementedError
 
-    def _order_or_sign(self, message: Order | wire.Sign) -> Reply:
+    def _encoded(self, message: Order | wire.Sign) -> Reply:
         if isinstance(message, wire.Sign):
             return Reply(200, wire.encode(message))
         last = self._last
@@ -67,24 +67,24 @@ class Counter:
         return Reply(status, wire.encode(wire.Refusal(type_name, str(error)[: wire.MESSAGE_LETTERS])))
 
 
-class Desk(Counter):
-    """Serves the requests of a fit's workers against one store."""
+class FitRequestHandler(RequestHandler):
+    """Answers the requests of a fit's workers from one store."""
 
     def __init__(self, store: Store, sizes: wire.Sizes) -> None:
         super().__init__(sizes)
         self._store = store
 
-    def _reply(self, source: wire.Source, head: wire.Head) -> Order | wire.Sign:
+    def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | wire.Sign:
         if head.kind in ("update", "evaluation"):
             return self._answer(source, head)
-        return self._said(wire.read_rest(source, head))
+        return self._small_request(wire.read_rest(source, head))
 
-    def _answer(self, source: wire.Source, head: wire.Head) -> Order | wire.Sign:
+    def _answer(self, source: wire.ByteSource, head: wire.Head) -> Order | wire.Sign:
         worker, attempt = head.number("worker"), head.number("attempt")
-        verdict = self._store.offer(worker, attempt, head.number("number"), head.nbytes)
-        if verdict != "send":
+        decision = self._store.offer(worker, attempt, head.number("number"), head.nbytes)
+        if decision != "send":
             _skip(source, head.nbytes)
-            return wire.Sign("again") if verdict == "again" else verdict
+            return wire.Sign("again") if decision == "again" else decision
         try:
             answer = wire.read_rest(source, head)
             assert isinstance(answer, wire.Answer)
@@ -93,15 +93,15 @@ class Desk(Counter):
             self._store.withdraw(worker, attempt)
             raise
 
-    def _said(self, message: wire.Message) -> Order | wire.Sign:
+    def _small_request(self, message: wire.Message) -> Order | wire.Sign:
         match message:
             case Joined():
                 return self._store.join(message)
             case wire.Next(worker, attempt):
                 return self._store.ask(worker, attempt)
             case wire.Offer(worker, attempt, number, nbytes):
-                verdict = self._store.offer(worker, attempt, number, nbytes)
-                return verdict if isinstance(verdict, Order) else wire.Sign(verdict)
+                decision = self._store.offer(worker, attempt, number, nbytes)
+                return decision if isinstance(decision, Order) else wire.Sign(decision)
             case wire.Announce(worker, attempt, host):
                 return wire.Sign("done") if self._store.announce(worker, attempt, host) else STOP
             case wire.Beat(worker, attempt, progress):
@@ -114,8 +114,8 @@ class Desk(Counter):
                 raise wire.FrameError(f"expected a worker's request, got a {type(message).__name__}.")
 
 
-def _skip(source: wire.Source, count: int) -> None:
-    """Reads and forgets `count` bytes, so that the connection can be used again."""
+def _skip(source: wire.ByteSource, count: int) -> None:
+    """Read and drop `count` bytes, so that the connection can be used again."""
     scratch = memoryview(bytearray(min(count, _SKIP_BYTES)))
     while count > 0:
         came = source.readinto(scratch[: min(count, len(scratch))])

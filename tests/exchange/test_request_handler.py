@@ -10,33 +10,33 @@ from small_world import AT_ONCE, LAYOUT, SIZES, HandClock, joined, train_order, 
 
 from elephas_like.core.types import Order
 from elephas_like.exchange import wire
-from elephas_like.exchange.desk import Desk
+from elephas_like.exchange.request_handler import FitRequestHandler
 from elephas_like.exchange.store import RoundStore
 
 
-def open_desk(num_workers: int = 1, **waits: object) -> tuple[Desk, RoundStore, HandClock]:
+def open_handler(num_workers: int = 1, **waits: object) -> tuple[FitRequestHandler, RoundStore, HandClock]:
     clock = HandClock()
     store = RoundStore(num_workers, LAYOUT.hash, waits=replace(AT_ONCE, **waits), clock=clock)  # type: ignore[arg-type]
-    return Desk(store, SIZES), store, clock
+    return FitRequestHandler(store, SIZES), store, clock
 
 
 def raw(message: wire.Message) -> bytes:
     return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
-def said(desk: Desk, request: bytes, length: int | None = None) -> tuple[int, wire.Message, bytes]:
+def said(handler: FitRequestHandler, request: bytes, length: int | None = None) -> tuple[int, wire.Message, bytes]:
     """(status, reply, what was left unread of a request, before the next one on the same connection)."""
     source = io.BytesIO(request + b"next")
-    reply = desk.serve(source, len(request) if length is None else length)
+    reply = handler.serve(source, len(request) if length is None else length)
     frame = b"".join(bytes(chunk) for chunk in reply.chunks)
     return reply.status, wire.decode(io.BytesIO(frame), len(frame), SIZES), source.read()
 
 
 def test_a_worker_is_led_from_its_first_contact_to_the_end() -> None:
-    desk, store, _ = open_desk()
+    handler, store, _ = open_handler()
 
     def told(message: wire.Message) -> wire.Message:
-        status, reply, rest = said(desk, raw(message))
+        status, reply, rest = said(handler, raw(message))
         assert (status, rest) == (200, b"next")
         return reply
 
@@ -59,39 +59,39 @@ def test_a_worker_is_led_from_its_first_contact_to_the_end() -> None:
 
 
 def test_an_answer_that_nobody_wants_is_read_over_and_not_applied() -> None:
-    desk, store, _ = open_desk(2)
-    said(desk, raw(joined()))
+    handler, store, _ = open_handler(2)
+    said(handler, raw(joined()))
     updates = store.train(train_order())
     answer = raw(wire.Answer(100, update(0, 0, 3.0, 4.0)))
     for _ in range(2):
-        assert said(desk, answer) == (200, Order("wait"), b"next")
+        assert said(handler, answer) == (200, Order("wait"), b"next")
     assert next(updates).delta.tolist() == [3.0, 4.0]
     assert store.dropped == 1
 
 
 def test_an_answer_for_which_there_is_no_room_is_read_over_and_asked_for_again() -> None:
-    desk, store, _ = open_desk(2, read_ahead=0)
-    said(desk, raw(joined(1)))
+    handler, store, _ = open_handler(2, read_ahead=0)
+    said(handler, raw(joined(1)))
     store.train(train_order())
-    assert said(desk, raw(wire.Answer(100, update(1)))) == (200, wire.Sign("again"), b"next")
-    assert said(desk, raw(wire.Offer(1, 100, 0, 1))) == (200, wire.Sign("again"), b"next")
+    assert said(handler, raw(wire.Answer(100, update(1)))) == (200, wire.Sign("again"), b"next")
+    assert said(handler, raw(wire.Offer(1, 100, 0, 1))) == (200, wire.Sign("again"), b"next")
 
 
 def test_an_answer_that_is_cut_short_gives_its_room_back_and_may_come_again() -> None:
-    desk, store, _ = open_desk(2, read_ahead=200)
-    said(desk, raw(joined(1)))
+    handler, store, _ = open_handler(2, read_ahead=200)
+    said(handler, raw(joined(1)))
     store.train(train_order())
     answer = raw(wire.Answer(100, update(1)))
-    status, reply, _ = said(desk, answer[:-8], len(answer))
+    status, reply, _ = said(handler, answer[:-8], len(answer))
     assert status == 400
     assert isinstance(reply, wire.Refusal)
     assert store._reserved == {}
-    assert said(desk, answer)[:2] == (200, Order("wait"))
+    assert said(handler, answer)[:2] == (200, Order("wait"))
 
 
 def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
-    desk, store, clock = open_desk(2, lease_seconds=10.0)
-    said(desk, raw(joined(1, 100)))
+    handler, store, clock = open_handler(2, lease_seconds=10.0)
+    said(handler, raw(joined(1, 100)))
     store.train(train_order())
     answer = raw(wire.Answer(100, update(1)))
 
@@ -106,7 +106,7 @@ def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
                 return 0
             return super().readinto(buffer)
 
-    reply = desk.serve(TakenOver(answer), len(answer))
+    reply = handler.serve(TakenOver(answer), len(answer))
     assert reply.status == 400
     assert store._reserved == {1: 5000}
 
@@ -127,34 +127,34 @@ def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
 def test_what_cannot_be_done_is_refused_with_its_reason(
     request_: bytes, status: int, type_name: str, words: str
 ) -> None:
-    desk, store, _ = open_desk(2, lease_seconds=0.0)
+    handler, store, _ = open_handler(2, lease_seconds=0.0)
     store.join(joined(0, 100))
     store.join(joined(0, 200))
     store.train(train_order())
-    found, reply, _ = said(desk, request_)
+    found, reply, _ = said(handler, request_)
     assert isinstance(reply, wire.Refusal)
     assert (found, reply.type_name) == (status, type_name)
     assert words in reply.message
 
 
 def test_a_report_fails_the_run() -> None:
-    desk, store, _ = open_desk()
+    handler, store, _ = open_handler()
     report = wire.Report(0, 100, "ValueError", "no column 'price'", "Traceback: here")
-    assert said(desk, raw(report)) == (200, wire.Sign("done"), b"next")
+    assert said(handler, raw(report)) == (200, wire.Sign("done"), b"next")
     with pytest.raises(ValueError, match="no column 'price'"):
         store.joined()
 
 
 def test_no_request_is_larger_than_an_answer_can_be() -> None:
-    desk, _, _ = open_desk()
-    assert desk.most == SIZES.most
-    status, reply, rest = said(desk, b"x" * 100, SIZES.most + 1)
+    handler, _, _ = open_handler()
+    assert handler.most == SIZES.most
+    status, reply, rest = said(handler, b"x" * 100, SIZES.most + 1)
     assert isinstance(reply, wire.Refusal)
     assert (status, reply.type_name, rest) == (400, "FrameError", b"x" * 100 + b"next")  # not a byte of it was read
 
 
 def test_an_order_is_encoded_once_for_all_workers() -> None:
-    desk, store, _ = open_desk(2)
+    handler, store, _ = open_handler(2)
     store.train(train_order())
-    replies = [desk.serve(io.BytesIO(frame), len(frame)) for frame in (raw(joined(0)), raw(joined(1)))]
+    replies = [handler.serve(io.BytesIO(frame), len(frame)) for frame in (raw(joined(0)), raw(joined(1)))]
     assert replies[0].chunks is replies[1].chunks
