@@ -38,10 +38,12 @@ from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncW
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun, announced
 from elephas_like.exchange.address import advertised_address, bind_address
+from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
-from elephas_like.exchange.store import CenterStore, RoundStore, Waits
 from elephas_like.exchange.wire import Sizes
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import SpoolOptions, pairs, pairs_with_blocks, references

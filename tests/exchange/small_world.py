@@ -9,7 +9,7 @@ import numpy as np
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Role, Span, TrainState, Update
-from elephas_like.exchange.store import Waits
+from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.wire import Sizes
 
 LAYOUT = Layout(

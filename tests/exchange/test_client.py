@@ -12,8 +12,9 @@ from small_world import LAYOUT, SIZES, Background, joined, train_order, update
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Order
 from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
-from elephas_like.exchange.store import RoundStore, Waits
 
 Kind = Literal["http", "socket"]
 KINDS: list[Kind] = ["http", "socket"]
@@ -114,7 +115,7 @@ def test_heartbeats_keep_the_lease_and_learn_of_the_end(kind: Kind) -> None:
 
         def beat(self, worker: int, attempt: int, progress: int = 0) -> bool:
             on = super().beat(worker, attempt, progress)
-            if not self._places:
+            if not self._membership.members:
                 self.guests_beats += 1
                 announced.set()
                 return on
@@ -130,10 +131,10 @@ def test_heartbeats_keep_the_lease_and_learn_of_the_end(kind: Kind) -> None:
         client.announce("host-0")
         assert announced.wait(20)  # it beats before it joins
         client.join(joined(0, 1), lambda: 7 + store.beats)
-        first_heard = store._places[0].heard
+        first_heard = store._membership.members[0].heard
         assert beaten.wait(20)
-        assert store._places[0].heard > first_heard
-        assert store._places[0].progress >= 7
+        assert store._membership.members[0].heard > first_heard
+        assert store._membership.members[0].progress >= 7
         client.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "elephas-like-heartbeat"]
 

@@ -11,7 +11,7 @@ from small_world import AT_ONCE, LAYOUT, SIZES, HandClock, joined, train_order, 
 from elephas_like.core.types import Order
 from elephas_like.exchange import wire
 from elephas_like.exchange.request_handler import FitRequestHandler
-from elephas_like.exchange.store import RoundStore
+from elephas_like.exchange.round_store import RoundStore
 
 
 def open_handler(num_workers: int = 1, **waits: object) -> tuple[FitRequestHandler, RoundStore, HandClock]:

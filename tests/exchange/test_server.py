@@ -23,10 +23,13 @@ from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
 from elephas_like.exchange import server as server_module
 from elephas_like.exchange import wire
+from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.server import HttpExchangeServer, PortError, TcpExchangeServer
-from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+from elephas_like.exchange.store import Store
 
 SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 TOKEN = "token-of-this-run"
@@ -230,7 +233,7 @@ def test_another_token_is_refused_and_learns_nothing(place: Place, given: str) -
     with pytest.raises(ElephasError, match=r"127.0.0.1:\d+ does not know this run's token"):
         client.join(joined(0))
     client.close()
-    assert place.store._places == {}
+    assert place.store._membership.members == {}
 
 
 def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:

@@ -32,7 +32,10 @@ from elephas_like.core.errors import (
 )
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Evaluation, Order, Span, Update
-from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+from elephas_like.exchange.center_store import CenterStore
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.store import Store
 
 
 def rounds(num_workers: int = 2, **waits: object) -> tuple[RoundStore, HandClock]:
