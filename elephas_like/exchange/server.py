@@ -24,9 +24,10 @@ from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.exchange.lines import HELLO, LENGTH, PATH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.protocol import MAGIC, Sizes
 from elephas_like.exchange.request_handler import FitRequestHandler, RequestHandler
 from elephas_like.exchange.security import same_token
-from elephas_like.exchange.wire import MAGIC, Chunk, CutShortError, Sizes, nbytes
+from elephas_like.exchange.wire import Chunk, CutShortError, nbytes
 
 log = logging.getLogger(__name__)
 

@@ -41,10 +41,10 @@ from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
-from elephas_like.exchange.wire import Sizes
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import SpoolOptions, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool

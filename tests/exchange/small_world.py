@@ -10,7 +10,7 @@ import numpy as np
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Role, Span, TrainState, Update
 from elephas_like.exchange.membership import Waits
-from elephas_like.exchange.wire import Sizes
+from elephas_like.exchange.protocol import Sizes
 
 LAYOUT = Layout(
     (

@@ -111,12 +111,12 @@ def test_heartbeats_keep_the_lease_and_learn_of_the_end(kind: Kind) -> None:
 
     class Watched(RoundStore):
         beats = 0
-        guests_beats = 0
+        pending_beats = 0
 
         def beat(self, worker: int, attempt: int, progress: int = 0) -> bool:
             on = super().beat(worker, attempt, progress)
             if not self._membership.members:
-                self.guests_beats += 1
+                self.pending_beats += 1
                 announced.set()
                 return on
             self.beats += 1

@@ -21,8 +21,8 @@ from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
+from elephas_like.exchange import protocol, wire
 from elephas_like.exchange import server as server_module
-from elephas_like.exchange import wire
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
@@ -45,7 +45,9 @@ class Place:
     settings: ClientSettings
 
 
-def settings_of(kind: str, server: HttpExchangeServer | TcpExchangeServer, sizes: wire.Sizes = SIZES) -> ClientSettings:
+def settings_of(
+    kind: str, server: HttpExchangeServer | TcpExchangeServer, sizes: protocol.Sizes = SIZES
+) -> ClientSettings:
     return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2)  # type: ignore[arg-type]
 
 
@@ -62,7 +64,7 @@ def place(kind: str) -> Iterator[Place]:
         yield Place(kind, store, clock, settings_of(kind, server))
 
 
-def say(settings: ClientSettings, frame: bytes, announced: int | None = None) -> wire.Message:
+def say(settings: ClientSettings, frame: bytes, announced: int | None = None) -> protocol.Message:
     """The reply to raw bytes, over a connection of its own that ends after them."""
     length = len(frame) if announced is None else announced
     with socket.create_connection((settings.host, settings.port), 10) as connection:
@@ -74,7 +76,7 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
             response.begin()
             body = response.read()
         else:
-            connection.sendall(HELLO.pack(wire.MAGIC, len(TOKEN)) + TOKEN.encode())
+            connection.sendall(HELLO.pack(protocol.MAGIC, len(TOKEN)) + TOKEN.encode())
             assert connection.recv(1) == WELCOME
             connection.sendall(LENGTH.pack(length) + frame)
             connection.shutdown(socket.SHUT_WR)
@@ -83,7 +85,7 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
     return wire.decode(io.BytesIO(body), len(body), SIZES)
 
 
-def raw(message: wire.Message) -> bytes:
+def raw(message: protocol.Message) -> bytes:
     return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
@@ -125,13 +127,13 @@ def test_a_duplicate_is_applied_once_and_a_lost_reply_is_had_again(place: Place)
     say(place.settings, raw(joined(0)))
     say(place.settings, raw(joined(1)))
     updates = place.store.train(train_order(0))
-    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 1.0, 1.0)))) == Order("wait")
-    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 7.0, 7.0)))) == Order("wait")
-    say(place.settings, raw(wire.Answer(100, update(1, 0, 2.0, 2.0))))
+    assert say(place.settings, raw(protocol.Answer(100, update(0, 0, 1.0, 1.0)))) == Order("wait")
+    assert say(place.settings, raw(protocol.Answer(100, update(0, 0, 7.0, 7.0)))) == Order("wait")
+    say(place.settings, raw(protocol.Answer(100, update(1, 0, 2.0, 2.0))))
     assert [one.delta.tolist() for one in updates] == [[1.0, 1.0], [2.0, 2.0]]
     place.store.train(train_order(1))
-    lost = say(place.settings, raw(wire.Answer(100, update(1, 0, 7.0, 7.0))))
-    again = say(place.settings, raw(wire.Next(1, 100)))
+    lost = say(place.settings, raw(protocol.Answer(100, update(1, 0, 7.0, 7.0))))
+    again = say(place.settings, raw(protocol.Next(1, 100)))
     assert isinstance(lost, Order)
     assert isinstance(again, Order)
     assert lost.number == again.number == 1
@@ -162,7 +164,7 @@ def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
 
 def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
     layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (400_000,), "float32"),))
-    sizes = wire.Sizes.of(layout)
+    sizes = protocol.Sizes.of(layout)
     store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
     empty = replace(
         update(),
@@ -246,7 +248,7 @@ def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
                 assert b"erkzeug" not in reply
                 assert reply.endswith(b"\r\n\r\n")  # nothing in it
             else:
-                connection.sendall(HELLO.pack(wire.MAGIC, 5) + b"wrong")
+                connection.sendall(HELLO.pack(protocol.MAGIC, 5) + b"wrong")
                 assert connection.makefile("rb").read() == UNKNOWN
         with socket.create_connection(server.address, 10) as connection:
             request = b"GET /other HTTP/1.1\r\n\r\n" if kind == "http" else b"\x80\x04pickle" * 2
@@ -299,7 +301,7 @@ def test_where_all_connections_are_workers_another_one_is_refused(kind: str, mon
         settings = settings_of(kind, server)
         for _ in range(2):
             client = settings.connect(0, 100)
-            client._call(wire.Beat(0, 100))  # a connection that is kept
+            client._call(protocol.Beat(0, 100))  # a connection that is kept
             stack.callback(client.close)
         third = stack.enter_context(socket.create_connection(server.address, 10))
         assert third.recv(1) == b""
@@ -345,7 +347,7 @@ def test_http_reads_no_more_headers_than_a_request_of_ours_has() -> None:
 def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: str) -> None:
     say(place.settings, raw(joined(0)))
     place.store.train(train_order())
-    good = raw(wire.Answer(100, update(0)))
+    good = raw(protocol.Answer(100, update(0)))
     before = (dict(place.store._reserved), set(place.store._answered), place.store.dropped)
     bad = {
         "magic": b"ELX9" + good[4:],
@@ -361,7 +363,7 @@ def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: st
     if fault == "long" and place.kind == "http":
         bad += b"more"
     reply = say(place.settings, bad, announced)
-    assert isinstance(reply, wire.Refusal)
+    assert isinstance(reply, protocol.Refusal)
     assert reply.type_name == "FrameError"
     assert (place.store._reserved, place.store._answered, place.store.dropped) == before
     assert say(place.settings, good) == Order("wait")  # and the server goes on
@@ -387,7 +389,7 @@ def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.Monkey
         held = Background(lambda: work(settings.connect(0, 100), 0))  # waits for an order
         store.joined()
         other = settings.connect(0, 100)
-        other._call(wire.Beat(0, 100))  # a connection that is kept and idle
+        other._call(protocol.Beat(0, 100))  # a connection that is kept and idle
         server.stop()
         server.stop()
         assert held.result() == 0
@@ -416,7 +418,7 @@ def test_an_order_is_encoded_once_for_all_workers(place: Place, monkeypatch: pyt
     orders = []
     encode = wire.encode
 
-    def counted(message: wire.Message) -> list[wire.Chunk]:
+    def counted(message: protocol.Message) -> list[wire.Chunk]:
         if isinstance(message, Order) and message.kind == "train":
             orders.append(message)
         return encode(message)

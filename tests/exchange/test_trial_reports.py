@@ -10,7 +10,7 @@ import pytest
 from small_world import joined
 
 from elephas_like.core.errors import ElephasError, SupersededError
-from elephas_like.exchange import wire
+from elephas_like.exchange import protocol, wire
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
@@ -85,6 +85,6 @@ def test_frames_hold_numbers_by_name(metrics: object) -> None:
 
     head = {"message": "progress", "fields": {"worker": 0, "attempt": 0, "epoch": 0, "metrics": metrics}, "arrays": []}
     header = json.dumps(head).encode()
-    frame = struct.pack("<4sI", wire.MAGIC, len(header)) + header
+    frame = struct.pack("<4sI", protocol.MAGIC, len(header)) + header
     with pytest.raises(wire.FrameError):
         wire.decode(io.BytesIO(frame), len(frame), NO_STATE)
