@@ -25,7 +25,7 @@ from elephas_like.ensembles.soups import GreedySoup, greedy_soup, recalibrate_ba
 from elephas_like.ensembles.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
 from elephas_like.model.sources import Source, column_choice
 from elephas_like.model.spark_model import SparkModel, active_context, check_model, shard
-from elephas_like.rows.frames import Choice
+from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
 from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
 from elephas_like.rows.spool import remove, spool

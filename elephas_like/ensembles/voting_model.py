@@ -36,7 +36,7 @@ from elephas_like.model.sources import (
     cut_targets,
     refuse_foreign,
 )
-from elephas_like.rows.frames import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy

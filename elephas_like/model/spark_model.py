@@ -43,7 +43,7 @@ from elephas_like.model.sources import (
     cut_targets,
     refuse_foreign,
 )
-from elephas_like.rows.frames import Choice
+from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import (
     ShardedDataset,
     SpoolOptions,
