@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.types import Update
-from elephas_like.exchange import wire
+from elephas_like.exchange import protocol, wire
 from elephas_like.trainer import spec
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
@@ -98,7 +98,7 @@ def exchanged(frozen: bool) -> float:
     held = {name: part for name, part in state.parts().items() if name not in ("weights", "learning_rate", "frozen")}
     parts = {"delta": state.weights, **held, "frozen": state.frozen if frozen else state.frozen[:0]}
     update = Update(0, 0, 0, samples=1, steps=1, metrics=np.zeros(2), **parts)
-    return wire.nbytes(wire.encode(wire.Answer(0, update))) / 1024
+    return wire.nbytes(wire.encode(protocol.Answer(0, update))) / 1024
 
 
 def main(repeats: int) -> None:

@@ -33,9 +33,9 @@ from elephas_like.compat.weight_lists import Weights, subtract_params
 from elephas_like.core.errors import ConnectionLostError, ElephasError
 from elephas_like.core.types import Array
 from elephas_like.exchange.lines import HELLO, WELCOME
+from elephas_like.exchange.protocol import MAGIC
 from elephas_like.exchange.security import new_token, same_token
 from elephas_like.exchange.server import IDLE_SECONDS, LONGEST_TOKEN, PortError
-from elephas_like.exchange.wire import MAGIC
 
 log = logging.getLogger(__name__)
 

@@ -1,35 +1,22 @@
-"""The state that asynchronous workers share, one update at a time; and its lock-free sibling.
-
-An epoch ends when the samples of all workers together cross a multiple of the rows; the state at that moment is kept
-as the epoch's. Training ends on the same count, so that stragglers cannot overwrite the model.
-"""
+"""The state that asynchronous workers share: `LockedCenter` under any strategy, `HogwildCenter` without a lock."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from elephas_like.core import scores
-from elephas_like.core.averaging import admit, lower_scales, mix_statistics, record, way_of
-from elephas_like.core.drift import UNKNOWN, Agreement, Watch
+from elephas_like.core.averaging import admit, displacement
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.layout import Layout
-from elephas_like.core.rounds import Pace
+from elephas_like.core.merging import RunningMerge, share_of, slots_step
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import (
     Array,
-    EpochRecord,
-    Floats,
-    Integers,
     OnNaN,
-    Order,
-    Role,
-    RoundRecord,
-    Span,
     TrainState,
     Update,
     Vector,
@@ -38,8 +25,18 @@ from elephas_like.core.types import (
 LearningRate = Callable[[TrainState, int], float]
 """The optimizers' learning rate in a state, after so many further steps."""
 
-LEAST_PAIRS = 8
-"""Pairs of a worker's update and its last one that a drift is made of: that of two workers is noise where rounds are short."""
+
+@dataclass(frozen=True)
+class Commit:
+    """What became of one update.
+
+    staleness: versions that came between the state the update started from and the update.
+    applied: False if it was dropped. stale: it was dropped because of its staleness.
+    """
+
+    staleness: int
+    applied: bool = True
+    stale: bool = False
 
 
 class Center(Protocol):
@@ -52,8 +49,8 @@ class Center(Protocol):
     version: int
     max_staleness: int | None
 
-    def commit(self, update: Update) -> bool:
-        """Applies one update; False where it was dropped."""
+    def commit(self, update: Update) -> Commit:
+        """Apply one update or drop it, and return what became of it."""
         ...
 
     def served(self) -> tuple[int, TrainState]:
@@ -74,28 +71,13 @@ def plain_rate(state: TrainState, steps: int) -> float:
     return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
 
 
-def share_of(updates: int, num_workers: int) -> float:
-    """How far slots and statistics move towards a worker's: 1 / min(t + 1, K) at the update after t others.
-
-    So they are the mean of all updates so far, and once K have come the moving mean of about the last K. The zeros that
-    they begin with are no estimate of anything: where they kept a share, Adam's second moments were too small for the
-    step counter that goes with them, and the first steps too long (docs/convergence.md has the numbers).
-    """
-    return 1.0 / min(updates + 1, num_workers)
-
-
-def too_stale(update: Update, center: Center) -> bool:
-    """Whether more updates than allowed have come since the state was served that this one starts from."""
-    return center.max_staleness is not None and center.version - update.version > center.max_staleness
-
-
 class _Center(Center):
     """What both kinds of shared state hold, and which updates they take.
 
     Args:
         codec: what the updates' deltas are packed with.
         budget: rows that the fit trains altogether, which `Context.progress` is the share of; 0 where that is not known.
-        watch: looks at the updates that are applied.
+        monitor: looks at the updates that are applied.
         learning_rate: the optimizers' in a state, after so many further steps.
     """
 
@@ -110,7 +92,7 @@ class _Center(Center):
         codec: Codec | None = None,
         budget: int = 0,
         max_staleness: int | None = None,
-        watch: Watch | None = None,
+        monitor: DriftMonitor | None = None,
         learning_rate: LearningRate = plain_rate,
     ) -> None:
         self.version = 0
@@ -122,23 +104,24 @@ class _Center(Center):
         self._on_nan = on_nan
         self._codec = codec
         self._budget = budget
-        self._watch = watch or Watch()
+        self._monitor = monitor or DriftMonitor()
         self._learning_rate = learning_rate
         self._samples = 0
-        self._followed = Followed()
+        self._merge = RunningMerge(layout, num_workers)
         self._prepare()
 
-    def commit(self, update: Update) -> bool:
-        """Applies one update; False where it was dropped."""
-        if too_stale(update, self):
-            return False
+    def commit(self, update: Update) -> Commit:
+        """Apply one update or drop it, and return what became of it."""
+        staleness = max(0, self.version - update.version)
+        if self.max_staleness is not None and staleness > self.max_staleness:
+            return Commit(staleness, applied=False, stale=True)
         update = opened(update, self._codec, self._state.weights.size)
         if not admit(update, self._on_nan, self._layout, self._state):
-            return False
+            return Commit(staleness, applied=False)
         if update.samples:
-            self._watch.add(update.worker, way_of(update, self._strategy, self._state.weights))
+            self._monitor.add(update.worker, displacement(update, self._strategy, self._state.weights))
             self._apply(update)
-        return True
+        return Commit(staleness)
 
     def _prepare(self) -> None:
         raise NotImplementedError
@@ -149,35 +132,6 @@ class _Center(Center):
     def _context(self) -> Context:
         rate = self._learning_rate(self._state, 0)
         return context_of(self._layout, self.version, self._num_workers, self._samples, self._budget, rate)
-
-
-@dataclass
-class Followed:
-    """Whose integers and loss scales the shared state takes over.
-
-    Integers: those of the worker with the most steps so far. Loss scales with their counters: a lower scale always; any other
-    where it follows from the lowest, so that scales grow as in one process, and no worker takes back what another found out.
-
-    lowered: the version since which the scales are as low as they are.
-    """
-
-    steps: dict[int, int] = field(default_factory=dict)
-    lowered: int = 0
-
-    def counters(self, ours: Integers, update: Update) -> Integers:
-        """The integers after an update."""
-        self.steps[update.worker] = self.steps.get(update.worker, 0) + update.steps
-        return update.counters if self.steps[update.worker] >= max(self.steps.values()) else ours
-
-    def loss_scale(self, ours: Vector, update: Update, version: int) -> Vector:
-        """The loss scales after an update that made the state's version `version`."""
-        if update.version >= self.lowered:
-            scales = update.loss_scale
-        else:
-            scales = lower_scales(ours, update.loss_scale, on_equal=False)
-        if np.any(scales[1::2] < ours[1::2]):
-            self.lowered = version
-        return scales
 
 
 class LockedCenter(_Center):
@@ -207,18 +161,11 @@ class LockedCenter(_Center):
             self._begin()
         share = share_of(self._updates, self._num_workers)
         self._updates += 1
-        slots = self._state.slots
-        if update.slots.size:
-            slots = slots + np.float32(share) * (update.slots - slots)
-        self._state = self._state.but(
-            weights=weights.astype(np.float32, copy=False),
-            statistics=mix_statistics(self._state.statistics, update.statistics, share, self._layout),
-            frozen=mix_statistics(self._state.frozen, update.frozen, share, self._layout, Role.FROZEN),
-            slots=slots,
-            counters=self._followed.counters(self._state.counters, update),
-            loss_scale=self._followed.loss_scale(self._state.loss_scale, update, self.version),
-            seeds=update.seeds if self._num_workers == 1 else self._state.seeds,
-        )
+        parts = self._merge.merge(self._state, update, share, self.version)
+        step = slots_step(self._state.slots, update.slots, share)
+        if step is not None:
+            parts["slots"] = self._state.slots + step
+        self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)
 
     def served(self) -> tuple[int, TrainState]:
         """The version and what the strategy serves."""
@@ -237,14 +184,14 @@ class LockedCenter(_Center):
 
     def checkpoint(self) -> dict[str, Array]:
         """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
-        followed = self._followed
-        counts = np.array([self.version, self._updates, self._samples, self._came, followed.lowered], np.int64)
+        merge = self._merge
+        counts = np.array([self.version, self._updates, self._samples, self._came, merge.lowered], np.int64)
         return {
             **{f"state.{name}": part for name, part in self._state.parts().items()},
             **{f"outer.{name}": vector for name, vector in self._outer.items()},
             **{f"held.{name}": array for name, array in self._reduction.held().items()},
             "counts": counts,
-            "steps": np.array(list(followed.steps.items()), np.int64).reshape(-1, 2),
+            "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
             "weight": np.array([self._weight]),
         }
 
@@ -257,7 +204,8 @@ class LockedCenter(_Center):
         self._state = self._state.but(**under("state."))
         self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
         self.version, self._updates, self._samples, came, lowered = (int(count) for count in arrays["counts"])
-        self._followed = Followed({int(worker): int(steps) for worker, steps in arrays["steps"]}, lowered)
+        self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
+        self._merge.lowered = lowered
         self._begin(under("held."))
         self._came, self._weight = came, float(arrays["weight"][0])
 
@@ -296,15 +244,11 @@ class HogwildCenter(_Center):
         state = self._state
         if direction is not None:
             self.add(state.weights, direction)
-        if update.slots.size:
-            self.add(state.slots, np.float32(share) * (update.slots - state.slots))
-        state.statistics[:] = mix_statistics(state.statistics, update.statistics, share, self._layout)
-        if update.frozen.size:
-            state.frozen[:] = mix_statistics(state.frozen, update.frozen, share, self._layout, Role.FROZEN)
-        state.counters[:] = self._followed.counters(state.counters, update)
-        state.loss_scale[:] = self._followed.loss_scale(state.loss_scale, update, self.version + 1)
-        if self._num_workers == 1:
-            state.seeds[:] = update.seeds
+        step = slots_step(state.slots, update.slots, share)
+        if step is not None:
+            self.add(state.slots, step)
+        for name, part in self._merge.merge(state, update, share, self.version + 1).items():
+            getattr(state, name)[:] = part
         self.version += 1
 
     def add(self, shared: np.ndarray, term: np.ndarray) -> None:
@@ -325,92 +269,3 @@ class HogwildCenter(_Center):
             getattr(self._state, name)[:] = part
         if moved is not None:
             self.add(self._state.weights, moved)
-
-
-@dataclass
-class Ledger:
-    """Counts an asynchronous run: who has done how much, where epochs end, when it is over. Not thread-safe itself.
-
-    rows: rows of all shards together; epochs end at multiples of it.
-    rounds: exchanges in an epoch of each worker's own shard; 0 for one that has no rows.
-    finest: as many as that while updates drift apart; `rounds` unless given.
-    watch: what the updates are looked at with; whoever applies them shows them to it.
-    """
-
-    rows: int
-    rounds: tuple[int, ...]
-    first_epoch: int
-    last_epoch: int
-    finest: tuple[int, ...] = ()
-    watch: Watch = field(default_factory=Watch)
-    samples: int = 0
-    exchanges: dict[int, int] = field(default_factory=dict)
-    finished: deque[EpochRecord] = field(default_factory=deque)
-    history: list[RoundRecord] = field(default_factory=list)
-    _metrics: Floats = field(default_factory=lambda: np.zeros(0))
-    _epoch_start: int = 0
-    _looks: list[Agreement] = field(default_factory=list)
-    _watched: int = 0
-
-    def __post_init__(self) -> None:
-        self._paces = [Pace(*both) for both in zip(self.rounds, self.finest or self.rounds, strict=True)]
-        self._walks = [pace.walk(self.first_epoch) for pace in self._paces]
-        self._spans = [next(walk, Span(self.first_epoch)) for walk in self._walks]
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is under way."""
-        return self.first_epoch + self.samples // self.rows
-
-    @property
-    def over(self) -> bool:
-        """Whether the budget of samples is used up."""
-        return self.samples >= self.rows * (self.last_epoch - self.first_epoch)
-
-    def has_work(self, worker: int) -> bool:
-        """Whether there is something for a worker to train."""
-        return self.rounds[worker] > 0 and not self.over
-
-    def book(self, update: Update, staleness: int, applied: bool, center: Center) -> None:
-        """Counts an update; where it ends an epoch, a snapshot goes to `finished`."""
-        epoch = self.epoch
-        self.exchanges[update.worker] = self.exchanges.get(update.worker, 0) + 1
-        self.samples += update.samples
-        if applied:
-            self._metrics = scores.add([self._metrics, update.metrics])
-        done = record(update, staleness, not applied, stale=not applied and too_stale(update, center))
-        span, agreement = self._spans[update.worker], self._look(applied and update.samples > 0)
-        said = {"cosine": agreement.cosine, "drift": agreement.drift}
-        self.history.append(RoundRecord(len(self.history), epoch, (done,), of=span.of, **said))
-        self._spans[update.worker] = next(self._walks[update.worker], span)
-        while epoch < min(self.epoch, self.last_epoch):
-            rounds = tuple(self.history[self._epoch_start :])
-            self.finished.append(
-                EpochRecord(epoch, center.snapshot(), self._metrics, sum(r.samples for r in rounds), rounds=rounds)
-            )
-            self._metrics, self._epoch_start = np.zeros(0), len(self.history)
-            epoch += 1
-
-    def next_order(self, worker: int, center: Center) -> Order:
-        """What a worker that has just exchanged is to train next, from the state that is served now."""
-        version, state = center.served()
-        return Order("train", self.exchanges.get(worker, 0), version, self._spans[worker], state)
-
-    def _look(self, moved: bool) -> Agreement:
-        """What the last K updates that moved the weights say, once for all of them: the paces turn by the mean of some looks.
-
-        K counts the workers that have rows.
-        """
-        self._watched += moved
-        if not moved or self._watched % sum(rounds > 0 for rounds in self.rounds):
-            return UNKNOWN
-        agreement = self.watch.turn()
-        if agreement.drift is not None:
-            self._looks.append(agreement)
-        pairs = [look.pairs for look in self._looks]
-        if sum(pairs) >= LEAST_PAIRS:
-            drift = float(np.average([look.drift for look in self._looks], weights=pairs))
-            for pace in self._paces:
-                pace.turn(drift)
-            self._looks.clear()
-        return agreement

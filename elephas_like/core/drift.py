@@ -50,8 +50,8 @@ def stretch_of(agreement: Agreement, like: int) -> float:
     return float(np.sqrt((same + (1 - same) / like) / (same + (1 - same) / agreement.updates)))
 
 
-class Watch:
-    """Looks at the updates of one round after the other. Keeps a sample of each worker's last direction, no more."""
+class DriftMonitor:
+    """Measures drift round by round. Keeps a sample of each worker's last direction, and nothing else."""
 
     def __init__(self) -> None:
         self._places: Integers | None = None
@@ -59,7 +59,7 @@ class Watch:
         self._before: dict[int, Vector] = {}
 
     def add(self, worker: int, delta: Vector) -> None:
-        """Takes the delta of one worker in this round; one that did not move is passed over."""
+        """Take one worker's delta of this round. A delta of zeros is ignored."""
         if self._places is None:
             self._places = places(delta.size)
         sample = delta[self._places]
@@ -67,8 +67,8 @@ class Watch:
         if norm > 0:
             self._now[worker] = sample / np.float32(norm)
 
-    def turn(self) -> Agreement:
-        """What this round's updates say; the next round begins."""
+    def measure(self) -> Agreement:
+        """Return what the updates of this round say, and begin the next round."""
         now, before = dict(self._now), self._before  # a copy: without a lock others may be adding
         self._before, self._now = before | now, {}
         pairs = sum(worker in before for worker in now)

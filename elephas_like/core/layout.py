@@ -25,7 +25,7 @@ _FLAT_DTYPE = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayoutEntry:
     """One variable. `dtype` is the variable's own; in the state it travels as float32 or int64.
 
     variance_of: index, among the entries of its role, of the mean whose spread this variance describes.
@@ -47,9 +47,9 @@ class Entry:
 class Layout:
     """The variables of a compiled model in a fixed order; entries of one role lie one after the other in its vector."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LayoutEntry, ...]
 
-    def of(self, role: Role) -> list[Entry]:
+    def of(self, role: Role) -> list[LayoutEntry]:
         """The entries of one role, in order."""
         return [entry for entry in self.entries if entry.role is role]
 

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
 from elephas_like.core import scores
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.averaging import Round
-from elephas_like.core.center import Center, HogwildCenter, LearningRate, Ledger, LockedCenter, context_of, plain_rate
-from elephas_like.core.drift import Watch
+from elephas_like.core.center import HogwildCenter, LearningRate, LockedCenter, context_of, plain_rate
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
-from elephas_like.core.rounds import Pace
+from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, paced
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
-    Array,
     EpochRecord,
     Floats,
     Frequency,
-    Joined,
     Mode,
     OnNaN,
     Order,
     Role,
     RoundRecord,
-    Rounds,
     Span,
     TrainState,
-    Vector,
 )
+from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 
 
 class Hooks(Protocol):
@@ -57,8 +55,8 @@ class Hooks(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a fit is to do, once all workers have said how many rows they have.
+class FitPlan:
+    """What a fit does, computed once all workers have said how many rows they have.
 
     rounds_per_epoch: synchronous exchanges; where `finest_rounds` is greater, as many as that while updates drift apart.
     worker_rounds: each worker's own, where it goes on alone; up to `worker_finest` while updates drift apart.
@@ -111,17 +109,17 @@ class Plan:
 
 
 @dataclass
-class Progress:
-    """The last finished round's state: what is left in the model after Ctrl-C or a failure."""
+class FitProgress:
+    """The state after the last finished round: what the model keeps after Ctrl-C or a failure."""
 
     state: TrainState
     rounds: list[RoundRecord] = field(default_factory=list)
 
 
-def epochs_of(plan: Plan, pace: Pace) -> Iterator[tuple[int, int, Iterator[Span]]]:
+def epochs_of(plan: FitPlan, round_length: RoundLength) -> Iterator[tuple[int, int, Iterator[Span]]]:
     """(first epoch, last epoch, spans): one entry for the whole fit where `frequency` is "fit".
 
-    Spans are cut when they are asked for: the pace may have changed since the last one.
+    Spans are cut when they are asked for: the round length may have changed since the last one.
     """
     if plan.frequency is Frequency.FIT:
         if plan.epochs > plan.initial_epoch:
@@ -129,100 +127,121 @@ def epochs_of(plan: Plan, pace: Pace) -> Iterator[tuple[int, int, Iterator[Span]
             yield plan.initial_epoch, plan.epochs - 1, iter([whole])
         return
     for epoch in range(plan.initial_epoch, plan.epochs):
-        yield epoch, epoch, pace.spans(epoch)
+        yield epoch, epoch, round_length.spans(epoch)
 
 
 def fit_synchronously(
-    rounds: Rounds, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+    workers: SyncWorkers,
+    plan: FitPlan,
+    hooks: Hooks,
+    progress: FitProgress,
+    loss_of: Callable[[Floats], float | None],
 ) -> TrainState:
-    """The state after all epochs. Every row is trained on exactly once per epoch, or this raises.
+    """Train all epochs and return the final state. Every row is trained on exactly once per epoch, or this raises.
 
     Args:
-        rounds: the engine, with all workers joined.
+        workers: the engine, with all workers joined.
         progress: updated after every round.
         loss_of: the mean loss that metric sums hold, for `history.rounds`.
     """
-    state, outer = progress.state, plan.strategy.init(progress.state.weights)
-    number = version = seen = 0
-    first_rate = plan.learning_rate(state, 0)
-    pace, watch = Pace(plan.rounds_per_epoch, plan.finest_rounds), Watch()
-    for first, epoch, parts in epochs_of(plan, pace):
-        state = progress.state = hooks.epoch_begin(first, state)
+    fit = _SynchronousFit(workers, plan, hooks, progress, loss_of)
+    for first, epoch, parts in epochs_of(plan, fit.round_length):
+        # Callbacks may change the state before an epoch.
+        progress.state = hooks.epoch_begin(first, progress.state)
         if hooks.stopped():
             break
-        metrics: Floats = scores.add([])
-        epoch_rounds: list[RoundRecord] = []
-        for span in plan.paced(epoch, parts, state, first_rate):
-            rate = plan.learning_rate(state, 0)
-            context = context_of(plan.layout, version, plan.num_workers, seen, plan.budget, rate)
-            ahead = plan.strategy.serve(state.weights, outer, context)
-            served = state.but(weights=ahead.astype(np.float32, copy=False))
-            exchange = Round(state, outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, watch)
-            for update in rounds.train(Order("train", number, version, span, served)):
-                exchange.add(update)
-            state, outer = exchange.finish()
-            agreement = exchange.agreement
-            pace.turn(agreement.drift)
-            number, version = number + 1, version + 1
-            metrics = scores.add([metrics, *exchange.metrics])
-            finished = RoundRecord(
-                round=len(progress.rounds),
-                epoch=epoch,
-                workers=tuple(exchange.records),
-                loss=loss_of(scores.add(exchange.metrics)),
-                of=span.of,
-                cosine=agreement.cosine,
-                drift=agreement.drift,
-            )
-            seen += finished.samples
-            progress.state = state
-            progress.rounds.append(finished)
-            epoch_rounds.append(finished)
-            hooks.round_end(finished, metrics)
-            if hooks.stopped():
-                break
-        trained = sum(finished.samples for finished in epoch_rounds)
+        # Train the epoch's rounds, and see that no row was left out.
+        rounds, metrics = fit.train(epoch, parts)
+        trained = sum(finished.samples for finished in rounds)
         due = plan.rows * (epoch - first + 1)
         if trained != due and not hooks.stopped():
             raise ElephasError(
                 f"epoch {epoch + 1} trained {trained} rows where the shards hold {due}: rows were lost or counted twice."
             )
+        # Validate, and let callbacks see the epoch's results.
         validation = None
         if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):
-            validation = scores.add(
-                evaluation.metrics for evaluation in rounds.evaluate(Order("evaluate", number, version, state=state))
-            )
-            number += 1
-        state = hooks.epoch_end(EpochRecord(epoch, state, metrics, trained, validation, tuple(epoch_rounds)))
-        progress.state = state
+            validation = fit.evaluate()
+        record = EpochRecord(epoch, progress.state, metrics, trained, validation, tuple(rounds))
+        progress.state = hooks.epoch_end(record)
         if hooks.stopped():
             break
-    return state
+    return progress.state
 
 
-@runtime_checkable
-class Crowd(Protocol):
-    """An engine at work in asynchronous mode: workers that go on alone around a shared state."""
+class _SynchronousFit:
+    """The rounds and evaluations of a synchronous fit, and what is carried from one to the next."""
 
-    def joined(self) -> list[Joined]:
-        """All workers, in order, once they have joined."""
-        ...
+    def __init__(
+        self,
+        workers: SyncWorkers,
+        plan: FitPlan,
+        hooks: Hooks,
+        progress: FitProgress,
+        loss_of: Callable[[Floats], float | None],
+    ) -> None:
+        self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds)
+        self._workers, self._plan, self._hooks, self._progress, self._loss_of = workers, plan, hooks, progress, loss_of
+        self._monitor = DriftMonitor()
+        self._outer = plan.strategy.init(progress.state.weights)
+        self._first_rate = plan.learning_rate(progress.state, 0)
+        self._orders = self._version = self._samples = 0
 
-    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
-        """Lets the workers go."""
-        ...
+    def train(self, epoch: int, parts: Iterator[Span]) -> tuple[list[RoundRecord], Floats]:
+        """Train an epoch's rounds until it ends or a callback stops training; return their records and metric sums."""
+        records: list[RoundRecord] = []
+        metrics: Floats = scores.add([])
+        for span in self._plan.paced(epoch, parts, self._progress.state, self._first_rate):
+            record, came = self._round(epoch, span)
+            metrics = scores.add([metrics, *came])
+            records.append(record)
+            self._hooks.round_end(record, metrics)
+            if self._hooks.stopped():
+                break
+        return records, metrics
 
-    def next_epoch(self) -> EpochRecord | None:
-        """The next finished epoch, evaluated where it is to be; None after the last."""
-        ...
+    def evaluate(self) -> Floats:
+        """Return the metric sums of the current state over all validation rows."""
+        order = Order("evaluate", self._orders, self._version, state=self._progress.state)
+        self._orders += 1
+        return scores.add(evaluation.metrics for evaluation in self._workers.evaluate(order))
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Gives what callbacks changed to the shared state: parts by the name of their role, and how they moved the weights."""
-        ...
+    def _round(self, epoch: int, span: Span) -> tuple[RoundRecord, list[Floats]]:
+        """Train one round on all workers, step the state, and return the record and the workers' metric sums."""
+        plan, state = self._plan, self._progress.state
+        # What the strategy serves is where workers start.
+        rate = plan.learning_rate(state, 0)
+        context = context_of(plan.layout, self._version, plan.num_workers, self._samples, plan.budget, rate)
+        ahead = plan.strategy.serve(state.weights, self._outer, context)
+        served = state.but(weights=ahead.astype(np.float32, copy=False))
+        # Updates are merged in worker order, as they come.
+        exchange = Round(
+            state, self._outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, self._monitor
+        )
+        for update in self._workers.train(Order("train", self._orders, self._version, span, served)):
+            exchange.add(update)
+        state, self._outer = exchange.finish()
+        agreement = exchange.agreement
+        self.round_length.adapt(agreement.drift)
+        self._orders, self._version = self._orders + 1, self._version + 1
+        # Only a finished round becomes the fit's progress.
+        finished = RoundRecord(
+            round=len(self._progress.rounds),
+            epoch=epoch,
+            workers=tuple(exchange.records),
+            loss=self._loss_of(scores.add(exchange.metrics)),
+            of=span.of,
+            cosine=agreement.cosine,
+            drift=agreement.drift,
+        )
+        self._samples += finished.samples
+        self._progress.state = state
+        self._progress.rounds.append(finished)
+        return finished, exchange.metrics
 
 
 def fit_asynchronously(
-    crowd: Crowd, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+    workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
 ) -> TrainState:
     """The state at the moment the workers together had seen `epochs` times the rows.
 
@@ -235,7 +254,7 @@ def fit_asynchronously(
     progress.state = state
     if hooks.stopped():
         return state
-    kind, watch = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, Watch()
+    kind, monitor = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, DriftMonitor()
     center = kind(
         state,
         plan.layout,
@@ -245,23 +264,23 @@ def fit_asynchronously(
         codec=plan.codec,
         budget=plan.budget,
         max_staleness=plan.max_staleness,
-        watch=watch,
+        monitor=monitor,
         learning_rate=plan.learning_rate,
     )
-    ledger = Ledger(plan.rows, plan.worker_rounds, plan.initial_epoch, plan.epochs, plan.worker_finest, watch)
-    crowd.begin(center, ledger, plan.validates_after)
+    schedule = AsyncSchedule(plan.worker_rounds, plan.initial_epoch, plan.worker_finest, monitor)
+    workers.begin(center, AsyncProgress(plan.rows, plan.epochs, schedule), plan.validates_after)
     try:
-        return _through_epochs(crowd, plan, hooks, progress, loss_of)
+        return _through_epochs(workers, plan, hooks, progress, loss_of)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
         progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)
         raise
 
 
 def _through_epochs(
-    crowd: Crowd, plan: Plan, hooks: Hooks, progress: Progress, loss_of: Callable[[Floats], float | None]
+    workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
 ) -> TrainState:
     state = progress.state
-    while (record := crowd.next_epoch()) is not None:
+    while (record := workers.next_epoch()) is not None:
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.
         record = replace(record, state=record.state.but(learning_rate=state.learning_rate))
         progress.rounds.extend(record.rounds)
@@ -281,7 +300,7 @@ def _through_epochs(
             weights = changed.pop(Role.WEIGHT.value, None)
             moved = None if weights is None else state.weights - record.state.weights
             if changed or moved is not None:
-                crowd.replace(changed, moved)
+                workers.replace(changed, moved)
             if hooks.stopped():
                 break
     return progress.state

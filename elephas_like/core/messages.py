@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from elephas_like.core.averaging import finite
+from elephas_like.core.merging import finite
 from elephas_like.core.strategies.algebra import Context, Memory, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import Vector

@@ -1,4 +1,4 @@
-"""When rounds end: the schedule of an epoch, from step counts and from what updates said. Never from a clock or an engine."""
+"""When rounds end: computed from step counts and from the drift of updates, never from a clock or an engine."""
 
 from __future__ import annotations
 
@@ -93,16 +93,16 @@ def steps_of(span: Span, epoch_steps: int, accumulation: int = 1) -> tuple[int, 
     )
 
 
-class Pace:
-    """How long the rounds of a fit are: fixed, or halved and doubled by the drift of the updates.
+class RoundLength:
+    """The length of a fit's rounds: fixed, or halved and doubled by the drift of the updates.
 
-    A round is one part of `rounds * 2**level` equal parts of an epoch, and begins where the last one ended: whatever
-    the levels, every step is in exactly one round. It is cut in half where the drift is above `DRIFT_HIGH`, and doubled
-    again where it is below `DRIFT_LOW`, as soon as the boundaries of the longer rounds are reached.
+    An epoch is cut into `rounds * 2**level` equal parts, and a round trains one of them. Each round begins where the last
+    one ended, so every step is in exactly one round whatever the levels are. A drift above `DRIFT_HIGH` halves the rounds. A
+    drift below `DRIFT_LOW` doubles them again, as soon as a boundary of the longer rounds is reached.
 
     Args:
         rounds: rounds an epoch at level 0.
-        finest: rounds an epoch that are never exceeded; `rounds` for a fixed pace.
+        finest: most rounds an epoch; equal to `rounds` for a fixed length.
     """
 
     def __init__(self, rounds: int, finest: int) -> None:
@@ -110,7 +110,7 @@ class Pace:
         self._level = 0
 
     def spans(self, epoch: int) -> Iterator[Span]:
-        """The rounds of one epoch; each is cut when it is asked for."""
+        """Yield the rounds of one epoch. Each is cut when it is asked for, so it has the newest length."""
         done, of = 0, self._rounds
         while done < of:
             parts = self._rounds << self._level
@@ -122,11 +122,11 @@ class Pace:
             done += 1
 
     def walk(self, epoch: int) -> Iterator[Span]:
-        """The rounds of all epochs from this one on, for a worker that goes on alone; none where an epoch has none."""
+        """Yield the rounds of all epochs from `epoch` on, for an asynchronous worker. Yield nothing if epochs have no rounds."""
         return chain.from_iterable(self.spans(number) for number in count(epoch)) if self._rounds else iter(())
 
-    def turn(self, drift: float | None) -> None:
-        """Takes the drift of the round that has ended; None where it is not known."""
+    def adapt(self, drift: float | None) -> None:
+        """Halve or double the rounds by the drift of the round that has ended. None, an unknown drift, changes nothing."""
         if drift is None:
             return
         if drift > DRIFT_HIGH and self._rounds << (self._level + 1) <= self._finest:
@@ -136,9 +136,9 @@ class Pace:
 
 
 def finest(worker_steps: Sequence[int], rounds: int, frequency: Frequency | int, accumulation: int = 1) -> int:
-    """Rounds an epoch that an automatic pace may come to; `rounds` where the frequency is not "auto".
+    """Return the most rounds an epoch under "auto"; `rounds` under any other frequency.
 
-    A round of the largest shard keeps one step, or one whole accumulation.
+    Each round of the largest shard has at least one step, or one whole accumulation.
     """
     if frequency is not Frequency.AUTO:
         return rounds

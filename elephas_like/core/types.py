@@ -7,7 +7,7 @@ into the next state. Everything that crosses a process is a frozen dataclass of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -369,22 +369,6 @@ class WorkerFactory(Protocol):
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
         """The worker of one shard, ready to train."""
-        ...
-
-
-class Rounds(Protocol):
-    """An engine at work in synchronous mode: K workers that all answer each order."""
-
-    def joined(self) -> list[Joined]:
-        """All workers, in order, once they have joined."""
-        ...
-
-    def train(self, order: Order) -> Iterator[Update]:
-        """The workers' updates, in worker order, each as soon as it and its predecessors are there."""
-        ...
-
-    def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The workers' evaluations, in worker order."""
         ...
 
 

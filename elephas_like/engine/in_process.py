@@ -13,15 +13,16 @@ from dataclasses import replace
 import numpy as np
 
 from elephas_like.core import scores
-from elephas_like.core.center import Center, Ledger
+from elephas_like.core.async_progress import AsyncProgress
+from elephas_like.core.center import Center
 from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector, Worker
 
 SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""
 
 
-class InProcessRounds:
-    """Synchronous rounds: every worker in turn (core.types.Rounds)."""
+class InProcessSyncWorkers:
+    """Synchronous rounds: every worker in turn (core.workers.SyncWorkers)."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
@@ -39,8 +40,8 @@ class InProcessRounds:
         return (worker.evaluate(order) for worker in self._workers)
 
 
-class InProcessCrowd(InProcessRounds):
-    """Asynchronous workers on a virtual clock (core.loop.Crowd).
+class InProcessAsyncWorkers(InProcessSyncWorkers):
+    """Asynchronous workers on a virtual clock (core.workers.AsyncWorkers).
 
     A worker needs steps / speed units of time for a span; speeds are lognormal, drawn from `seed`.
     """
@@ -51,24 +52,23 @@ class InProcessCrowd(InProcessRounds):
         self._arrivals: list[tuple[float, int, Order]] = []
         self._clock = [0.0] * len(workers)
 
-    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
+    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
         """Hands the first orders out."""
-        self._center, self._ledger, self._validates = center, ledger, validates
+        self._center, self._progress, self._validates = center, progress, validates
         for worker in range(len(self._workers)):
             self._send(worker)
 
     def next_epoch(self) -> EpochRecord | None:
         """Lets workers arrive until an epoch is finished."""
-        while not self._ledger.finished:
-            if self._ledger.over:
+        while not self._progress.finished:
+            if self._progress.over:
                 return None
             when, index, order = heapq.heappop(self._arrivals)
             self._clock[index] = when
             update = self._workers[index].train(order)
-            staleness = self._center.version - update.version
-            self._ledger.book(update, staleness, self._center.commit(update), self._center)
+            self._progress.record(update, self._center.commit(update), self._center)
             self._send(index)
-        record = self._ledger.finished.popleft()
+        record = self._progress.finished.popleft()
         if self._validates(record.epoch):
             order = Order("evaluate", state=record.state)
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))
@@ -80,9 +80,9 @@ class InProcessCrowd(InProcessRounds):
 
     def _send(self, index: int) -> None:
         """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""
-        if not self._ledger.has_work(index):
+        if not self._progress.has_work(index):
             return
-        order = self._ledger.next_order(index, self._center)
+        order = self._progress.next_order(index, self._center)
         assert order.span is not None
         steps = max(1, self._workers[index].steps_of(order.span))
         heapq.heappush(self._arrivals, (self._clock[index] + steps / self._speeds[index], index, order))

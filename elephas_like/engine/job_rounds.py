@@ -77,7 +77,7 @@ class JobRun:
 
 
 class JobRounds:
-    """Synchronous rounds as Spark jobs (core.types.Rounds). A context manager that deletes the shards.
+    """Synchronous rounds as Spark jobs (core.workers.SyncWorkers). A context manager that deletes the shards.
 
     Args:
         refs: one pair of shard references per partition, persisted.

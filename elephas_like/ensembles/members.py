@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import cloudpickle
 
 from elephas_like.core import rounds
-from elephas_like.core.loop import Plan, Progress, fit_synchronously
+from elephas_like.core.loop import FitPlan, FitProgress, fit_synchronously
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
     Evaluation,
@@ -79,7 +79,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
         joined = worker.joined(0, "")
         steps = rounds.steps(joined.rows, config.batch_size)
         hooks.planned(joined.rows, steps, sample)
-        plan = Plan(
+        plan = FitPlan(
             layout=program.variables.layout,
             mode=Mode.SYNCHRONOUS,
             strategy=Average(),
@@ -93,7 +93,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
             validates=joined.validation_rows > 0,
             on_nan=OnNaN.DROP if hooks.terminates_on_nan else OnNaN.RAISE,
         )
-        hooks.train_end(fit_synchronously(_Alone(worker), plan, hooks, Progress(state), hooks.loss_of))
+        hooks.train_end(fit_synchronously(_Alone(worker), plan, hooks, FitProgress(state), hooks.loss_of))
         final = program.variables.read()
         worker.close()
     finally:
@@ -102,7 +102,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
 
 
 class _Alone:
-    """A worker that meets nobody at its rounds (core.types.Rounds)."""
+    """A worker that meets nobody at its rounds (core.workers.SyncWorkers)."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

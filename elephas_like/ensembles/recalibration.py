@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from elephas_like.core.averaging import StatisticsMean
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.merging import StatisticsMean
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, Role, ShardRef, Vector
 from elephas_like.trainer.batches import ShardData
@@ -46,11 +46,11 @@ class BatchNorms:
         for layer in self.layers:
             if getattr(layer, "renorm", False):
                 raise ValueError(f"the statistics of {layer.name!r} cannot be recomputed: it has renorm=True.")
-        entries: list[Entry] = []
+        entries: list[LayoutEntry] = []
         for layer in self.layers:
             shape = tuple(layer.moving_mean.shape)
-            entries.append(Entry(layer.name, Role.STATISTIC, shape, "float32"))
-            entries.append(Entry(layer.name, Role.STATISTIC, shape, "float32", variance_of=len(entries) - 1))
+            entries.append(LayoutEntry(layer.name, Role.STATISTIC, shape, "float32"))
+            entries.append(LayoutEntry(layer.name, Role.STATISTIC, shape, "float32", variance_of=len(entries) - 1))
         self.layout = Layout(tuple(entries))
 
     def pool(self, parts: Iterable[Moments]) -> Moments:

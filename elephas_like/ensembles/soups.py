@@ -13,8 +13,8 @@ from pyspark import RDD
 
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
-from elephas_like.core.averaging import StatisticsMean
 from elephas_like.core.errors import ShardMissing
+from elephas_like.core.merging import StatisticsMean
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection

@@ -21,7 +21,7 @@ from elephas_like.ensembles.members import MemberResult
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
 from elephas_like.model.sources import Source, named_columns
 from elephas_like.model.spark_model import active_context, check_model
-from elephas_like.rows.frames import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks

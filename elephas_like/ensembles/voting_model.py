@@ -33,7 +33,7 @@ from elephas_like.model.sources import (
     named_columns,
     refuse_foreign,
 )
-from elephas_like.rows.frames import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy

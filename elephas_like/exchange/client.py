@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Evaluation, Joined, Order, Update
-from elephas_like.exchange import wire
+from elephas_like.exchange import protocol, wire
 from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stale
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class ClientSettings:
     host: str
     port: int
     token: str = field(repr=False)
-    sizes: wire.Sizes = field(repr=False)
+    sizes: protocol.Sizes = field(repr=False)
     connect_timeout: float = 5.0
     request_timeout: float = 60.0
     retries: int = 7
@@ -82,7 +82,7 @@ class Client:
             ConnectionLostError: the server cannot be reached; known after few tries, since nothing is lost yet.
         """
         tries = min(self._settings.retries, _FIRST_RETRIES) + 1
-        self._call(wire.Announce(self._worker, self._attempt, host[: wire.SHORT_LETTERS]), tries)
+        self._call(protocol.Announce(self._worker, self._attempt, host[: protocol.SHORT_LETTERS]), tries)
         self._start_beating()
 
     def join(self, joined: Joined, progress: Callable[[], int] = int) -> Order:
@@ -114,31 +114,31 @@ class Client:
             SupersededError: another attempt has taken this worker's place. Let it pass, so that the task fails.
             ConnectionLostError: the server cannot be reached any more.
         """
-        answer = wire.Answer(self._attempt, result)
+        answer = protocol.Answer(self._attempt, result)
         size = wire.nbytes(wire.encode(answer))
-        offer = wire.Offer(self._worker, self._attempt, result.number, size)
-        message: wire.Message = offer if size > OFFER_BYTES else answer
+        offer = protocol.Offer(self._worker, self._attempt, result.number, size)
+        message: protocol.Message = offer if size > OFFER_BYTES else answer
         while True:
             if self._stopped and self._superseded is None:
                 return _STOP
             reply = self._call(message)
-            if isinstance(reply, wire.Sign):
+            if isinstance(reply, protocol.Sign):
                 message = answer if reply.word == "send" else offer
                 continue
             order = _order(reply)
             if order.kind != "wait":
                 return order
-            message = wire.Next(self._worker, self._attempt)
+            message = protocol.Next(self._worker, self._attempt)
 
     def fail(self, failure: Failure) -> None:
         """Reports an error as a value; the driver raises it."""
         self._call(
-            wire.Report(
+            protocol.Report(
                 failure.worker,
                 self._attempt,
-                failure.type_name[: wire.SHORT_LETTERS],
-                failure.message[: wire.MESSAGE_LETTERS],
-                failure.traceback_text[-wire.TRACEBACK_LETTERS :],  # the end says where it happened
+                failure.type_name[: protocol.SHORT_LETTERS],
+                failure.message[: protocol.MESSAGE_LETTERS],
+                failure.traceback_text[-protocol.TRACEBACK_LETTERS :],  # the end says where it happened
             )
         )
 
@@ -149,7 +149,7 @@ class Client:
             SupersededError: another attempt has taken this trial over. Let it pass, so that the task fails.
         """
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        reply = self._call(wire.Progress(self._worker, self._attempt, epoch, finite))
+        reply = self._call(protocol.TrialProgress(self._worker, self._attempt, epoch, finite))
         return not (isinstance(reply, Order) and reply.kind == "stop")
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Client:
             self._beating = None
         self._line.end()
 
-    def _call(self, message: wire.Message, tries: int | None = None) -> wire.Message:
+    def _call(self, message: protocol.Message, tries: int | None = None) -> protocol.Message:
         """The reply to a message, tried again where the connection breaks: the server applies an answer only once."""
         chunks = wire.encode(message)
         cause: Exception | None = None
@@ -195,7 +195,7 @@ class Client:
     def _beat(self) -> None:
         """Tells the server every `beat_seconds` that this worker lives, and learns when that is no longer wanted."""
         while not self._closed.wait(self._settings.beat_seconds):
-            beat = wire.encode(wire.Beat(self._worker, self._attempt, self._progress()))
+            beat = wire.encode(protocol.Beat(self._worker, self._attempt, self._progress()))
             try:
                 reply = _unless_refused(self._beat_line.call(beat))
             except SupersededError as error:
@@ -209,14 +209,14 @@ class Client:
                 self._stopped = True
 
 
-def _order(reply: wire.Message) -> Order:
+def _order(reply: protocol.Message) -> Order:
     if not isinstance(reply, Order):
         raise wire.FrameError(f"expected an order from the parameter server, got a {type(reply).__name__}.")
     return reply
 
 
-def _unless_refused(reply: wire.Message) -> wire.Message:
-    if not isinstance(reply, wire.Refusal):
+def _unless_refused(reply: protocol.Message) -> protocol.Message:
+    if not isinstance(reply, protocol.Refusal):
         return reply
     kinds: dict[str, type[ElephasError]] = {"SupersededError": SupersededError, "FrameError": wire.FrameError}
     raise kinds.get(reply.type_name, ElephasError)(reply.message)
@@ -225,7 +225,7 @@ def _unless_refused(reply: wire.Message) -> wire.Message:
 class _Line(Protocol):
     """One connection that is opened when needed, and again after it was closed."""
 
-    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
         """Sends a frame and returns the reply."""
         ...
 
@@ -270,7 +270,7 @@ class _HttpLine:
         self._connection = _Connection()
         self._http = http.client.HTTPConnection(settings.host, settings.port, timeout=settings.connect_timeout)
 
-    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
         """Posts a frame and returns the one that comes back."""
         if self._http.sock is not None and stale(self._http.sock):
             self._http.close()
@@ -324,7 +324,7 @@ class _SocketLine:
         self._connection = _Connection()
         self._socket: socket.socket | None = None
 
-    def call(self, chunks: list[wire.Chunk]) -> wire.Message:
+    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
         """Sends a frame behind its length and returns the one that comes back."""
         if self._socket is not None and stale(self._socket):
             self.close()
@@ -344,7 +344,7 @@ class _SocketLine:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.opened(connection)
         token = settings.token.encode()
-        send(connection, [HELLO.pack(wire.MAGIC, len(token)) + token])
+        send(connection, [HELLO.pack(protocol.MAGIC, len(token)) + token])
         welcome = bytearray(len(WELCOME))
         _Received(connection).fill(memoryview(welcome))
         if welcome != WELCOME:

@@ -1,7 +1,7 @@
-"""The parameter server, over HTTP (a Flask application on a threaded WSGI server) or plain TCP. Started on the driver.
+"""The parameter server, over HTTP (a Flask application on a threaded WSGI server) or plain TCP. It runs on the driver.
 
-Both speak the same frames (wire.py) to the same store, and look at nothing before the token has been shown. What
-`stop()` leaves behind is nothing.
+Both exchange the same frames (wire.py) and read nothing before a connection is authenticated by the token. `stop()` ends all
+threads and connections and frees the port.
 
     HTTP: POST /exchange, Authorization: Bearer TOKEN, one frame up and one down; connections are kept.
     TCP:  MAGIC, u16 length, token; one byte back, 1 for welcome; then (u64 length, frame) up and down.
@@ -23,22 +23,23 @@ from flask import Flask, Response, request
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.exchange.desk import Counter, Desk
 from elephas_like.exchange.lines import HELLO, LENGTH, PATH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.protocol import MAGIC, Sizes
+from elephas_like.exchange.request_handler import FitRequestHandler, RequestHandler
 from elephas_like.exchange.security import same_token
-from elephas_like.exchange.wire import MAGIC, Chunk, CutShortError, Sizes, nbytes
+from elephas_like.exchange.wire import Chunk, CutShortError, nbytes
 
 log = logging.getLogger(__name__)
 
 LONGEST_TOKEN = 256
 
 IDLE_SECONDS = 60.0
-"""After so long without a byte a connection is closed; clients open another one."""
-STRANGER_SECONDS = 5.0
-"""So long a connection may be open without having shown the token."""
+"""A connection that is silent for so long is closed. Clients open another one."""
+UNAUTHENTICATED_SECONDS = 5.0
+"""How long a connection may stay open without authentication."""
 _CONNECTIONS_A_WORKER, _MORE_CONNECTIONS = 4, 64
 _HEAD_BYTES = 16 * 2**10
-_WELCOME = "elephas_like.welcome"
+_AUTHENTICATED = "elephas_like.authenticated"
 STOP_SECONDS = 5.0
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 2**20
@@ -51,8 +52,8 @@ class PortError(ElephasError, OSError):
 class _Connections(socketserver.ThreadingMixIn):
     """A thread per connection, all of them known, so that they can be ended.
 
-    There are at most `most` of them. Who has not shown the token is a stranger: strangers have STRANGER_SECONDS, and where
-    no more connections may be opened, the one that came first gives way to whoever comes.
+    At most `most` connections are open. A connection that has not shown the token is closed after UNAUTHENTICATED_SECONDS. When
+    no more connections may be opened, the oldest unauthenticated one is closed for a new one.
     """
 
     daemon_threads = True
@@ -60,12 +61,12 @@ class _Connections(socketserver.ThreadingMixIn):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._open: dict[threading.Thread, socket.socket] = {}
-        self._strangers: dict[threading.Thread, float] = {}
+        self._unauthenticated: dict[threading.Thread, float] = {}
         self._guard = threading.Lock()
         super().__init__(*arguments, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts the connection's thread, if there may be another one."""
+        """Start the connection's thread, if another connection is allowed."""
         thread = threading.Thread(
             target=self.process_request_thread,
             args=(request, client_address),
@@ -73,7 +74,7 @@ class _Connections(socketserver.ThreadingMixIn):
             daemon=True,
         )
         with self._guard:
-            first = next(iter(self._strangers), None) if len(self._open) >= self.most else None
+            first = next(iter(self._unauthenticated), None) if len(self._open) >= self.most else None
             if first is not None:
                 self._end(first)
             elif len(self._open) >= self.most:
@@ -81,44 +82,44 @@ class _Connections(socketserver.ThreadingMixIn):
                 self.shutdown_request(request)  # type: ignore[attr-defined]  # of BaseServer, which this is mixed into
                 return
             self._open[thread] = request
-            self._strangers[thread] = time.monotonic() + STRANGER_SECONDS
+            self._unauthenticated[thread] = time.monotonic() + UNAUTHENTICATED_SECONDS
         if first is not None:
             first.join(_LINGER_SECONDS)  # at once, as a rule; threads stay within bounds, too
         thread.start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection until it ends, and forgets it."""
+        """Serve a connection until it ends."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             with self._guard:
                 self._open.pop(threading.current_thread(), None)
-                self._strangers.pop(threading.current_thread(), None)
+                self._unauthenticated.pop(threading.current_thread(), None)
 
-    def welcome(self) -> None:
-        """The connection of this thread has shown the token."""
+    def mark_authenticated(self) -> None:
+        """Note that the connection of this thread has shown the token."""
         with self._guard:
-            self._strangers.pop(threading.current_thread(), None)
+            self._unauthenticated.pop(threading.current_thread(), None)
 
     def service_actions(self) -> None:
-        """Ends the connections of those who have been strangers for too long: a byte now and then does not help them."""
+        """Close connections that stayed unauthenticated for too long, also if they send a byte now and then."""
         with self._guard:
             now = time.monotonic()
-            for thread in [thread for thread, until in self._strangers.items() if until <= now]:
+            for thread in [thread for thread, until in self._unauthenticated.items() if until <= now]:
                 self._end(thread)
 
-    def _end(self, stranger: threading.Thread) -> None:
-        """Cuts a stranger's connection, whose thread then forgets it. Called under the guard."""
-        del self._strangers[stranger]
+    def _end(self, thread: threading.Thread) -> None:
+        """Cut an unauthenticated connection; its thread then ends. Called under the guard."""
+        del self._unauthenticated[thread]
         with contextlib.suppress(OSError):  # the peer was faster
-            self._open[stranger].shutdown(socket.SHUT_RDWR)
+            self._open[thread].shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs what a connection broke on; clients try again."""
+        """Log why a connection broke off. Clients try again."""
         log.info("a connection from %s broke off", client_address, exc_info=True)
 
     def end_connections(self, seconds: float) -> None:
-        """Lets replies that are being written go out, ends all connections and waits for their threads."""
+        """Let replies that are being written go out, then end all connections and wait for their threads."""
         end = time.monotonic() + seconds
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._guard:
@@ -138,7 +139,7 @@ class _Body:
         self.remaining = remaining
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fills the start of `buffer` from this request and never from the next."""
+        """Fill the start of `buffer` from this request, never from the next."""
         try:
             came: int = self._file.readinto(buffer[: min(len(buffer), self.remaining)]) if self.remaining else 0
         except OSError as error:
@@ -148,17 +149,17 @@ class _Body:
 
 
 class Served(Protocol):
-    """What requests are answered from."""
+    """The store that requests are answered from."""
 
     num_workers: int
 
     def stop(self) -> None:
-        """Ends what waits for an answer."""
+        """End the run, and with it every waiting request."""
         ...
 
 
 class _Server:
-    """What the two servers have in common: life and death."""
+    """Start and stop of both servers."""
 
     def __init__(
         self,
@@ -168,11 +169,11 @@ class _Server:
         host: str,
         port: int = 0,
         *,
-        desk: Callable[[Any, Sizes], Counter] = Desk,
+        handler: Callable[[Any, Sizes], RequestHandler] = FitRequestHandler,
     ) -> None:
         self._store = store
         self._token = token
-        self._desk = desk(store, sizes)
+        self._handler = handler(store, sizes)
         self._wanted = (host, port)
         self._running: Any = None
         self._thread: threading.Thread | None = None
@@ -184,7 +185,7 @@ class _Server:
         return self._address
 
     def start(self) -> Self:
-        """Listens, and returns when workers can connect.
+        """Listen, and return when workers can connect.
 
         Raises:
             PortError: the port is taken, or the host is none of this machine.
@@ -205,7 +206,7 @@ class _Server:
         return self
 
     def stop(self) -> None:
-        """Stops the store, ends all connections and frees the port. May be called again."""
+        """Stop the store, end all connections and free the port. May be called again."""
         self._store.stop()
         running, thread, self._running, self._thread = self._running, self._thread, None, None
         if running is None or thread is None:
@@ -226,24 +227,24 @@ class _Server:
         raise NotImplementedError
 
 
-class HttpServer(_Server):
+class HttpExchangeServer(_Server):
     """The parameter server over HTTP."""
 
     def _make(self, listener: socket.socket) -> Any:
         with listener:  # the server makes its own descriptor
             return _WsgiServer(
-                *self._wanted, application(self._desk, self._token), _HttpConnection, fd=listener.fileno()
+                *self._wanted, application(self._handler, self._token), _HttpConnection, fd=listener.fileno()
             )
 
 
-class SocketServer(_Server):
+class TcpExchangeServer(_Server):
     """The parameter server over plain TCP."""
 
     def _make(self, listener: socket.socket) -> Any:
-        return _TcpServer(listener, self._desk, self._token)
+        return _TcpListener(listener, self._handler, self._token)
 
 
-def application(desk: Counter, token: str) -> Flask:
+def application(handler: RequestHandler, token: str) -> Flask:
     """The Flask application. Without the token every request gets the same empty 401."""
     app = Flask("elephas_like", static_folder=None)
 
@@ -251,14 +252,14 @@ def application(desk: Counter, token: str) -> Flask:
     def check() -> Response | None:
         if not same_token(request.headers.get("Authorization", ""), f"Bearer {token}"):
             return Response(status=401)
-        request.environ.get(_WELCOME, lambda: None)()
-        if request.method == "POST" and (request.content_length or 0) > desk.most:
+        request.environ.get(_AUTHENTICATED, lambda: None)()
+        if request.method == "POST" and (request.content_length or 0) > handler.most:
             return Response(status=413)
         return None
 
     @app.post(PATH)
     def exchange() -> Response:
-        reply = desk.serve(request.environ["wsgi.input"], request.content_length or 0)
+        reply = handler.serve(request.environ["wsgi.input"], request.content_length or 0)
         return Response(
             reply.chunks,  # type: ignore[arg-type]  # memoryviews, which our own handler writes as they are
             status=reply.status,
@@ -318,7 +319,7 @@ class _HttpConnection(WSGIRequestHandler):
             self._write("411 Length Required", [("Content-Length", "0")], [])
             return
         body = _Body(self.rfile, int(length))
-        environ = self.make_environ() | {"wsgi.input": body, _WELCOME: self.server.welcome}
+        environ = self.make_environ() | {"wsgi.input": body, _AUTHENTICATED: self.server.mark_authenticated}
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Any:
@@ -338,7 +339,7 @@ class _HttpConnection(WSGIRequestHandler):
         send(self.connection, ["\r\n".join(lines).encode("latin-1"), *chunks])
 
     def version_string(self) -> str:
-        """What error pages call the server: strangers need not know its version."""
+        """Name the server in error pages, without its version."""
         return "elephas_like"
 
     def log(self, type: str, message: str, *args: Any) -> None:
@@ -346,34 +347,34 @@ class _HttpConnection(WSGIRequestHandler):
         log.debug(message, *args)
 
 
-class _TcpServer(_Connections, socketserver.TCPServer):
+class _TcpListener(_Connections, socketserver.TCPServer):
     """A TCP server with connections that can be ended."""
 
-    def __init__(self, listener: socket.socket, desk: Counter, token: str) -> None:
+    def __init__(self, listener: socket.socket, handler: RequestHandler, token: str) -> None:
         super().__init__(listener.getsockname(), _TcpConnection, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.desk = desk
+        self.handler = handler
         self.token = token
 
 
 class _TcpConnection(socketserver.StreamRequestHandler):
-    """One worker's line: hello, then requests."""
+    """One worker's connection: authentication, then requests."""
 
-    server: _TcpServer
+    server: _TcpListener
     disable_nagle_algorithm = True
     timeout = IDLE_SECONDS
 
     def handle(self) -> None:
-        """Serves requests until one side ends the connection."""
+        """Serve requests until one side ends the connection."""
         try:
-            if not self._welcome():
+            if not self._authenticate():
                 _linger(self.connection)
                 return
             while (prefix := self.rfile.read(LENGTH.size)) and len(prefix) == LENGTH.size:
                 (length,) = LENGTH.unpack(prefix)
                 body = _Body(self.rfile, length)
-                reply = self.server.desk.serve(body, length)
+                reply = self.server.handler.serve(body, length)
                 send(self.connection, [LENGTH.pack(nbytes(reply.chunks)), *reply.chunks])
                 if body.remaining:
                     _linger(self.connection)
@@ -381,7 +382,7 @@ class _TcpConnection(socketserver.StreamRequestHandler):
         except OSError as error:
             log.debug("a connection ended: %s", error)
 
-    def _welcome(self) -> bool:
+    def _authenticate(self) -> bool:
         hello = self.rfile.read(HELLO.size)
         if not hello:
             return False
@@ -392,22 +393,22 @@ class _TcpConnection(socketserver.StreamRequestHandler):
                 given = self.rfile.read(length).decode("utf-8", "replace")
         known = same_token(given, self.server.token)
         if known:
-            self.server.welcome()
+            self.server.mark_authenticated()
         self.connection.sendall(WELCOME if known else UNKNOWN)
         return known
 
 
 def _linger(connection: socket.socket) -> None:
-    """Lets the peer read a reply to a request that was not read to its end: closing at once would reset it away."""
-    end, forgotten = time.monotonic() + _LINGER_SECONDS, 0
+    """Give the peer time to read a reply to a request that was not read to its end. Closing at once would reset it."""
+    end, dropped = time.monotonic() + _LINGER_SECONDS, 0
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(_LINGER_SECONDS)
-        while time.monotonic() < end and forgotten < _LINGER_BYTES:
+        while time.monotonic() < end and dropped < _LINGER_BYTES:
             came = connection.recv(2**16)
             if not came:
                 return
-            forgotten += len(came)
+            dropped += len(came)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from elephas_like.core.errors import SupersededError
 from elephas_like.core.types import Order, Role
-from elephas_like.exchange import wire
-from elephas_like.exchange.desk import Counter
+from elephas_like.exchange import protocol, wire
+from elephas_like.exchange.request_handler import RequestHandler
 from elephas_like.exchange.store import STOP
 
-NO_STATE = wire.Sizes({role.value: 0 for role in Role})
+NO_STATE = protocol.Sizes({role.value: 0 for role in Role})
 """A search's frames carry numbers in their header only."""
 
 Judge = Callable[[int, int, Mapping[str, float]], bool]
@@ -51,16 +51,16 @@ class TrialStore:
             self._stopped = True
 
 
-class TrialDesk(Counter):
+class TrialRequestHandler(RequestHandler):
     """Serves the reports of trials, and no other request."""
 
-    def __init__(self, store: TrialStore, sizes: wire.Sizes = NO_STATE) -> None:
+    def __init__(self, store: TrialStore, sizes: protocol.Sizes = NO_STATE) -> None:
         super().__init__(sizes)
         self._store = store
 
-    def _reply(self, source: wire.Source, head: wire.Head) -> Order | wire.Sign:
+    def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | protocol.Sign:
         message = wire.read_rest(source, head) if head.kind == "progress" else None
-        if not isinstance(message, wire.Progress):
+        if not isinstance(message, protocol.TrialProgress):
             raise wire.FrameError(f"expected a trial's progress, got {head.kind!r}.")
         goes_on = self._store.progress(message.worker, message.attempt, message.epoch, message.metrics)
-        return wire.Sign("done") if goes_on else STOP
+        return protocol.Sign("done") if goes_on else STOP

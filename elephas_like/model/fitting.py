@@ -16,7 +16,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from elephas_like.core import rounds
 from elephas_like.core.columns import blank, difference
 from elephas_like.core.errors import CapacityError, DataError, ElephasError, ShardMissing, WaitError
-from elephas_like.core.loop import Crowd, Plan, Progress, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, FitProgress, fit_asynchronously, fit_synchronously
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.registry import engines
@@ -29,20 +29,22 @@ from elephas_like.core.types import (
     OnNaN,
     OptimizerState,
     Order,
-    Rounds,
     ShardRef,
     Worker,
     WorkerFactory,
 )
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.core.workers import AsyncWorkers, SyncWorkers
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun, announced
 from elephas_like.exchange.address import advertised_address, bind_address
+from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.store import CenterStore, RoundStore, Waits
-from elephas_like.exchange.wire import Sizes
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import SpoolOptions, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
@@ -95,7 +97,7 @@ class Fit:
     config: FitConfig
     factory: TrainerFactory
     hooks: DriverHooks
-    progress: Progress
+    progress: FitProgress
     options: SpoolOptions
     validation_freq: int | tuple[int, ...]
 
@@ -215,7 +217,7 @@ def chosen_engine(
 
 
 @contextmanager
-def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Rounds]:
+def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncWorkers]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
         factory = stack.enter_context(SharingFactory(fit.factory))
@@ -226,9 +228,9 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Round
             stack.callback(worker.close)
             workers.append(worker)
         if fit.settings.mode is Mode.SYNCHRONOUS:
-            yield InProcessRounds(workers)
+            yield InProcessSyncWorkers(workers)
         else:
-            yield InProcessCrowd(workers, fit.config.seed)
+            yield InProcessAsyncWorkers(workers, fit.config.seed)
 
 
 def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
@@ -311,7 +313,7 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
             store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=settings.mode is Mode.HOGWILD)
         token = new_token()
         bound, advertised = server_addresses(context, settings.host)
-        server_kind = HttpServer if settings.transport == "http" else SocketServer
+        server_kind = HttpExchangeServer if settings.transport == "http" else TcpExchangeServer
         server = stack.enter_context(server_kind(store, token, sizes, bound, settings.port))
         connector = ClientSettings(
             kind=settings.transport,
@@ -351,11 +353,11 @@ def _server(
         yield
 
 
-def _loop(fit: Fit, workers: Rounds | Crowd, written: Callable[[], None]) -> None:
+def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], None]) -> None:
     joined = workers.joined()
     written()
     plan = _plan(fit, joined)
-    if isinstance(workers, Crowd):
+    if isinstance(workers, AsyncWorkers):
         fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
     else:
         fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
@@ -369,7 +371,7 @@ def _keeps_to_itself(fit: Fit) -> bool:
     return fit.settings.strategy.remembers or fit.config.optimizer_state is OptimizerState.PER_WORKER
 
 
-def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
+def _plan(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     """The schedule, once all workers have said how many rows they have."""
     layout = fit.hooks.variables.layout
     for worker in joined:
@@ -413,7 +415,7 @@ def _plan(fit: Fit, joined: Sequence[Joined]) -> Plan:
         )
         if _keeps_to_itself(fit):
             rounds_per_epoch, worker_rounds = finest_rounds, worker_finest
-    return Plan(
+    return FitPlan(
         layout=layout,
         mode=fit.settings.mode,
         strategy=fit.settings.strategy,

@@ -11,7 +11,8 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 from elephas_like.model.sources import frame_plan
-from elephas_like.rows.frames import ColumnChoice, Field, with_predictions
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.prediction_columns import Field, with_predictions
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
 from elephas_like.trainer.task import outputs
 

@@ -18,7 +18,8 @@ from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef, Slot
 from elephas_like.rows.data import Data
-from elephas_like.rows.frames import ColumnChoice, Frame, Plan, plan
+from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, plan
+from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned
 from elephas_like.rows.spool import Block, spool
 from elephas_like.trainer.batches import sample_of
@@ -212,7 +213,7 @@ def _flat(weights: np.ndarray) -> np.ndarray:
     return weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
 
 
-def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> Plan:
+def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:
     """How a DataFrame is read for a model, or for any if there is none; what does not fit is said here, before any job."""
     if df.isStreaming:
         raise TypeError("a streaming DataFrame has no end to train to; train on what foreachBatch hands over.")

@@ -24,7 +24,7 @@ from elephas_like.compat.matrices import from_matrix, from_vector, is_matrix, is
 from elephas_like.core import checks, scores
 from elephas_like.core.columns import blank
 from elephas_like.core.errors import ElephasWarning
-from elephas_like.core.loop import Progress
+from elephas_like.core.loop import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
@@ -43,7 +43,7 @@ from elephas_like.model.sources import (
     cut_targets,
     refuse_foreign,
 )
-from elephas_like.rows.frames import Choice
+from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import (
     ShardedDataset,
     SpoolOptions,
@@ -439,7 +439,7 @@ class SparkModel(ElephasAttributes):
             config=config,
             factory=factory,
             hooks=hooks,
-            progress=Progress(state),
+            progress=FitProgress(state),
             options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
             validation_freq=request.validation_freq,
         )

@@ -17,7 +17,7 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
 from elephas_like.model.spark_model import SparkModel, check_model
-from elephas_like.rows.frames import ColumnChoice
+from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.stages.params import (
     COLUMNS,
     FITTING,

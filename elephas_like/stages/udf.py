@@ -11,7 +11,8 @@ from pyspark.sql import functions
 from pyspark.sql import types as sql
 
 from elephas_like.core.structure import flatten
-from elephas_like.rows.frames import ColumnChoice, Field, Score, needs_arrow_udf, plan, predicted
+from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.prediction_columns import Field, Score, needs_arrow_udf, predicted
 
 _VECTOR_FIELDS = {"type", "size", "indices", "values"}
 

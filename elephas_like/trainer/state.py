@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Array, Role, TrainState
 from elephas_like.trainer.graph import layers_of, optimizers_of, reachable
 from elephas_like.trainer.serialization import overrides
@@ -35,14 +35,14 @@ class Variables:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        entries: list[Entry] = []
+        entries: list[LayoutEntry] = []
         variables: list[AnyVariable] = []
         reached = list(reachable(model))
         self.optimizers = _optimizers(model, reached)
         for role, variable in _roles(model, reached, self.optimizers):
             variables.append(variable)
             name = variable.path if isinstance(variable, keras.Variable) else variable.name
-            entries.append(Entry(name=name, role=role, shape=tuple(variable.shape), dtype=_dtype(variable)))
+            entries.append(LayoutEntry(name=name, role=role, shape=tuple(variable.shape), dtype=_dtype(variable)))
         self.layout = Layout(tuple(_paired(entries, variables)))
         self._variables = variables
 
@@ -165,14 +165,14 @@ def _is_float(variable: AnyVariable) -> bool:
     return "float" in _dtype(variable)
 
 
-def _paired(entries: list[Entry], variables: list[AnyVariable]) -> list[Entry]:
+def _paired(entries: list[LayoutEntry], variables: list[AnyVariable]) -> list[LayoutEntry]:
     """The entries, each moving variance with the place of its moving mean: by name and shape, one after the other."""
-    paired: list[Entry] = []
+    paired: list[LayoutEntry] = []
     places: Counter[Role] = Counter()
     mean: tuple[Role, int, tuple[int, ...]] | None = None
     for entry, variable in zip(entries, variables, strict=True):
         if variable.name == "moving_variance" and mean is not None and (mean[0], mean[2]) == (entry.role, entry.shape):
-            paired.append(Entry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[1]))
+            paired.append(LayoutEntry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[1]))
         else:
             paired.append(entry)
         mean = (entry.role, places[entry.role], entry.shape) if variable.name == "moving_mean" else None

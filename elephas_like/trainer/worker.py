@@ -18,9 +18,9 @@ import keras
 import numpy as np
 
 from elephas_like.core import rounds, scores
-from elephas_like.core.averaging import finite
 from elephas_like.core.columns import signature
 from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.merging import finite
 from elephas_like.core.messages import Sender
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec

@@ -22,7 +22,7 @@ from elephas_like.core.trials import TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.model.sources import Source, named_columns
 from elephas_like.model.spark_model import active_context
-from elephas_like.rows.frames import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.request import as_tuple, validation_share

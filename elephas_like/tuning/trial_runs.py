@@ -16,8 +16,8 @@ from elephas_like.core.types import ShardRef
 from elephas_like.engine.runs import CANCEL_SECONDS, TaskRuns, shipment
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpServer
-from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialDesk, TrialStore
+from elephas_like.exchange.server import HttpExchangeServer
+from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
 from elephas_like.model.fitting import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
@@ -160,7 +160,7 @@ def opened(
             store = TrialStore(judge, parallelism)
             token = new_token()
             bound, advertised = server_addresses(context)
-            server = stack.enter_context(HttpServer(store, token, NO_STATE, bound, desk=TrialDesk))
+            server = stack.enter_context(HttpExchangeServer(store, token, NO_STATE, bound, handler=TrialRequestHandler))
             lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
         if not context.master.startswith("local["):
             stack.callback(sweep, context, group, parallelism, [ref.dataset for ref in shards])

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from elephas_like.core import rounds
-from elephas_like.core.center import Center, Ledger
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.async_progress import AsyncProgress
+from elephas_like.core.center import Center
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
@@ -24,17 +25,17 @@ from elephas_like.core.types import (
 
 LAYOUT = Layout(
     (
-        Entry("kernel", Role.WEIGHT, (2,), "float32"),
-        Entry("mean", Role.STATISTIC, (1,), "float32"),
-        Entry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
-        Entry("frozen mean", Role.FROZEN, (1,), "float32"),
-        Entry("frozen variance", Role.FROZEN, (1,), "float32", variance_of=0),
-        Entry("momentum", Role.SLOT, (2,), "float32"),
-        Entry("iteration", Role.COUNTER, (), "int64"),
-        Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
-        Entry("step_counter", Role.LOSS_SCALE, (), "int64"),
-        Entry("scale", Role.LOSS_SCALE, (), "float32"),
-        Entry("seed", Role.SEED, (2,), "int64"),
+        LayoutEntry("kernel", Role.WEIGHT, (2,), "float32"),
+        LayoutEntry("mean", Role.STATISTIC, (1,), "float32"),
+        LayoutEntry("variance", Role.STATISTIC, (1,), "float32", variance_of=0),
+        LayoutEntry("frozen mean", Role.FROZEN, (1,), "float32"),
+        LayoutEntry("frozen variance", Role.FROZEN, (1,), "float32", variance_of=0),
+        LayoutEntry("momentum", Role.SLOT, (2,), "float32"),
+        LayoutEntry("iteration", Role.COUNTER, (), "int64"),
+        LayoutEntry("learning_rate", Role.LEARNING_RATE, (), "float32"),
+        LayoutEntry("step_counter", Role.LOSS_SCALE, (), "int64"),
+        LayoutEntry("scale", Role.LOSS_SCALE, (), "float32"),
+        LayoutEntry("seed", Role.SEED, (2,), "int64"),
     )
 )
 
@@ -186,7 +187,7 @@ class Notes:
 
 
 class Arrivals:
-    """Asynchronous workers that arrive in an order written down beforehand (core.loop.Crowd).
+    """Asynchronous workers that arrive in an order written down beforehand (core.workers.AsyncWorkers).
 
     ahead: whether they have all come before the driver asks for the first epoch.
     """
@@ -198,18 +199,18 @@ class Arrivals:
     def joined(self) -> list[Joined]:
         return [worker.joined(0, "here") for worker in self._workers]
 
-    def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
-        self._center, self._ledger = center, ledger
-        self._orders = [ledger.next_order(index, center) for index in range(len(self._workers))]
+    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+        self._center, self._progress = center, progress
+        self._orders = [progress.next_order(index, center) for index in range(len(self._workers))]
         while self._ahead and self._order:
             self._arrive()
 
     def next_epoch(self) -> EpochRecord | None:
-        while not self._ledger.finished:
-            if self._ledger.over or not self._order:
+        while not self._progress.finished:
+            if self._progress.over or not self._order:
                 return None
             self._arrive()
-        return self._ledger.finished.popleft()
+        return self._progress.finished.popleft()
 
     def replace(self, parts: Mapping[str, np.ndarray], moved: np.ndarray | None = None) -> None:
         self.replaced.append({name: part.tolist() for name, part in parts.items()})
@@ -220,6 +221,5 @@ class Arrivals:
     def _arrive(self) -> None:
         index = self._order.pop(0)
         brought = self._workers[index].train(self._orders[index])
-        staleness = self._center.version - brought.version
-        self._ledger.book(brought, staleness, self._center.commit(brought), self._center)
-        self._orders[index] = self._ledger.next_order(index, self._center)
+        self._progress.record(brought, self._center.commit(brought), self._center)
+        self._orders[index] = self._progress.next_order(index, self._center)

@@ -10,7 +10,7 @@ import pytest
 from plain_numpy import LAYOUT, floats, nothing, state, update
 
 from elephas_like.core.center import LockedCenter
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import (
     ADAG,
     STRATEGIES,
@@ -38,7 +38,7 @@ def six_exchanges(strategy: Strategy) -> tuple[list[list[float]], list[float]]:
     center, after = LockedCenter(state(1, -1), LAYOUT, strategy, 2), []
     for exchange, delta in enumerate(DELTAS):
         # Neither strategy weighs by samples: 1 and 3 of them make no difference.
-        assert center.commit(update(exchange % 2, *delta, samples=1 + 2 * (exchange % 2)))
+        assert center.commit(update(exchange % 2, *delta, samples=1 + 2 * (exchange % 2))).applied
         after.append(center.snapshot().weights.tolist())
     return after[1::2], center.served()[1].weights.tolist()
 
@@ -105,7 +105,7 @@ def pushes(strategy: Strategy, *brought: tuple[tuple[float, float], int], num_wo
     """The weights after each (delta, version that it started from), from (1, -1)."""
     center, after = LockedCenter(state(1, -1), LAYOUT, strategy, num_workers), []
     for exchange, (delta, version) in enumerate(brought):
-        assert center.commit(update(exchange % num_workers, *delta, samples=1 + exchange, version=version))
+        assert center.commit(update(exchange % num_workers, *delta, samples=1 + exchange, version=version)).applied
         after.append(center.snapshot().weights.tolist())
     return after
 
@@ -213,7 +213,7 @@ def test_heloco_shrinks_what_goes_against() -> None:
 
 def test_heloco_looks_at_each_tensor() -> None:
     # tensor a: against, cosine -1: conf = 5/11, s = 5/22: -5 + 25/22. tensor b: along
-    layout = Layout((Entry("a", Role.WEIGHT, (1,), "float32"), Entry("b", Role.WEIGHT, (1,), "float32")))
+    layout = Layout((LayoutEntry("a", Role.WEIGHT, (1,), "float32"), LayoutEntry("b", Role.WEIGHT, (1,), "float32")))
     assert heloco((-5, 4), momentum=(2, 7), layout=layout) == pytest.approx([-5 + 25 / 22, 4])
 
 

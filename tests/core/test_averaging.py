@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
-from elephas_like.core.averaging import Round, StatisticsMean, admit, finite, mix_statistics
+from elephas_like.core.averaging import Round, admit
 from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.merging import StatisticsMean, finite, mix_statistics
 from elephas_like.core.strategies import Average, Context, Nesterov, Strategy
 from elephas_like.core.types import OnNaN, TrainState, Update
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
-from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
-from elephas_like.core.drift import Watch
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import HogwildCenter, LockedCenter
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -32,8 +33,8 @@ def center_of(kind: type, start: TrainState | None = None, *, num_workers: int =
 def test_weights_step_and_the_version_counts(kind: type) -> None:
     center = center_of(kind)
     assert center.served()[0] == 0
-    assert center.commit(update(0, 1, -1, samples=7))
-    assert center.commit(update(2, 0.5, 0, samples=1))
+    assert center.commit(update(0, 1, -1, samples=7)).applied
+    assert center.commit(update(2, 0.5, 0, samples=1)).applied
     version, served = center.served()
     assert version == center.version == 2
     assert served.weights.tolist() == [2.5, 1]  # 1 + 1 + 0.5, 2 - 1
@@ -122,7 +123,7 @@ def test_one_worker_alone_keeps_its_own_state(kind: type) -> None:
 @pytest.mark.parametrize("empty", [nothing(0), update(0, 9, 9, samples=0, slots=floats(9, 9))])
 def test_who_trained_nothing_changes_nothing(kind: type, empty: Update) -> None:
     center = center_of(kind)
-    assert center.commit(empty)
+    assert center.commit(empty).applied
     assert center.version == 0
     assert {k: v.tolist() for k, v in center.snapshot().parts().items()} == {
         k: v.tolist() for k, v in state(1, 2).parts().items()
@@ -135,7 +136,7 @@ def test_bad_numbers(kind: type) -> None:
     with pytest.raises(NonFiniteError, match="worker 3 brought NaN or infinity in round 6"):
         center_of(kind).commit(bad)
     center = center_of(kind, on_nan=OnNaN.DROP)
-    assert not center.commit(bad)
+    assert not center.commit(bad).applied
     assert center.version == 0
     assert center.snapshot().weights.tolist() == [1, 2]
 
@@ -201,29 +202,30 @@ def test_look_ahead_is_served_but_not_kept() -> None:
     assert center.served()[1].weights.tolist() == [6, 0]
 
 
-def book(ledger: Ledger, center: LockedCenter, brought: Update, *, staleness: int = 0) -> None:
-    ledger.book(brought, staleness, center.commit(brought), center)
+def record(progress: AsyncProgress, center: LockedCenter, brought: Update) -> None:
+    progress.record(brought, center.commit(brought), center)
 
 
-def ledger_of(**other: object) -> Ledger:
-    values = {"rows": 4, "rounds": (2, 2), "first_epoch": 0, "last_epoch": 2}
-    return Ledger(**(values | other))
+def progress_of(**other: object) -> AsyncProgress:
+    values = {"rounds": (2, 2), "first_epoch": 0} | other
+    rows, last_epoch = values.pop("rows", 4), values.pop("last_epoch", 2)
+    return AsyncProgress(rows, last_epoch, AsyncSchedule(**values))
 
 
 def test_an_epoch_ends_when_the_samples_cross_a_multiple_of_the_rows() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter, state(0, 0))
-    book(ledger, center, update(0, 1, 0, samples=3))
-    assert not ledger.finished
-    assert ledger.epoch == 0
-    book(ledger, center, update(1, 0, 1, samples=3))  # 6 of 4
-    (first,) = ledger.finished
+    progress, center = progress_of(), center_of(LockedCenter, state(0, 0))
+    record(progress, center, update(0, 1, 0, samples=3))
+    assert not progress.finished
+    assert progress.epoch == 0
+    record(progress, center, update(1, 0, 1, samples=3))  # 6 of 4
+    (first,) = progress.finished
     assert (first.epoch, first.samples) == (0, 6)
     assert first.state.weights.tolist() == [1, 1]
     assert first.metrics.tolist() == [2.0, 6.0]  # (1, 3) + (1, 3)
-    assert (ledger.epoch, ledger.over) == (1, False)
-    book(ledger, center, update(0, 1, 0, samples=2))  # 8 of 8
-    assert ledger.over
-    second = ledger.finished[1]
+    assert (progress.epoch, progress.over) == (1, False)
+    record(progress, center, update(0, 1, 0, samples=2))  # 8 of 8
+    assert progress.over
+    second = progress.finished[1]
     assert (second.epoch, second.samples) == (1, 2)
     assert second.state.weights.tolist() == [2, 1]
     assert second.metrics.tolist() == [1.0, 2.0]
@@ -231,73 +233,73 @@ def test_an_epoch_ends_when_the_samples_cross_a_multiple_of_the_rows() -> None:
 
 
 def test_rounds_are_of_the_epoch_they_began_in() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter)
+    progress, center = progress_of(), center_of(LockedCenter)
     for worker, samples in [(0, 3), (1, 3), (1, 1), (0, 1)]:
-        book(ledger, center, update(worker, samples=samples))
-    assert [(r.round, r.epoch, r.workers[0].worker) for r in ledger.history] == [
+        record(progress, center, update(worker, samples=samples))
+    assert [(r.round, r.epoch, r.workers[0].worker) for r in progress.history] == [
         (0, 0, 0),
         (1, 0, 1),
         (2, 1, 1),
         (3, 1, 0),
     ]
-    assert [tuple(r.round for r in epoch.rounds) for epoch in ledger.finished] == [(0, 1), (2, 3)]
+    assert [tuple(r.round for r in epoch.rounds) for epoch in progress.finished] == [(0, 1), (2, 3)]
 
 
 def test_one_update_may_end_two_epochs() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter, state(0, 0))
-    book(ledger, center, update(0, 1, 0, samples=9))
-    first, second = ledger.finished
+    progress, center = progress_of(), center_of(LockedCenter, state(0, 0))
+    record(progress, center, update(0, 1, 0, samples=9))
+    first, second = progress.finished
     assert [(e.epoch, e.samples, len(e.rounds), e.metrics.size) for e in (first, second)] == [
         (0, 9, 1, 2),
         (1, 0, 0, 0),
     ]
     assert second.state.weights.tolist() == [1, 0]
-    assert ledger.over
+    assert progress.over
 
 
 def test_a_straggler_ends_no_epoch_after_the_last() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter)
+    progress, center = progress_of(), center_of(LockedCenter)
     for samples in (4, 4, 4):
-        book(ledger, center, update(0, samples=samples))
-    assert [epoch.epoch for epoch in ledger.finished] == [0, 1]
-    assert ledger.over
+        record(progress, center, update(0, samples=samples))
+    assert [epoch.epoch for epoch in progress.finished] == [0, 1]
+    assert progress.over
 
 
 def test_epochs_count_from_the_first() -> None:
-    ledger, center = ledger_of(first_epoch=3, last_epoch=5), center_of(LockedCenter)
-    assert ledger.epoch == 3
-    assert ledger.next_order(0, center).span == Span(3, 0, 1, 2)
+    progress, center = progress_of(first_epoch=3, last_epoch=5), center_of(LockedCenter)
+    assert progress.epoch == 3
+    assert progress.next_order(0, center).span == Span(3, 0, 1, 2)
     for _ in range(2):
-        assert not ledger.over
-        book(ledger, center, update(0, samples=4))
-    assert ledger.over
-    assert [epoch.epoch for epoch in ledger.finished] == [3, 4]
+        assert not progress.over
+        record(progress, center, update(0, samples=4))
+    assert progress.over
+    assert [epoch.epoch for epoch in progress.finished] == [3, 4]
 
 
 def test_a_fast_worker_goes_on_to_the_next_epochs_rows() -> None:
-    ledger, center = ledger_of(rows=100), center_of(LockedCenter)
+    progress, center = progress_of(rows=100), center_of(LockedCenter)
     begun = []
     for _ in range(4):
-        order = ledger.next_order(1, center)
+        order = progress.next_order(1, center)
         begun.append((order.number, order.version, order.span))
-        book(ledger, center, update(1, samples=1))
+        record(progress, center, update(1, samples=1))
     assert begun == [
         (0, 0, Span(0, 0, 1, 2)),
         (1, 1, Span(0, 1, 2, 2)),
         (2, 2, Span(1, 0, 1, 2)),
         (3, 3, Span(1, 1, 2, 2)),
     ]
-    slow = ledger.next_order(0, center)
+    slow = progress.next_order(0, center)
     assert (slow.kind, slow.number, slow.version, slow.span) == ("train", 0, 4, Span(0, 0, 1, 2))
 
 
 def test_each_worker_has_rounds_of_its_own() -> None:
-    ledger, center = ledger_of(rows=100, rounds=(1, 3)), center_of(LockedCenter)
+    progress, center = progress_of(rows=100, rounds=(1, 3)), center_of(LockedCenter)
     for _ in range(2):
-        book(ledger, center, update(0))
-        book(ledger, center, update(1))
-    assert ledger.next_order(0, center).span == Span(2, 0, 1, 1)
-    assert ledger.next_order(1, center).span == Span(0, 2, 3, 3)
+        record(progress, center, update(0))
+        record(progress, center, update(1))
+    assert progress.next_order(0, center).span == Span(2, 0, 1, 1)
+    assert progress.next_order(1, center).span == Span(0, 2, 3, 3)
 
 
 def test_workers_that_pull_apart_exchange_more_often() -> None:
@@ -305,52 +307,57 @@ def test_workers_that_pull_apart_exchange_more_often() -> None:
     # knows no last ones; of all others own cosines are 1, and 0 to the other's last: drift 1. Four looks of two pairs each
     # are enough: after updates 3, 5, 7 and 9 rounds are half as long. Worker 1, which brought the last of these, goes on
     # with a quarter of an epoch; worker 0 has been handed half of one, and goes on with quarters then
-    watch = Watch()
-    ledger = ledger_of(rows=100, rounds=(2, 2, 0), finest=(8, 8, 0), watch=watch)  # the third has no rows, and no say
-    center = center_of(LockedCenter, num_workers=2, watch=watch)
+    monitor = DriftMonitor()
+    progress = progress_of(
+        rows=100, rounds=(2, 2, 0), finest=(8, 8, 0), monitor=monitor
+    )  # the third has no rows, and no say
+    center = center_of(LockedCenter, num_workers=2, monitor=monitor)
     trained: list[list[Span]] = [[], []]
     for number in range(12):
         worker = number % 2
-        trained[worker].append(ledger.next_order(worker, center).span)
-        book(ledger, center, update(worker, 1 - worker, worker, samples=1))
+        trained[worker].append(progress.next_order(worker, center).span)
+        record(progress, center, update(worker, 1 - worker, worker, samples=1))
     halves = [Span(0, 0, 1, 2), Span(0, 1, 2, 2), Span(1, 0, 1, 2), Span(1, 1, 2, 2), Span(2, 0, 1, 2)]
     assert trained == [[*halves, Span(2, 1, 2, 2)], [*halves, Span(2, 2, 3, 4)]]
-    assert [ledger.next_order(worker, center).span for worker in (0, 1)] == [Span(3, 0, 1, 4), Span(2, 3, 4, 4)]
-    assert [record.of for record in ledger.history] == [2] * 11 + [4]
-    assert [record.cosine for record in ledger.history] == [None, 0.0] * 6
-    assert [record.drift for record in ledger.history] == [None, None, *[None, 1.0] * 5]
+    assert [progress.next_order(worker, center).span for worker in (0, 1)] == [Span(3, 0, 1, 4), Span(2, 3, 4, 4)]
+    assert [record.of for record in progress.history] == [2] * 11 + [4]
+    assert [record.cosine for record in progress.history] == [None, 0.0] * 6
+    assert [record.drift for record in progress.history] == [None, None, *[None, 1.0] * 5]
 
 
 def test_one_look_of_eight_workers_is_enough() -> None:
-    watch = Watch()
-    ledger = ledger_of(rows=100, rounds=(2,) * 8, finest=(4,) * 8, watch=watch)
-    center = center_of(LockedCenter, num_workers=8, watch=watch)
+    monitor = DriftMonitor()
+    progress = progress_of(rows=100, rounds=(2,) * 8, finest=(4,) * 8, monitor=monitor)
+    center = center_of(LockedCenter, num_workers=8, monitor=monitor)
     for number in range(24):
         angle = np.pi / 4 * (number % 8)
-        book(ledger, center, update(number % 8, np.cos(angle), np.sin(angle), samples=1))
+        record(progress, center, update(number % 8, np.cos(angle), np.sin(angle), samples=1))
     # own cosine 1; those of the eight directions add up to 0, so to the seven others -1 / 7 on average: drift 8 / 7
-    assert [record.drift for record in ledger.history[7::8]] == [None, *[pytest.approx(8 / 7)] * 2]
-    assert [record.of for record in ledger.history] == [2] * 23 + [4]
+    assert [record.drift for record in progress.history[7::8]] == [None, *[pytest.approx(8 / 7)] * 2]
+    assert [record.of for record in progress.history] == [2] * 23 + [4]
 
 
 @pytest.mark.parametrize("kind", CENTERS)
 def test_workers_that_agree_keep_their_rounds(kind: type) -> None:
-    watch = Watch()
-    ledger, center = ledger_of(rows=100, finest=(8, 8), watch=watch), center_of(kind, num_workers=2, watch=watch)
+    monitor = DriftMonitor()
+    progress, center = (
+        progress_of(rows=100, finest=(8, 8), monitor=monitor),
+        center_of(kind, num_workers=2, monitor=monitor),
+    )
     for number in range(8):
-        book(ledger, center, update(number % 2, 1, 2))
-    assert [record.of for record in ledger.history] == [2] * 8
-    assert [record.drift for record in ledger.history[3::2]] == pytest.approx([0.0] * 3, abs=1e-6)
+        record(progress, center, update(number % 2, 1, 2))
+    assert [record.of for record in progress.history] == [2] * 8
+    assert [record.drift for record in progress.history[3::2]] == pytest.approx([0.0] * 3, abs=1e-6)
 
 
 def test_what_is_dropped_says_nothing() -> None:
     # two updates are a look, a third is dropped, and two more are the next look: drift 1, as without the third
-    watch = Watch()
-    ledger = ledger_of(rows=100, watch=watch)
-    center = center_of(LockedCenter, num_workers=2, watch=watch, on_nan=OnNaN.DROP)
+    monitor = DriftMonitor()
+    progress = progress_of(rows=100, monitor=monitor)
+    center = center_of(LockedCenter, num_workers=2, monitor=monitor, on_nan=OnNaN.DROP)
     for brought in (update(0, 1, 0), update(1, 0, 1), update(0, float("nan"), 0), update(0, 1, 0), update(1, 0, 1)):
-        book(ledger, center, brought)
-    assert [(record.cosine, record.drift) for record in ledger.history] == [
+        record(progress, center, brought)
+    assert [(record.cosine, record.drift) for record in progress.history] == [
         (None, None),
         (0.0, None),
         (None, None),
@@ -361,15 +368,15 @@ def test_what_is_dropped_says_nothing() -> None:
 
 def test_whatever_the_drift_every_part_of_every_epoch_is_trained_once() -> None:
     random = np.random.default_rng(7)
-    watch = Watch()
-    ledger = ledger_of(rows=10**6, rounds=(5, 3, 1, 0), finest=(20, 12, 1, 0), watch=watch)
-    center = center_of(LockedCenter, num_workers=4, watch=watch)
+    monitor = DriftMonitor()
+    progress = progress_of(rows=10**6, rounds=(5, 3, 1, 0), finest=(20, 12, 1, 0), monitor=monitor)
+    center = center_of(LockedCenter, num_workers=4, monitor=monitor)
     trained: list[list[Span]] = [[], [], []]
     axes = random.normal(size=(3, 2))
     for _ in range(300):
         worker = int(random.integers(3))
-        trained[worker].append(ledger.next_order(worker, center).span)
-        book(ledger, center, update(worker, *(axes[worker] + random.normal(size=2)), samples=1))
+        trained[worker].append(progress.next_order(worker, center).span)
+        record(progress, center, update(worker, *(axes[worker] + random.normal(size=2)), samples=1))
     for parts, finest in zip(trained, (20, 12, 1), strict=True):
         assert parts[0] == Span(0, 0, 1, parts[0].of)
         for one, following in pairwise(parts):
@@ -381,25 +388,26 @@ def test_whatever_the_drift_every_part_of_every_epoch_is_trained_once() -> None:
 
 
 def test_who_has_no_rows_or_no_time_has_no_work() -> None:
-    ledger, center = ledger_of(rounds=(2, 0)), center_of(LockedCenter)
-    assert [ledger.has_work(worker) for worker in (0, 1)] == [True, False]
-    book(ledger, center, update(0, samples=8))
-    assert [ledger.has_work(worker) for worker in (0, 1)] == [False, False]
+    progress, center = progress_of(rounds=(2, 0)), center_of(LockedCenter)
+    assert [progress.has_work(worker) for worker in (0, 1)] == [True, False]
+    record(progress, center, update(0, samples=8))
+    assert [progress.has_work(worker) for worker in (0, 1)] == [False, False]
 
 
 def test_an_order_carries_what_is_served() -> None:
     center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0, momentum=0.5), 1)
     center.commit(update(0, 4, 0))
-    assert ledger_of().next_order(0, center).state.weights.tolist() == [6, 0]  # as above
+    assert progress_of().next_order(0, center).state.weights.tolist() == [6, 0]  # as above
 
 
 def test_staleness_and_drops_are_on_record() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter, on_nan=OnNaN.DROP)
-    book(ledger, center, update(0, 1, 1, samples=2), staleness=3)
-    book(ledger, center, update(1, float("nan"), 1, samples=2))
-    records = [record.workers[0] for record in ledger.history]
+    progress, center = progress_of(), center_of(LockedCenter, on_nan=OnNaN.DROP)
+    center.version = 3
+    record(progress, center, update(0, 1, 1, samples=2))
+    record(progress, center, update(1, float("nan"), 1, samples=2, version=4))
+    records = [record.workers[0] for record in progress.history]
     assert [(record.staleness, record.dropped) for record in records] == [(3, 0), (0, 1)]
-    (epoch,) = ledger.finished  # dropped rows count, or training would never end
+    (epoch,) = progress.finished  # dropped rows count, or training would never end
     assert (epoch.samples, epoch.metrics.tolist()) == (4, [1.0, 2.0])
 
 
@@ -408,7 +416,7 @@ def test_a_quorum_of_several_makes_one_version() -> None:
     center = LockedCenter(state(0, 0), LAYOUT, FedBuff(buffer=3, power=0.0), 4)
     versions = []
     for worker, delta in enumerate([(1, 0), (2, 3), (3, 6), (9, 9)]):
-        assert center.commit(update(worker, *delta, slots=floats(worker, 0)))
+        assert center.commit(update(worker, *delta, slots=floats(worker, 0))).applied
         versions.append(center.version)
     assert versions == [0, 0, 1, 1]
     assert center.snapshot().weights.tolist() == [2, 3]
@@ -506,24 +514,24 @@ def test_a_restored_center_goes_on_as_if_nothing_had_happened(strategy: Strategy
 @pytest.mark.parametrize("kind", CENTERS)
 def test_too_stale_updates_are_dropped(kind: type) -> None:
     center = center_of(kind, state(0, 0), max_staleness=1)
-    assert center.commit(update(0, 1, 0, version=0))  # staleness 0: version 1
-    assert center.commit(update(1, 2, 0, version=0))  # 1: version 2
-    assert not center.commit(update(2, 4, 0, version=0, slots=floats(9, 9)))  # 2
-    assert not center.commit(update(3, float("nan"), 0, version=0))  # not even looked at
+    assert center.commit(update(0, 1, 0, version=0)).applied  # staleness 0: version 1
+    assert center.commit(update(1, 2, 0, version=0)).applied  # 1: version 2
+    assert not center.commit(update(2, 4, 0, version=0, slots=floats(9, 9))).applied  # 2
+    assert not center.commit(update(3, float("nan"), 0, version=0)).applied  # not even looked at
     assert center.version == 2
     after = center.snapshot()
     assert after.weights.tolist() == [3, 0]
     assert after.slots.tolist() == [0, 0]
-    assert center.commit(update(2, 8, 0, version=1))  # it went on from what was served then
+    assert center.commit(update(2, 8, 0, version=1)).applied  # it went on from what was served then
     assert center.snapshot().weights.tolist() == [11, 0]
 
 
 def test_stale_drops_are_on_record_and_count_as_samples() -> None:
-    ledger, center = ledger_of(), center_of(LockedCenter, on_nan=OnNaN.DROP, max_staleness=0)
-    book(ledger, center, update(0, 1, 1, samples=2, version=0))
-    book(ledger, center, update(1, 1, 1, samples=1, version=0), staleness=1)
-    book(ledger, center, update(1, float("nan"), 1, samples=1, version=1))
-    records = [record.workers[0] for record in ledger.history]
+    progress, center = progress_of(), center_of(LockedCenter, on_nan=OnNaN.DROP, max_staleness=0)
+    record(progress, center, update(0, 1, 1, samples=2, version=0))
+    record(progress, center, update(1, 1, 1, samples=1, version=0))
+    record(progress, center, update(1, float("nan"), 1, samples=1, version=1))
+    records = [record.workers[0] for record in progress.history]
     assert [(r.staleness, r.dropped, r.stale) for r in records] == [(0, 0, False), (1, 1, True), (0, 1, False)]
-    (epoch,) = ledger.finished  # or training would never end
+    (epoch,) = progress.finished  # or training would never end
     assert (epoch.samples, epoch.metrics.tolist()) == (4, [1.0, 2.0])

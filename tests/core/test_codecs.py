@@ -206,8 +206,8 @@ def test_rounds_and_centers_see_the_opened_delta() -> None:
     assert exchange.finish()[0].weights.tolist() == [127, 1]
     for kind in (LockedCenter, HogwildCenter):
         center = kind(state(0, 0), LAYOUT, DownPour(), 2, codec=codec)
-        assert center.commit(packed_update(codec, 0, 127, 1.4))
-        assert center.commit(replace(update(1, samples=0), delta=np.zeros(0, np.uint8)))
+        assert center.commit(packed_update(codec, 0, 127, 1.4)).applied
+        assert center.commit(replace(update(1, samples=0), delta=np.zeros(0, np.uint8))).applied
         assert center.snapshot().weights.tolist() == [127, 1]
 
 

@@ -6,49 +6,49 @@ import numpy as np
 import pytest
 from plain_numpy import floats
 
-from elephas_like.core.drift import SAMPLE, Agreement, Watch, cosine_of, drift_of, places, stretch_of
+from elephas_like.core.drift import SAMPLE, Agreement, DriftMonitor, cosine_of, drift_of, places, stretch_of
 
 
-def round_of(watch: Watch, *deltas: tuple[float, float]) -> Agreement:
+def round_of(monitor: DriftMonitor, *deltas: tuple[float, float]) -> Agreement:
     for worker, delta in enumerate(deltas):
-        watch.add(worker, floats(*delta))
-    return watch.turn()
+        monitor.add(worker, floats(*delta))
+    return monitor.measure()
 
 
 def test_cosine_and_drift_by_hand() -> None:
     # directions (1, 0), (0.6, 0.8), (0, 1): pairs 0.6, 0, 0.8: mean 1.4/3
     # then (0, 1), (0.6, 0.8), (0, -1): own last ones 0, 1, -1: mean 0. Others' last ones: for worker 0 0.8 and 1, for
     # worker 1 0.6 and 0.8, for worker 2 0 and -0.8: mean 2.4/6. Drift 0 - 0.4
-    watch = Watch()
-    first = round_of(watch, (5, 0), (3, 4), (0, 0.5))
+    monitor = DriftMonitor()
+    first = round_of(monitor, (5, 0), (3, 4), (0, 0.5))
     assert first.cosine == pytest.approx(1.4 / 3)
     assert first.drift is None
-    second = round_of(watch, (0, 2), (0.3, 0.4), (0, -9))
+    second = round_of(monitor, (0, 2), (0.3, 0.4), (0, -9))
     assert second.cosine == pytest.approx((0.8 - 1 - 0.8) / 3)
     assert second.drift == pytest.approx(-0.4)
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e15])
 def test_lengths_do_not_matter(scale: float) -> None:
-    watch = Watch()
-    round_of(watch, (scale, 0), (0, 1))
-    assert round_of(watch, (1, 0), (0, scale)) == Agreement(0.0, 1.0, 2, 2)
+    monitor = DriftMonitor()
+    round_of(monitor, (scale, 0), (0, 1))
+    assert round_of(monitor, (1, 0), (0, scale)) == Agreement(0.0, 1.0, 2, 2)
 
 
 def test_who_did_not_move_or_come_is_passed_over() -> None:
-    watch = Watch()
-    round_of(watch, (1, 0), (0, 0), (0, 1))
-    watch.add(1, floats(1, 0))
-    watch.add(2, floats(0, 1))
+    monitor = DriftMonitor()
+    round_of(monitor, (1, 0), (0, 0), (0, 1))
+    monitor.add(1, floats(1, 0))
+    monitor.add(2, floats(0, 1))
     # own: worker 2's 1. Others': worker 1 to 0's 1 and 2's 0, worker 2 to 0's 0: 1/3
-    assert watch.turn().drift == pytest.approx(2 / 3)
-    assert watch.turn() == Agreement()
+    assert monitor.measure().drift == pytest.approx(2 / 3)
+    assert monitor.measure() == Agreement()
 
 
 def test_one_worker_tells_nothing() -> None:
-    watch = Watch()
-    assert round_of(watch, (1, 0)) == Agreement(updates=1)
-    assert round_of(watch, (1, 0)) == Agreement(updates=1, pairs=1)
+    monitor = DriftMonitor()
+    assert round_of(monitor, (1, 0)) == Agreement(updates=1)
+    assert round_of(monitor, (1, 0)) == Agreement(updates=1, pairs=1)
 
 
 def test_the_order_of_workers_does_not_matter() -> None:
@@ -63,11 +63,11 @@ def test_noise_has_no_drift_and_leanings_have() -> None:
     random = np.random.default_rng(4)
     leanings = random.normal(size=(8, 40_000)).astype(np.float32)
     for leaning, expected in ((0.0, 0.0), (1.0, 0.5)):  # one part leaning in two: u . v = 1/2
-        watch = Watch()
+        monitor = DriftMonitor()
         for _ in range(2):
             for worker in range(8):
-                watch.add(worker, leaning * leanings[worker] + random.normal(size=40_000).astype(np.float32))
-            seen = watch.turn()
+                monitor.add(worker, leaning * leanings[worker] + random.normal(size=40_000).astype(np.float32))
+            seen = monitor.measure()
         assert seen.drift == pytest.approx(expected, abs=0.02)
         assert seen.cosine == pytest.approx(0.0, abs=0.02)
 
@@ -83,13 +83,13 @@ def test_the_mean_of_many_is_stretched_to_that_of_eight() -> None:
 
 
 def test_a_worker_is_compared_with_its_last_update_however_long_ago() -> None:
-    watch = Watch()
-    round_of(watch, (1, 0), (0, 1))
-    watch.add(1, floats(0, 1))  # worker 0 takes its time
+    monitor = DriftMonitor()
+    round_of(monitor, (1, 0), (0, 1))
+    monitor.add(1, floats(0, 1))  # worker 0 takes its time
     # own 1; worker 0's last one 0
-    assert watch.turn() == Agreement(None, 1.0, 1, 1)
-    watch.add(0, floats(1, 0))
-    assert watch.turn() == Agreement(None, 1.0, 1, 1)
+    assert monitor.measure() == Agreement(None, 1.0, 1, 1)
+    monitor.add(0, floats(1, 0))
+    assert monitor.measure() == Agreement(None, 1.0, 1, 1)
 
 
 def test_large_models_are_looked_at_in_places() -> None:

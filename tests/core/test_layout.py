@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, integers
 
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role, TrainState
 
 # Roles alternate on purpose: a variable's place in its vector is not its place among the variables.
 MIXED = Layout(
     (
-        Entry("kernel", Role.WEIGHT, (2, 3), "float32"),
-        Entry("moving_mean", Role.STATISTIC, (2,), "float32"),
-        Entry("gain", Role.WEIGHT, (), "float16"),
-        Entry("moving_variance", Role.STATISTIC, (2,), "float32", variance_of=0),
-        Entry("count", Role.COUNTER, (), "int32"),
-        Entry("bias", Role.WEIGHT, (0,), "float32"),
-        Entry("seed", Role.SEED, (2,), "uint32"),
+        LayoutEntry("kernel", Role.WEIGHT, (2, 3), "float32"),
+        LayoutEntry("moving_mean", Role.STATISTIC, (2,), "float32"),
+        LayoutEntry("gain", Role.WEIGHT, (), "float16"),
+        LayoutEntry("moving_variance", Role.STATISTIC, (2,), "float32", variance_of=0),
+        LayoutEntry("count", Role.COUNTER, (), "int32"),
+        LayoutEntry("bias", Role.WEIGHT, (0,), "float32"),
+        LayoutEntry("seed", Role.SEED, (2,), "uint32"),
     )
 )
 VALUES = [
@@ -81,15 +81,15 @@ def test_a_variable_too_few_is_an_error() -> None:
 
 def test_variances_know_their_means() -> None:
     assert MIXED.variances() == [(slice(0, 2), slice(2, 4))]
-    plain = Layout((Entry("x", Role.STATISTIC, (2,), "float32"),))
+    plain = Layout((LayoutEntry("x", Role.STATISTIC, (2,), "float32"),))
     assert plain.variances() == []
 
 
 def test_mean_after_its_variance() -> None:
     turned = Layout(
         (
-            Entry("variance", Role.STATISTIC, (3,), "float32", variance_of=1),
-            Entry("mean", Role.STATISTIC, (3,), "float32"),
+            LayoutEntry("variance", Role.STATISTIC, (3,), "float32", variance_of=1),
+            LayoutEntry("mean", Role.STATISTIC, (3,), "float32"),
         )
     )
     assert turned.variances() == [(slice(3, 6), slice(0, 3))]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, Notes, Regression, Row, state
 
-from elephas_like.core.loop import Plan, Progress, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, FitProgress, fit_asynchronously, fit_synchronously
 from elephas_like.core.messages import Sender
 from elephas_like.core.strategies import (
     CODECS,
@@ -27,7 +27,7 @@ from elephas_like.core.strategies import (
     TrimmedMean,
 )
 from elephas_like.core.types import Frequency, Mode, Order, Update
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 
 GOAL = np.array([1.0, -2.0])
 WORKERS, ROWS, EPOCHS, ROUNDS = 4, 24, 4, 6
@@ -62,7 +62,7 @@ class Sends(Regression):
 def distance(strategy: Strategy, mode: Mode = Mode.SYNCHRONOUS, codec: Codec | None = None) -> float:
     """How far from the goal a fit ends that begins sqrt(5) = 2.24 away."""
     workers = [Sends(index, rows, strategy, codec) for index, rows in enumerate(data())]
-    plan = Plan(
+    plan = FitPlan(
         layout=LAYOUT,
         mode=mode,
         strategy=strategy,
@@ -76,11 +76,11 @@ def distance(strategy: Strategy, mode: Mode = Mode.SYNCHRONOUS, codec: Codec | N
         epochs=EPOCHS,
         validates=False,
     )
-    progress, notes = Progress(state(0, 0, learning_rate=RATE)), Notes()
+    progress, notes = FitProgress(state(0, 0, learning_rate=RATE)), Notes()
     if mode is Mode.SYNCHRONOUS:
-        end = fit_synchronously(InProcessRounds(workers), plan, notes, progress, loss_of)
+        end = fit_synchronously(InProcessSyncWorkers(workers), plan, notes, progress, loss_of)
     else:
-        end = fit_asynchronously(InProcessCrowd(workers, seed=3), plan, notes, progress, loss_of)
+        end = fit_asynchronously(InProcessAsyncWorkers(workers, seed=3), plan, notes, progress, loss_of)
     assert sum(epoch.samples for epoch in notes.epochs) >= EPOCHS * WORKERS * ROWS
     return float(np.linalg.norm(end.weights - GOAL))
 

@@ -18,8 +18,8 @@ from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state,
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
-from elephas_like.core.loop import Plan, Progress, epochs_of, fit_asynchronously, fit_synchronously
-from elephas_like.core.rounds import Pace
+from elephas_like.core.loop import FitPlan, FitProgress, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import FixedSteps, PostLocal, QuadraticSynchronization
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -32,8 +32,9 @@ from elephas_like.core.strategies import (
     OuterState,
     Strategy,
 )
-from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Rounds, Span, TrainState, Update
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Span, TrainState, Update
+from elephas_like.core.workers import SyncWorkers
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 
 ONE: Row = (1, 0, 1)
 TWO: Row = (0, 1, 2)
@@ -43,7 +44,7 @@ def pair(rows: int = 2, validation: Sequence[Row] = ()) -> list[Regression]:
     return [Regression(0, [ONE] * rows, validation), Regression(1, [TWO] * rows, validation)]
 
 
-def plan_of(workers: Sequence[Regression], **other: object) -> Plan:
+def plan_of(workers: Sequence[Regression], **other: object) -> FitPlan:
     values: dict[str, object] = {
         "layout": LAYOUT,
         "mode": Mode.SYNCHRONOUS,
@@ -57,7 +58,7 @@ def plan_of(workers: Sequence[Regression], **other: object) -> Plan:
         "epochs": 1,
         "validates": any(worker.validation for worker in workers),
     }
-    return Plan(**(values | other))
+    return FitPlan(**(values | other))
 
 
 def loss_of(metrics: np.ndarray) -> float | None:
@@ -66,9 +67,9 @@ def loss_of(metrics: np.ndarray) -> float | None:
 
 def fit(
     workers: list[Regression], notes: Notes | None = None, start: TrainState | None = None, **plan: object
-) -> tuple[TrainState, Notes, Progress]:
-    notes, progress = notes or Notes(), Progress(start or state(0, 0))
-    end = fit_synchronously(InProcessRounds(workers), plan_of(workers, **plan), notes, progress, loss_of)
+) -> tuple[TrainState, Notes, FitProgress]:
+    notes, progress = notes or Notes(), FitProgress(start or state(0, 0))
+    end = fit_synchronously(InProcessSyncWorkers(workers), plan_of(workers, **plan), notes, progress, loss_of)
     return end, notes, progress
 
 
@@ -218,12 +219,12 @@ def test_no_epochs_change_nothing(frequency: Frequency) -> None:
 
 def test_epochs_of() -> None:
     plan = plan_of(pair(), rounds_per_epoch=2, initial_epoch=3, epochs=5)
-    pace = Pace(2, 2)
-    assert [(first, last, list(parts)) for first, last, parts in epochs_of(plan, pace)] == [
+    round_length = RoundLength(2, 2)
+    assert [(first, last, list(parts)) for first, last, parts in epochs_of(plan, round_length)] == [
         (3, 3, [Span(3, 0, 1, 2), Span(3, 1, 2, 2)]),
         (4, 4, [Span(4, 0, 1, 2), Span(4, 1, 2, 2)]),
     ]
-    ((first, last, parts),) = epochs_of(replace(plan, frequency=Frequency.FIT), pace)
+    ((first, last, parts),) = epochs_of(replace(plan, frequency=Frequency.FIT), round_length)
     assert (first, last, list(parts)) == (3, 4, [Span(3, epochs=2)])
 
 
@@ -334,10 +335,10 @@ class Failing(Regression):
 
 
 def test_a_failure_leaves_the_last_finished_round() -> None:
-    workers, progress = [Regression(0, [ONE] * 2), Failing(1, [TWO] * 2)], Progress(state(0, 0))
+    workers, progress = [Regression(0, [ONE] * 2), Failing(1, [TWO] * 2)], FitProgress(state(0, 0))
     notes = Notes()
     with pytest.raises(RuntimeError, match="out of luck"):
-        fit_synchronously(InProcessRounds(workers), plan_of(workers), notes, progress, loss_of)
+        fit_synchronously(InProcessSyncWorkers(workers), plan_of(workers), notes, progress, loss_of)
     assert len(workers[0].orders) == 2  # its second update came, and was not applied
     assert progress.state.weights.tolist() == [0.25, 0.5]
     assert [record.round for record in progress.rounds] == [0]
@@ -353,9 +354,9 @@ class Diverging(Regression):
 
 
 def test_bad_numbers_end_the_fit() -> None:
-    progress, workers = Progress(state(0, 0)), [Diverging(0, [ONE] * 2), Regression(1, [TWO] * 2)]
+    progress, workers = FitProgress(state(0, 0)), [Diverging(0, [ONE] * 2), Regression(1, [TWO] * 2)]
     with pytest.raises(NonFiniteError, match="worker 0 brought NaN or infinity in round 1"):
-        fit_synchronously(InProcessRounds(workers), plan_of(workers), Notes(), progress, loss_of)
+        fit_synchronously(InProcessSyncWorkers(workers), plan_of(workers), Notes(), progress, loss_of)
     assert progress.state.weights.tolist() == [0.25, 0.5]
 
 
@@ -368,7 +369,7 @@ def test_bad_numbers_are_dropped_on_request() -> None:
     assert notes.epochs[0].samples == 4
 
 
-class Counted(InProcessRounds):
+class Counted(InProcessSyncWorkers):
     """Rounds that are asked for one update at a time."""
 
     def train(self, order: Order) -> Iterator[Update]:
@@ -377,27 +378,27 @@ class Counted(InProcessRounds):
 
 def test_the_loop_needs_no_more_than_the_protocol() -> None:
     workers: list[Regression] = pair()
-    rounds: Rounds = Counted(workers)
-    end = fit_synchronously(rounds, plan_of(workers), Notes(), Progress(state(0, 0)), loss_of)
+    rounds: SyncWorkers = Counted(workers)
+    end = fit_synchronously(rounds, plan_of(workers), Notes(), FitProgress(state(0, 0)), loss_of)
     assert end.weights.tolist() == [0.4375, 0.875]
 
 
 # --- asynchronous
 
 
-def crowd_plan(workers: Sequence[Regression], **other: object) -> Plan:
+def async_plan(workers: Sequence[Regression], **other: object) -> FitPlan:
     return plan_of(workers, **({"mode": Mode.ASYNCHRONOUS, "strategy": DownPour()} | other))
 
 
 def go(
-    crowd: Arrivals | InProcessCrowd,
+    engine: Arrivals | InProcessAsyncWorkers,
     workers: Sequence[Regression],
     notes: Notes | None = None,
     start: TrainState | None = None,
     **plan: object,
-) -> tuple[TrainState, Notes, Progress]:
-    notes, progress = notes or Notes(), Progress(start or state(0, 0))
-    end = fit_asynchronously(crowd, crowd_plan(workers, **plan), notes, progress, loss_of)
+) -> tuple[TrainState, Notes, FitProgress]:
+    notes, progress = notes or Notes(), FitProgress(start or state(0, 0))
+    end = fit_asynchronously(engine, async_plan(workers, **plan), notes, progress, loss_of)
     return end, notes, progress
 
 
@@ -432,7 +433,7 @@ def test_what_comes_after_the_last_epoch_does_not_count() -> None:
 
 def test_one_worker_alone_is_plain_gradient_descent() -> None:
     workers = [Regression(0, [ONE, TWO])]
-    end, notes, _ = go(InProcessCrowd(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
+    end, notes, _ = go(InProcessAsyncWorkers(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
     assert end.weights.tolist() == [0.875, 1.75]  # three times half the way
     assert [epoch.state.weights.tolist() for epoch in notes.epochs] == [[0.5, 1], [0.75, 1.5], [0.875, 1.75]]
     assert workers[0].trained == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
@@ -450,37 +451,37 @@ def test_a_learning_rate_set_by_a_callback_is_in_the_next_order() -> None:
 
 def test_a_schedule_at_an_epochs_beginning() -> None:
     workers = [Regression(0, [ONE])]
-    crowd = Arrivals(workers, [0, 0, 0])
+    engine = Arrivals(workers, [0, 0, 0])
     notes = Notes(at_begin=lambda epoch, now: now.but(learning_rate=floats(2.0**-epoch)))
-    go(crowd, workers, notes, epochs=3)
+    go(engine, workers, notes, epochs=3)
     assert [order.state.learning_rate.tolist() for order in workers[0].orders] == [[1], [1], [0.5]]
-    assert crowd.replaced == [{"learning_rate": [0.5]}, {"learning_rate": [0.25]}]
+    assert engine.replaced == [{"learning_rate": [0.5]}, {"learning_rate": [0.25]}]
 
 
 def test_callbacks_see_the_learning_rate_they_set_where_workers_were_faster() -> None:
     # All three epochs are over before the driver looks: their snapshots hold the old rate, 1/2. It is halved each time.
     workers = [Regression(0, [ONE])]
-    crowd = Arrivals(workers, [0, 0, 0], ahead=True)
+    engine = Arrivals(workers, [0, 0, 0], ahead=True)
     notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=now.learning_rate / 2))
-    end, _, _ = go(crowd, workers, notes, epochs=3)
+    end, _, _ = go(engine, workers, notes, epochs=3)
     assert [epoch.state.learning_rate.tolist() for epoch in notes.epochs] == [[0.5], [0.25], [0.125]]
-    assert crowd.replaced == [{"learning_rate": [0.25]}, {"learning_rate": [0.125]}]
+    assert engine.replaced == [{"learning_rate": [0.25]}, {"learning_rate": [0.125]}]
     assert end.learning_rate.tolist() == [0.0625]
 
 
 def test_what_no_callback_touched_is_not_written_back() -> None:
     workers = [Regression(0, [ONE])]
-    crowd = Arrivals(workers, [0, 0, 0])
-    go(crowd, workers, epochs=3)
-    assert crowd.replaced == []
+    engine = Arrivals(workers, [0, 0, 0])
+    go(engine, workers, epochs=3)
+    assert engine.replaced == []
 
 
 def test_weights_of_a_callback_go_to_the_center() -> None:
     workers = [Regression(0, [ONE])]
-    crowd = Arrivals(workers, [0, 0])
+    engine = Arrivals(workers, [0, 0])
     notes = Notes(at_end=lambda epoch, now: now.but(weights=floats(0, 5)) if epoch == 0 else now)
-    end, _, _ = go(crowd, workers, notes, epochs=2)
-    assert crowd.replaced == [{"moved": [-0.5, 5]}]
+    end, _, _ = go(engine, workers, notes, epochs=2)
+    assert engine.replaced == [{"moved": [-0.5, 5]}]
     assert end.weights.tolist() == [0.25, 5]  # the update under way was half of 1/2
 
 
@@ -508,9 +509,9 @@ def test_no_asynchronous_epochs() -> None:
 
 
 def test_an_asynchronous_failure_leaves_the_last_epoch() -> None:
-    workers, progress = [Failing(0, [ONE])], Progress(state(0, 0))
+    workers, progress = [Failing(0, [ONE])], FitProgress(state(0, 0))
     with pytest.raises(RuntimeError, match="out of luck"):
-        fit_asynchronously(Arrivals(workers, [0, 0]), crowd_plan(workers, epochs=2), Notes(), progress, loss_of)
+        fit_asynchronously(Arrivals(workers, [0, 0]), async_plan(workers, epochs=2), Notes(), progress, loss_of)
     assert progress.state.weights.tolist() == [0.5, 0]
     assert len(progress.rounds) == 1
 
@@ -519,7 +520,7 @@ def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> Non
     def run(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
         workers = [Regression(0, [ONE] * 3), Regression(1, [TWO] * 5), Regression(2, [])]
         end, notes, progress = go(
-            InProcessCrowd(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
+            InProcessAsyncWorkers(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
         )
         assert [epoch.epoch for epoch in notes.epochs] == [1, 2, 3]
         total = sum(epoch.samples for epoch in notes.epochs)
@@ -536,7 +537,7 @@ def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> Non
 
 def test_an_asynchronous_epoch_is_evaluated() -> None:
     workers = [Regression(0, [ONE], [(1, 1, 3)]), Regression(1, [ONE], [(1, 0, 1)])]
-    _, notes, _ = go(InProcessCrowd(workers, seed=0), workers, epochs=4, validation_freq=2)
+    _, notes, _ = go(InProcessAsyncWorkers(workers, seed=0), workers, epochs=4, validation_freq=2)
     assert [epoch.validation is None for epoch in notes.epochs] == [True, False, True, False]
     weight = float(notes.epochs[3].state.weights[0])
     assert notes.epochs[3].validation.tolist() == [(weight - 3) ** 2 + (weight - 1) ** 2, 2.0]

@@ -7,7 +7,7 @@ import pytest
 from plain_numpy import LAYOUT, floats, state, update
 
 from elephas_like.core.averaging import Round
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import (
     RDA,
     Average,
@@ -28,7 +28,7 @@ from elephas_like.core.strategies import (
 from elephas_like.core.types import Role
 
 CONTEXT = Context(0, 3)
-TWO_TENSORS = Layout((Entry("a", Role.WEIGHT, (1,), "float32"), Entry("b", Role.WEIGHT, (1, 1), "float32")))
+TWO_TENSORS = Layout((LayoutEntry("a", Role.WEIGHT, (1,), "float32"), LayoutEntry("b", Role.WEIGHT, (1, 1), "float32")))
 PARTS = [Mean(), Mean(equal=True), Total(), Median(), TrimmedMean(0.25), Radial(), Clipped(1.5), Clipped(1.0, Median())]
 
 

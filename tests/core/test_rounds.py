@@ -8,7 +8,7 @@ import pytest
 from elephas_like.core.rounds import (
     DRIFT_HIGH,
     DRIFT_LOW,
-    Pace,
+    RoundLength,
     auto_rounds,
     boundary,
     finest,
@@ -22,7 +22,7 @@ from elephas_like.core.types import Frequency, Mode, Span
 
 def spans(epoch: int, rounds: int) -> list[Span]:
     """The spans of an epoch in equal rounds."""
-    return list(Pace(rounds, rounds).spans(epoch))
+    return list(RoundLength(rounds, rounds).spans(epoch))
 
 
 @pytest.mark.parametrize(
@@ -146,40 +146,40 @@ def test_spans_are_consecutive() -> None:
 
 
 def test_a_fixed_pace_knows_no_drift() -> None:
-    pace = Pace(3, 3)
-    pace.turn(2.0)
-    assert list(pace.spans(4)) == [Span(4, 0, 1, 3), Span(4, 1, 2, 3), Span(4, 2, 3, 3)]
+    round_length = RoundLength(3, 3)
+    round_length.adapt(2.0)
+    assert list(round_length.spans(4)) == [Span(4, 0, 1, 3), Span(4, 1, 2, 3), Span(4, 2, 3, 3)]
 
 
 def test_drift_cuts_rounds_in_half_and_agreement_joins_them_again() -> None:
     # two rounds: the first ends at 1/2; drift: quarters, 1/2 to 3/4; drift: eighths, 6/8 to 7/8; then agreement, but the
     # quarter that begins at 7/8 is none: 7/8 to 8/8. The next epoch begins with quarters, and goes back to halves
-    pace = Pace(2, 8)
-    parts = pace.spans(0)
+    round_length = RoundLength(2, 8)
+    parts = round_length.spans(0)
     begun = []
     for drift in (0.5, 0.5, 0.0, 0.15):
         begun.append(next(parts))
-        pace.turn(drift)
+        round_length.adapt(drift)
     assert begun == [Span(0, 0, 1, 2), Span(0, 2, 3, 4), Span(0, 6, 7, 8), Span(0, 7, 8, 8)]
     assert list(parts) == []
-    parts = pace.spans(1)
+    parts = round_length.spans(1)
     begun = []
     for drift in (None, 0.0, 0.0):  # nothing to tell changes nothing; two quarters, then the half that is left
         begun.append(next(parts))
-        pace.turn(drift)
+        round_length.adapt(drift)
     assert begun == [Span(1, 0, 1, 4), Span(1, 1, 2, 4), Span(1, 1, 2, 2)]
     assert list(parts) == []
 
 
 def test_between_the_thresholds_the_pace_stays() -> None:
-    pace = Pace(1, 4)
-    pace.turn(DRIFT_HIGH)
-    assert len(list(pace.spans(0))) == 1
-    pace.turn(DRIFT_HIGH + 1e-9)
-    pace.turn(DRIFT_LOW)
-    assert len(list(pace.spans(0))) == 2
-    pace.turn(DRIFT_LOW - 1e-9)
-    assert len(list(pace.spans(0))) == 1
+    round_length = RoundLength(1, 4)
+    round_length.adapt(DRIFT_HIGH)
+    assert len(list(round_length.spans(0))) == 1
+    round_length.adapt(DRIFT_HIGH + 1e-9)
+    round_length.adapt(DRIFT_LOW)
+    assert len(list(round_length.spans(0))) == 2
+    round_length.adapt(DRIFT_LOW - 1e-9)
+    assert len(list(round_length.spans(0))) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_whatever_the_drift_every_step_is_in_exactly_one_round() -> None:
         accumulation = int(random.integers(1, 4))
         rounds = rounds_per_epoch(worker_steps, Frequency.AUTO, accumulation)
         most = finest(worker_steps, rounds, Frequency.AUTO, accumulation)
-        pace = Pace(rounds, most)
+        round_length = RoundLength(rounds, most)
         for epoch in range(4):
             trained: list[list[int]] = [[] for _ in worker_steps]
-            for span in pace.spans(epoch):
+            for span in round_length.spans(epoch):
                 assert span.epoch == epoch
                 assert span.of <= most
                 for steps_taken, epoch_steps in zip(trained, worker_steps, strict=True):
@@ -220,16 +220,16 @@ def test_whatever_the_drift_every_step_is_in_exactly_one_round() -> None:
                     if epoch_steps == max(worker_steps) >= accumulation:
                         assert last - first >= accumulation
                     steps_taken += range(first, last)
-                pace.turn(float(random.choice([-0.1, 0.05, 0.15, 0.3, 0.9])))
+                round_length.adapt(float(random.choice([-0.1, 0.05, 0.15, 0.3, 0.9])))
             assert trained == [list(range(count)) for count in worker_steps]
 
 
 def test_a_worker_that_goes_on_alone_walks_through_the_epochs() -> None:
-    assert list(islice(Pace(2, 2).walk(3), 5)) == [
+    assert list(islice(RoundLength(2, 2).walk(3), 5)) == [
         Span(3, 0, 1, 2),
         Span(3, 1, 2, 2),
         Span(4, 0, 1, 2),
         Span(4, 1, 2, 2),
         Span(5, 0, 1, 2),
     ]
-    assert list(Pace(0, 0).walk(0)) == []  # who has no rows
+    assert list(RoundLength(0, 0).walk(0)) == []  # who has no rows

@@ -16,7 +16,7 @@ import pytest
 from plain_numpy import LAYOUT, state, update
 
 from elephas_like.core.averaging import Round
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import Average, Context, Nesterov, OneShot, Strategy
 from elephas_like.core.types import Frequency, Mode, Role
 
@@ -94,7 +94,7 @@ def test_nesterov_of_many_workers_is_stretched() -> None:
     deltas = [np.zeros(16, np.float32) for _ in range(32)]
     for worker, delta in enumerate(deltas):
         delta[worker // 2] = 1 if worker % 2 == 0 or worker < 2 else -1
-    layout = Layout((Entry("w", Role.WEIGHT, (16,), "float32"),))
+    layout = Layout((LayoutEntry("w", Role.WEIGHT, (16,), "float32"),))
     start = layout.flatten([np.zeros(16, np.float32)])
     for strategy, expected in ((Nesterov(stretch=False), 1 / 16), (Nesterov(), 2 / 16)):
         exchange = Round(start, strategy.init(start.weights), layout, strategy, Context(0, 32))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from elephas_like.core.center import Ledger, LockedCenter
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import LockedCenter
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import DownPour
 from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
-from elephas_like.engine.in_process import InProcessCrowd
+from elephas_like.engine.in_process import InProcessAsyncWorkers
 
-LAYOUT = Layout((Entry("w", Role.WEIGHT, (2,), "float32"),))
+LAYOUT = Layout((LayoutEntry("w", Role.WEIGHT, (2,), "float32"),))
 START = LAYOUT.flatten([np.zeros(2)])
 
 
@@ -59,12 +60,12 @@ class Adds:
 
 def run(seed: int, rows: tuple[int, ...]) -> tuple[list[Adds], list[tuple[int, ...]], list[float]]:
     workers = [Adds(number, count) for number, count in enumerate(rows)]
-    crowd = InProcessCrowd(workers, seed)
+    engine = InProcessAsyncWorkers(workers, seed)
     center = LockedCenter(START, LAYOUT, DownPour(), len(rows))
-    ledger = Ledger(sum(rows), tuple(2 if count else 0 for count in rows), 0, 3)
-    crowd.begin(center, ledger, lambda epoch: epoch == 2)
+    progress = AsyncProgress(sum(rows), 3, AsyncSchedule(tuple(2 if count else 0 for count in rows)))
+    engine.begin(center, progress, lambda epoch: epoch == 2)
     epochs = []
-    while (record := crowd.next_epoch()) is not None:
+    while (record := engine.next_epoch()) is not None:
         epochs.append(record)
     came = [tuple(w.worker for r in record.rounds for w in r.workers) for record in epochs]
     assert [record.epoch for record in epochs] == [0, 1, 2]

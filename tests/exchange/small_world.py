@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Role, Span, TrainState, Update
-from elephas_like.exchange.store import Waits
-from elephas_like.exchange.wire import Sizes
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.protocol import Sizes
 
 LAYOUT = Layout(
     (
-        Entry("kernel", Role.WEIGHT, (2,), "float32"),
-        Entry("mean", Role.STATISTIC, (1,), "float32"),
-        Entry("frozen", Role.FROZEN, (3,), "float32"),
-        Entry("momentum", Role.SLOT, (2,), "float32"),
-        Entry("iteration", Role.COUNTER, (), "int64"),
-        Entry("learning_rate", Role.LEARNING_RATE, (), "float32"),
-        Entry("seed", Role.SEED, (2,), "int64"),
+        LayoutEntry("kernel", Role.WEIGHT, (2,), "float32"),
+        LayoutEntry("mean", Role.STATISTIC, (1,), "float32"),
+        LayoutEntry("frozen", Role.FROZEN, (3,), "float32"),
+        LayoutEntry("momentum", Role.SLOT, (2,), "float32"),
+        LayoutEntry("iteration", Role.COUNTER, (), "int64"),
+        LayoutEntry("learning_rate", Role.LEARNING_RATE, (), "float32"),
+        LayoutEntry("seed", Role.SEED, (2,), "int64"),
     )
 )
 SIZES = Sizes.of(LAYOUT)

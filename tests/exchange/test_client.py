@@ -12,12 +12,13 @@ from small_world import LAYOUT, SIZES, Background, joined, train_order, update
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Order
 from elephas_like.exchange.client import ClientSettings
-from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.store import RoundStore, Waits
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 
 Kind = Literal["http", "socket"]
 KINDS: list[Kind] = ["http", "socket"]
-SERVERS = {"http": HttpServer, "socket": SocketServer}
+SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 
 
 def free_port() -> int:
@@ -110,12 +111,12 @@ def test_heartbeats_keep_the_lease_and_learn_of_the_end(kind: Kind) -> None:
 
     class Watched(RoundStore):
         beats = 0
-        guests_beats = 0
+        pending_beats = 0
 
         def beat(self, worker: int, attempt: int, progress: int = 0) -> bool:
             on = super().beat(worker, attempt, progress)
-            if not self._places:
-                self.guests_beats += 1
+            if not self._membership.members:
+                self.pending_beats += 1
                 announced.set()
                 return on
             self.beats += 1
@@ -130,10 +131,10 @@ def test_heartbeats_keep_the_lease_and_learn_of_the_end(kind: Kind) -> None:
         client.announce("host-0")
         assert announced.wait(20)  # it beats before it joins
         client.join(joined(0, 1), lambda: 7 + store.beats)
-        first_heard = store._places[0].heard
+        first_heard = store._membership.members[0].heard
         assert beaten.wait(20)
-        assert store._places[0].heard > first_heard
-        assert store._places[0].progress >= 7
+        assert store._membership.members[0].heard > first_heard
+        assert store._membership.members[0].progress >= 7
         client.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "elephas-like-heartbeat"]
 
@@ -169,7 +170,7 @@ def test_a_long_error_is_cut_to_what_the_wire_takes(kind: Kind) -> None:
 
 def test_stop_is_an_order() -> None:
     store = RoundStore(1, LAYOUT.hash)
-    with HttpServer(store, "t", SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(store, "t", SIZES, "127.0.0.1") as server:
         store.stop()
         client = ClientSettings("http", *server.address, "t", SIZES).connect(0, 1)
         assert client.join(joined(0, 1)) == Order("stop")

@@ -15,19 +15,23 @@ import numpy as np
 import pytest
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
 
-from elephas_like.core.center import Ledger, LockedCenter
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import LockedCenter
 from elephas_like.core.errors import ElephasError, Failure, SupersededError
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
+from elephas_like.exchange import protocol, wire
 from elephas_like.exchange import server as server_module
-from elephas_like.exchange import wire
+from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
-from elephas_like.exchange.server import HttpServer, PortError, SocketServer
-from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.server import HttpExchangeServer, PortError, TcpExchangeServer
+from elephas_like.exchange.store import Store
 
-SERVERS = {"http": HttpServer, "socket": SocketServer}
+SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 TOKEN = "token-of-this-run"
 
 
@@ -41,7 +45,9 @@ class Place:
     settings: ClientSettings
 
 
-def settings_of(kind: str, server: HttpServer | SocketServer, sizes: wire.Sizes = SIZES) -> ClientSettings:
+def settings_of(
+    kind: str, server: HttpExchangeServer | TcpExchangeServer, sizes: protocol.Sizes = SIZES
+) -> ClientSettings:
     return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2)  # type: ignore[arg-type]
 
 
@@ -58,7 +64,7 @@ def place(kind: str) -> Iterator[Place]:
         yield Place(kind, store, clock, settings_of(kind, server))
 
 
-def say(settings: ClientSettings, frame: bytes, announced: int | None = None) -> wire.Message:
+def say(settings: ClientSettings, frame: bytes, announced: int | None = None) -> protocol.Message:
     """The reply to raw bytes, over a connection of its own that ends after them."""
     length = len(frame) if announced is None else announced
     with socket.create_connection((settings.host, settings.port), 10) as connection:
@@ -70,7 +76,7 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
             response.begin()
             body = response.read()
         else:
-            connection.sendall(HELLO.pack(wire.MAGIC, len(TOKEN)) + TOKEN.encode())
+            connection.sendall(HELLO.pack(protocol.MAGIC, len(TOKEN)) + TOKEN.encode())
             assert connection.recv(1) == WELCOME
             connection.sendall(LENGTH.pack(length) + frame)
             connection.shutdown(socket.SHUT_WR)
@@ -79,7 +85,7 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
     return wire.decode(io.BytesIO(body), len(body), SIZES)
 
 
-def raw(message: wire.Message) -> bytes:
+def raw(message: protocol.Message) -> bytes:
     return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
@@ -106,8 +112,8 @@ def test_asynchronous_workers_go_on_alone(kind: str) -> None:
         settings = settings_of(kind, server)
         workers = [Background(lambda w=worker: work(settings.connect(w, 100), w, 100, 1.0, 2.0)) for worker in (0, 1)]
         store.joined()
-        ledger = Ledger(rows=8, rounds=(2, 2), first_epoch=0, last_epoch=3)
-        store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), ledger, lambda epoch: epoch == 2)
+        progress = AsyncProgress(8, 3, AsyncSchedule((2, 2)))
+        store.begin(LockedCenter(state(), LAYOUT, DownPour(), 2), progress, lambda epoch: epoch == 2)
         epochs = list(iter(store.next_epoch, None))
         store.stop()
         assert [epoch.state.weights.tolist() for epoch in epochs] == [[2.0, 4.0], [4.0, 8.0], [6.0, 12.0]]
@@ -121,13 +127,13 @@ def test_a_duplicate_is_applied_once_and_a_lost_reply_is_had_again(place: Place)
     say(place.settings, raw(joined(0)))
     say(place.settings, raw(joined(1)))
     updates = place.store.train(train_order(0))
-    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 1.0, 1.0)))) == Order("wait")
-    assert say(place.settings, raw(wire.Answer(100, update(0, 0, 7.0, 7.0)))) == Order("wait")
-    say(place.settings, raw(wire.Answer(100, update(1, 0, 2.0, 2.0))))
+    assert say(place.settings, raw(protocol.Answer(100, update(0, 0, 1.0, 1.0)))) == Order("wait")
+    assert say(place.settings, raw(protocol.Answer(100, update(0, 0, 7.0, 7.0)))) == Order("wait")
+    say(place.settings, raw(protocol.Answer(100, update(1, 0, 2.0, 2.0))))
     assert [one.delta.tolist() for one in updates] == [[1.0, 1.0], [2.0, 2.0]]
     place.store.train(train_order(1))
-    lost = say(place.settings, raw(wire.Answer(100, update(1, 0, 7.0, 7.0))))
-    again = say(place.settings, raw(wire.Next(1, 100)))
+    lost = say(place.settings, raw(protocol.Answer(100, update(1, 0, 7.0, 7.0))))
+    again = say(place.settings, raw(protocol.Next(1, 100)))
     assert isinstance(lost, Order)
     assert isinstance(again, Order)
     assert lost.number == again.number == 1
@@ -157,8 +163,8 @@ def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
 
 
 def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
-    layout = Layout((Entry("kernel", Role.WEIGHT, (400_000,), "float32"),))
-    sizes = wire.Sizes.of(layout)
+    layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (400_000,), "float32"),))
+    sizes = protocol.Sizes.of(layout)
     store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
     empty = replace(
         update(),
@@ -229,7 +235,7 @@ def test_another_token_is_refused_and_learns_nothing(place: Place, given: str) -
     with pytest.raises(ElephasError, match=r"127.0.0.1:\d+ does not know this run's token"):
         client.join(joined(0))
     client.close()
-    assert place.store._places == {}
+    assert place.store._membership.members == {}
 
 
 def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
@@ -242,7 +248,7 @@ def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
                 assert b"erkzeug" not in reply
                 assert reply.endswith(b"\r\n\r\n")  # nothing in it
             else:
-                connection.sendall(HELLO.pack(wire.MAGIC, 5) + b"wrong")
+                connection.sendall(HELLO.pack(protocol.MAGIC, 5) + b"wrong")
                 assert connection.makefile("rb").read() == UNKNOWN
         with socket.create_connection(server.address, 10) as connection:
             request = b"GET /other HTTP/1.1\r\n\r\n" if kind == "http" else b"\x80\x04pickle" * 2
@@ -252,7 +258,7 @@ def test_the_token_is_asked_for_before_a_byte_of_the_body(kind: str) -> None:
 
 
 def test_http_refuses_bodies_that_are_too_large_or_of_unknown_length_before_reading() -> None:
-    with HttpServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
         for header, status in (
             (f"Content-Length: {SIZES.most + 1}", b" 413 "),
             ("Transfer-Encoding: chunked", b" 411 "),
@@ -295,7 +301,7 @@ def test_where_all_connections_are_workers_another_one_is_refused(kind: str, mon
         settings = settings_of(kind, server)
         for _ in range(2):
             client = settings.connect(0, 100)
-            client._call(wire.Beat(0, 100))  # a connection that is kept
+            client._call(protocol.Beat(0, 100))  # a connection that is kept
             stack.callback(client.close)
         third = stack.enter_context(socket.create_connection(server.address, 10))
         assert third.recv(1) == b""
@@ -319,7 +325,7 @@ def ended(connection: socket.socket) -> bool:
 
 
 def test_who_does_not_show_the_token_has_little_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "STRANGER_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "UNAUTHENTICATED_SECONDS", 0.05)
     store = RoundStore(1, LAYOUT.hash, waits=Waits(poll_seconds=0.3))
     with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
         with socket.create_connection(server.address, 10) as silent, socket.create_connection(server.address) as slow:
@@ -330,7 +336,7 @@ def test_who_does_not_show_the_token_has_little_time(kind: str, monkeypatch: pyt
 
 
 def test_http_reads_no_more_headers_than_a_request_of_ours_has() -> None:
-    with HttpServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
+    with HttpExchangeServer(Store(1, ""), TOKEN, SIZES, "127.0.0.1") as server:
         with socket.create_connection(server.address, 10) as connection:
             more = "".join(f"X-{number}: {'x' * 1000}\r\n" for number in range(40))
             connection.sendall(f"POST /exchange HTTP/1.1\r\n{more}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
@@ -341,7 +347,7 @@ def test_http_reads_no_more_headers_than_a_request_of_ours_has() -> None:
 def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: str) -> None:
     say(place.settings, raw(joined(0)))
     place.store.train(train_order())
-    good = raw(wire.Answer(100, update(0)))
+    good = raw(protocol.Answer(100, update(0)))
     before = (dict(place.store._reserved), set(place.store._answered), place.store.dropped)
     bad = {
         "magic": b"ELX9" + good[4:],
@@ -357,7 +363,7 @@ def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: st
     if fault == "long" and place.kind == "http":
         bad += b"more"
     reply = say(place.settings, bad, announced)
-    assert isinstance(reply, wire.Refusal)
+    assert isinstance(reply, protocol.Refusal)
     assert reply.type_name == "FrameError"
     assert (place.store._reserved, place.store._answered, place.store.dropped) == before
     assert say(place.settings, good) == Order("wait")  # and the server goes on
@@ -383,7 +389,7 @@ def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.Monkey
         held = Background(lambda: work(settings.connect(0, 100), 0))  # waits for an order
         store.joined()
         other = settings.connect(0, 100)
-        other._call(wire.Beat(0, 100))  # a connection that is kept and idle
+        other._call(protocol.Beat(0, 100))  # a connection that is kept and idle
         server.stop()
         server.stop()
         assert held.result() == 0
@@ -412,7 +418,7 @@ def test_an_order_is_encoded_once_for_all_workers(place: Place, monkeypatch: pyt
     orders = []
     encode = wire.encode
 
-    def counted(message: wire.Message) -> list[wire.Chunk]:
+    def counted(message: protocol.Message) -> list[wire.Chunk]:
         if isinstance(message, Order) and message.kind == "train":
             orders.append(message)
         return encode(message)

@@ -19,7 +19,8 @@ from small_world import (
     update,
 )
 
-from elephas_like.core.center import HogwildCenter, Ledger, LockedCenter
+from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
+from elephas_like.core.center import HogwildCenter, LockedCenter
 from elephas_like.core.errors import (
     DataError,
     ElephasError,
@@ -31,7 +32,10 @@ from elephas_like.core.errors import (
 )
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Evaluation, Order, Span, Update
-from elephas_like.exchange.store import CenterStore, RoundStore, Store, Waits
+from elephas_like.exchange.center_store import CenterStore
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.store import Store
 
 
 def rounds(num_workers: int = 2, **waits: object) -> tuple[RoundStore, HandClock]:
@@ -61,8 +65,8 @@ def asynchronous(
     )
     for worker in range(num_workers):
         assert store.join(joined(worker)).kind == "wait"
-    ledger = Ledger(rows=rows, rounds=rounds or (2,) * num_workers, first_epoch=0, last_epoch=epochs)
-    store.begin(center or LockedCenter(state(), LAYOUT, DownPour(), num_workers), ledger, lambda epoch: validates)
+    progress = AsyncProgress(rows, epochs, AsyncSchedule(rounds or (2,) * num_workers))
+    store.begin(center or LockedCenter(state(), LAYOUT, DownPour(), num_workers), progress, lambda epoch: validates)
     return store, clock
 
 
@@ -647,8 +651,8 @@ def test_a_worker_that_waits_for_the_driver_is_woken() -> None:
             return self._changed.wait(60)
 
     store = Watched(1, LAYOUT.hash)
-    ledger = Ledger(rows=4, rounds=(1,), first_epoch=0, last_epoch=9)
-    store.begin(LockedCenter(state(), LAYOUT, DownPour(), 1), ledger, lambda epoch: False)
+    progress = AsyncProgress(4, 9, AsyncSchedule((1,)))
+    store.begin(LockedCenter(state(), LAYOUT, DownPour(), 1), progress, lambda epoch: False)
     order = store.join(joined())
     while order.number < 2:
         order = store.answer(100, update(0, order.number))

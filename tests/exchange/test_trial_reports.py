@@ -10,10 +10,10 @@ import pytest
 from small_world import joined
 
 from elephas_like.core.errors import ElephasError, SupersededError
-from elephas_like.exchange import wire
+from elephas_like.exchange import protocol, wire
 from elephas_like.exchange.client import ClientSettings
-from elephas_like.exchange.server import HttpServer, SocketServer
-from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
 
 TOKEN = "token-of-this-search"
 Reports = list[tuple[int, int, dict[str, float]]]
@@ -30,8 +30,8 @@ def settings(request: pytest.FixtureRequest, reports: Reports) -> Iterator[Clien
         reports.append((trial, epoch, dict(metrics)))
         return metrics["val_loss"] < 1.0
 
-    kind = {"http": HttpServer, "socket": SocketServer}[request.param]
-    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1", desk=TrialDesk) as server:
+    kind = {"http": HttpExchangeServer, "socket": TcpExchangeServer}[request.param]
+    with kind(TrialStore(judge), TOKEN, NO_STATE, "127.0.0.1", handler=TrialRequestHandler) as server:
         yield ClientSettings(request.param, *server.address, TOKEN, NO_STATE, retries=2)
 
 
@@ -85,6 +85,6 @@ def test_frames_hold_numbers_by_name(metrics: object) -> None:
 
     head = {"message": "progress", "fields": {"worker": 0, "attempt": 0, "epoch": 0, "metrics": metrics}, "arrays": []}
     header = json.dumps(head).encode()
-    frame = struct.pack("<4sI", wire.MAGIC, len(header)) + header
+    frame = struct.pack("<4sI", protocol.MAGIC, len(header)) + header
     with pytest.raises(wire.FrameError):
         wire.decode(io.BytesIO(frame), len(frame), NO_STATE)

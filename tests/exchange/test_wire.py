@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_order, update
 
-from elephas_like.core.layout import Entry, Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import CODECS, Codec, Int8
 from elephas_like.core.types import Evaluation, Order, Role
-from elephas_like.exchange import wire
+from elephas_like.exchange import protocol, wire
 
 
-def raw(message: wire.Message) -> bytes:
+def raw(message: protocol.Message) -> bytes:
     return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
-def decode(frame: bytes, length: int | None = None) -> wire.Message:
+def decode(frame: bytes, length: int | None = None) -> protocol.Message:
     return wire.decode(io.BytesIO(frame), len(frame) if length is None else length, SIZES)
 
 
 def frame(header: object, buffers: bytes = b"") -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return wire.MAGIC + struct.pack("<I", len(text)) + text + buffers
+    return protocol.MAGIC + struct.pack("<I", len(text)) + text + buffers
 
 
-def changed(message: wire.Message, **fields: object) -> bytes:
+def changed(message: protocol.Message, **fields: object) -> bytes:
     """The frame of a message with some fields of its header changed."""
     whole = raw(message)
     (length,) = struct.unpack("<I", whole[4:8])
@@ -50,7 +50,7 @@ def assert_same(one: object, other: object) -> None:
 
 
 def test_sizes_are_the_lengths_of_the_roles() -> None:
-    assert wire.Sizes.of(LAYOUT).parts == {
+    assert protocol.Sizes.of(LAYOUT).parts == {
         "weights": 2,
         "statistics": 1,
         "frozen": 3,
@@ -66,17 +66,17 @@ def test_sizes_are_the_lengths_of_the_roles() -> None:
     "message",
     [
         joined(3, checksum=2**64 - 1),
-        wire.Offer(1, 2, 3, 4),
-        wire.Next(1, 2),
-        wire.Announce(1, 2, "host-1"),
-        wire.Beat(1, 2, 3),
-        wire.Report(1, 2, "ValueError", "bad \ud800 row", "Traceback ..."),
-        wire.Sign("again"),
-        wire.Refusal("SupersededError", "gone"),
+        protocol.Offer(1, 2, 3, 4),
+        protocol.Next(1, 2),
+        protocol.Announce(1, 2, "host-1"),
+        protocol.Beat(1, 2, 3),
+        protocol.Report(1, 2, "ValueError", "bad \ud800 row", "Traceback ..."),
+        protocol.Sign("again"),
+        protocol.Refusal("SupersededError", "gone"),
         Order("stop"),
     ],
 )
-def test_what_goes_in_comes_out(message: wire.Message) -> None:
+def test_what_goes_in_comes_out(message: protocol.Message) -> None:
     assert decode(raw(message)) == message
 
 
@@ -100,8 +100,8 @@ def test_orders_keep_their_state(order: Order) -> None:
     ],
 )
 def test_answers_keep_their_arrays(result: object) -> None:
-    back = decode(raw(wire.Answer(7, result)))  # type: ignore[arg-type]
-    assert isinstance(back, wire.Answer)
+    back = decode(raw(protocol.Answer(7, result)))  # type: ignore[arg-type]
+    assert isinstance(back, protocol.Answer)
     assert back.attempt == 7
     assert_same(result, back.result)
 
@@ -114,49 +114,49 @@ def test_large_arrays_are_not_copied() -> None:
 
 
 def test_numpy_numbers_may_be_fields() -> None:
-    back = decode(raw(wire.Answer(np.int64(7), update(samples=np.int64(4)))))  # type: ignore[arg-type]
-    assert isinstance(back, wire.Answer)
+    back = decode(raw(protocol.Answer(np.int64(7), update(samples=np.int64(4)))))  # type: ignore[arg-type]
+    assert isinstance(back, protocol.Answer)
     assert back.result.samples == 4
 
 
 def test_only_flat_arrays_of_known_dtypes_are_sent() -> None:
     with pytest.raises(wire.FrameError, match=r"delta: expected a flat array .* float16"):
-        wire.encode(wire.Answer(1, replace(update(), delta=np.zeros(2, np.float16))))  # type: ignore[arg-type]
+        wire.encode(protocol.Answer(1, replace(update(), delta=np.zeros(2, np.float16))))  # type: ignore[arg-type]
     with pytest.raises(wire.FrameError, match=r"shape \(2, 1\)"):
-        wire.encode(wire.Answer(1, replace(update(), delta=np.zeros((2, 1), np.float32))))
+        wire.encode(protocol.Answer(1, replace(update(), delta=np.zeros((2, 1), np.float32))))
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (b"PK\x03\x04" + raw(wire.Beat(0, 1))[4:], "begins with"),
-        (wire.MAGIC + struct.pack("<I", 2**31) + b"x" * 100, "header of at most"),
-        (wire.MAGIC, "frame of 8 to"),
+        (b"PK\x03\x04" + raw(protocol.Beat(0, 1))[4:], "begins with"),
+        (protocol.MAGIC + struct.pack("<I", 2**31) + b"x" * 100, "header of at most"),
+        (protocol.MAGIC, "frame of 8 to"),
         (frame(b"{" * 50), "in JSON"),
         (frame(b"[" * 100_000), "in JSON"),
         (frame([1]), "exactly 'message'"),
         (frame({"message": "beat", "fields": [], "arrays": []}), "fields as an object"),
         (frame({"message": "pickle", "fields": {}, "arrays": []}), "one of"),
         (frame({"message": "beat", "fields": {"worker": 0}, "arrays": []}), "expected the fields"),
-        (raw(wire.Beat(0, 1)) + b"more", "expected a frame of"),
-        (changed(wire.Beat(0, 1), worker=-1), "worker to be an integer from 0"),
-        (changed(wire.Beat(0, 1), worker=True), "worker to be an integer"),
-        (changed(wire.Beat(0, 1), worker=2**63), "worker to be an integer"),
-        (changed(wire.Beat(0, 1), attempt="1"), "attempt to be an integer"),
-        (changed(wire.Beat(0, 1), progress=-1), "progress to be an integer from 0"),
-        (changed(wire.Announce(0, 1, "here"), host="h" * 257), "host to be a text of at most 256"),
+        (raw(protocol.Beat(0, 1)) + b"more", "expected a frame of"),
+        (changed(protocol.Beat(0, 1), worker=-1), "worker to be an integer from 0"),
+        (changed(protocol.Beat(0, 1), worker=True), "worker to be an integer"),
+        (changed(protocol.Beat(0, 1), worker=2**63), "worker to be an integer"),
+        (changed(protocol.Beat(0, 1), attempt="1"), "attempt to be an integer"),
+        (changed(protocol.Beat(0, 1), progress=-1), "progress to be an integer from 0"),
+        (changed(protocol.Announce(0, 1, "here"), host="h" * 257), "host to be a text of at most 256"),
         (changed(joined(), host="x" * 257), "host to be a text of at most 256"),
-        (changed(wire.Report(0, 1, "E", "m", ""), traceback_text="x" * 65537), "traceback_text to be a text"),
-        (changed(wire.Sign("done"), word="obey"), "word to be one of"),
+        (changed(protocol.Report(0, 1, "E", "m", ""), traceback_text="x" * 65537), "traceback_text to be a text"),
+        (changed(protocol.Sign("done"), word="obey"), "word to be one of"),
         (changed(train_order(), span=[0, 2, 1, 3, 1]), "span with 0 <= begin"),
         (changed(train_order(), span=None), "to have a span"),
         (changed(train_order(), kind="wait"), r"expected the arrays \[\]"),
-        (changed(wire.Answer(1, update()), seconds=-1), "seconds to be a number"),
-        (frame(raw(wire.Answer(1, update())).split(b"ELX1")[1][4:].replace(b"0.25", b"NaN")), "in JSON"),
-        (raw(wire.Answer(1, replace(update(), delta=np.zeros(3, np.float32)))), "delta to have 2 numbers, got 3"),
-        (raw(wire.Answer(1, replace(update(), delta=np.zeros(0, np.float32)))), "delta to have 2 numbers, got 0"),
-        (raw(wire.Answer(1, replace(update(), slots=np.zeros(1, np.float32)))), "slots to have 2 or 0 numbers"),
-        (raw(wire.Answer(1, replace(update(), delta=np.zeros(2)))), "delta as float32, got delta as float64"),
+        (changed(protocol.Answer(1, update()), seconds=-1), "seconds to be a number"),
+        (frame(raw(protocol.Answer(1, update())).split(b"ELX1")[1][4:].replace(b"0.25", b"NaN")), "in JSON"),
+        (raw(protocol.Answer(1, replace(update(), delta=np.zeros(3, np.float32)))), "delta to have 2 numbers, got 3"),
+        (raw(protocol.Answer(1, replace(update(), delta=np.zeros(0, np.float32)))), "delta to have 2 numbers, got 0"),
+        (raw(protocol.Answer(1, replace(update(), slots=np.zeros(1, np.float32)))), "slots to have 2 or 0 numbers"),
+        (raw(protocol.Answer(1, replace(update(), delta=np.zeros(2)))), "delta as float32, got delta as float64"),
         (raw(Order("evaluate", 0, state=state(1.0, 2.0, 3.0))), "weights to have 2 numbers, got 3"),
     ],
 )
@@ -166,7 +166,7 @@ def test_whatever_is_off_is_refused(bad: bytes, message: str) -> None:
 
 
 def test_every_truncation_is_refused() -> None:
-    whole = raw(wire.Answer(1, update()))
+    whole = raw(protocol.Answer(1, update()))
     for kept in range(len(whole)):
         with pytest.raises(wire.CutShortError):
             decode(whole[:kept], len(whole))
@@ -175,7 +175,7 @@ def test_every_truncation_is_refused() -> None:
 
 
 def test_metrics_have_a_bound_that_costs_no_memory() -> None:
-    many = wire.METRIC_NUMBERS + 1
+    many = protocol.METRIC_NUMBERS + 1
     fields = {"attempt": 1, "worker": 0, "number": 0, "samples": 1, "seconds": 0}
     header = {"message": "evaluation", "fields": fields, "arrays": [["metrics", "float64", many]]}
     with pytest.raises(wire.FrameError, match="at most 16777216"):
@@ -186,11 +186,11 @@ def test_metrics_have_a_bound_that_costs_no_memory() -> None:
 
 @pytest.mark.parametrize("codec", [kind() for kind in CODECS.values()])
 def test_packed_deltas_have_exactly_the_bytes_that_the_codec_gives_them(codec: Codec) -> None:
-    sizes = wire.Sizes.of(LAYOUT, codec)
+    sizes = protocol.Sizes.of(LAYOUT, codec)
     packed = codec.pack(floats(1.5, -2.5))
-    answer = wire.Answer(1, replace(update(), delta=packed))
+    answer = protocol.Answer(1, replace(update(), delta=packed))
     back = wire.decode(io.BytesIO(raw(answer)), len(raw(answer)), sizes)
-    assert isinstance(back, wire.Answer)
+    assert isinstance(back, protocol.Answer)
     assert back.result.delta.dtype == np.uint8
     assert back.result.delta.tolist() == packed.tolist()
     for wrong, message in [
@@ -198,33 +198,33 @@ def test_packed_deltas_have_exactly_the_bytes_that_the_codec_gives_them(codec: C
         (packed[:-1], f"delta to have {packed.size} numbers, got {packed.size - 1}"),
         (floats(1.5, -2.5), "delta as uint8, got delta as float32"),
     ]:
-        bad = raw(wire.Answer(1, replace(update(), delta=wrong)))
+        bad = raw(protocol.Answer(1, replace(update(), delta=wrong)))
         with pytest.raises(wire.FrameError, match=message):
             wire.decode(io.BytesIO(bad), len(bad), sizes)
 
 
 def test_an_unpacked_run_takes_no_packed_delta() -> None:
     with pytest.raises(wire.FrameError, match="delta as float32, got delta as uint8"):
-        decode(raw(wire.Answer(1, replace(update(), delta=np.zeros(2, np.uint8)))))
+        decode(raw(protocol.Answer(1, replace(update(), delta=np.zeros(2, np.uint8)))))
 
 
 def test_who_trained_nothing_may_leave_a_packed_delta_out() -> None:
-    sizes = wire.Sizes.of(LAYOUT, Int8())
-    empty = raw(wire.Answer(1, replace(update(samples=0), delta=np.zeros(0, np.uint8))))
+    sizes = protocol.Sizes.of(LAYOUT, Int8())
+    empty = raw(protocol.Answer(1, replace(update(samples=0), delta=np.zeros(0, np.uint8))))
     back = wire.decode(io.BytesIO(empty), len(empty), sizes)
     assert back.result.delta.size == 0
 
 
 def test_bytes_of_an_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     """What a worker sends of an MLP of 100,480 weights that keeps its optimizer's slots to itself; printed with -s."""
-    layout = Layout((Entry("kernel", Role.WEIGHT, (785, 128), "float32"),))
+    layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (785, 128), "float32"),))
     delta = np.random.default_rng(0).normal(size=785 * 128).astype(np.float32)
     nothing = {"statistics": floats(), "slots": floats(), "counters": integers(), "seeds": integers()}
     sent = {}
     for codec in (None, *(kind() for kind in CODECS.values())):
         message = delta if codec is None else codec.pack(delta)
-        frame = raw(wire.Answer(1, replace(update(), delta=message, **nothing)))
-        wire.decode(io.BytesIO(frame), len(frame), wire.Sizes.of(layout, codec))
+        frame = raw(protocol.Answer(1, replace(update(), delta=message, **nothing)))
+        wire.decode(io.BytesIO(frame), len(frame), protocol.Sizes.of(layout, codec))
         sent["none" if codec is None else codec.name] = len(frame)
     print("\n" + "\n".join(f"{name:8} {size:8,d} bytes" for name, size in sent.items()))
     share = {name: size / sent["none"] for name, size in sent.items()}

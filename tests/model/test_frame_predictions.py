@@ -7,7 +7,7 @@ import pytest
 
 from elephas_like.core.decisions import Task
 from elephas_like.model.frame_predictions import fields
-from elephas_like.rows.frames import Field
+from elephas_like.rows.prediction_columns import Field
 
 
 def dense(units: int) -> keras.Model:

@@ -16,8 +16,10 @@ from pyspark.sql import types as sql
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
-from elephas_like.rows import frames
-from elephas_like.rows.frames import ColumnChoice, Field, Frame, plan, with_predictions
+from elephas_like.rows import frame_read, prediction_columns
+from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.prediction_columns import Field, with_predictions
 
 X = Slot("x", (2,))
 Y = Slot("y", (1,))
@@ -42,7 +44,7 @@ def read(rows: Rows, choice: ColumnChoice, inputs: object = X, outputs: object =
     """The columns of all rows, in order, as (x,), (x, y) or (x, y, sample_weight) trees."""
     made = plan(rows.schema, choice, inputs, outputs, floatx="float32", classes=classes)
     arrays = [rows.arrays(cell.path) for cell in made.cells]
-    parts = [leaves for leaves, _ in made.blocks(arrays, rows.batch.num_rows, frames._Seen())]
+    parts = [leaves for leaves, _ in frame_read.BatchReader(made).blocks(arrays, rows.batch.num_rows)]
     return made.tree([np.concatenate(leaves) for leaves in zip(*parts, strict=True)])
 
 
@@ -240,7 +242,7 @@ def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) 
     blocks = Frame(df, made).dealt(pieces).collect()
     assert sorted(int(i) for block in blocks for i in block.columns[0].reshape(-1)) == list(range(1001))
     assert max(block.rows for block in blocks) - min(block.rows for block in blocks) <= 1
-    rows = list(frames.one_by_one(made, blocks[:1]))
+    rows = list(frame_read.one_by_one(made, blocks[:1]))
     assert len(rows) == blocks[0].rows
 
 
@@ -260,7 +262,9 @@ def test_sparse_vectors_become_dense_a_few_at_a_time(spark) -> None:
     assert [(rows, nbytes, float(total)) for rows, nbytes, total in found.collect()] == [(1, 4_000_000, 1.0)] * 6
 
 
-@pytest.mark.parametrize("way", [frames._by_udf, frames._by_map], ids=["arrow_udf", "mapInArrow"])
+@pytest.mark.parametrize(
+    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
+)
 def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
     made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
 

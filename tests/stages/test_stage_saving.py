@@ -129,7 +129,9 @@ def test_a_strategy_whose_constructor_takes_other_arguments_comes_back() -> None
     outer = KerasOuter(keras.optimizers.SGD(0.5, momentum=0.9), reduce=Clipped(1.0))
     back = decoded(json.loads(json.dumps(encoded("it", outer))))
     assert back == outer
-    assert back.step(np.zeros(2, "float32"), np.ones(2, "float32"), back.init(np.zeros(2, "float32")), None)[0][0] == 0.5
+    assert (
+        back.step(np.zeros(2, "float32"), np.ones(2, "float32"), back.init(np.zeros(2, "float32")), None)[0][0] == 0.5
+    )
 
 
 def test_what_fails_to_replace_a_stage_leaves_it_there(spark, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import functions
 from stable_ids import named
 
 from elephas_like.core.types import Slot
-from elephas_like.rows.frames import Field
+from elephas_like.rows.prediction_columns import Field
 from elephas_like.stages.udf import sql_function
 
 

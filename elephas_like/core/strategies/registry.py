@@ -50,7 +50,7 @@ ENGINES: dict[Mode, frozenset[EngineName]] = {
     Mode.HOGWILD: frozenset({EngineName.SERVER, EngineName.IN_PROCESS}),
 }
 
-Pace = Frequency | int | Schedule
+AnyFrequency = Frequency | int | Schedule
 """What `frequency=` may be."""
 
 
@@ -80,7 +80,7 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> St
     return strategy
 
 
-def admits(strategy: type[Strategy] | Strategy, frequency: Pace) -> bool:
+def admits(strategy: type[Strategy] | Strategy, frequency: AnyFrequency) -> bool:
     """Whether a strategy has a meaning at a frequency."""
     if strategy.frequencies is not None:
         return isinstance(frequency, Frequency) and frequency in strategy.frequencies
@@ -93,7 +93,7 @@ def engines(strategy: type[Strategy] | Strategy, mode: Mode, codec: Codec | None
     return ENGINES[mode] - {EngineName.JOBS} if remembers else ENGINES[mode]
 
 
-def default_frequency(strategy: Strategy, frequency: Pace) -> Pace:
+def default_frequency(strategy: Strategy, frequency: AnyFrequency) -> AnyFrequency:
     """The frequency, "auto" made concrete where the strategy admits just one frequency (`one_shot`: "fit")."""
     if frequency is Frequency.AUTO and strategy.frequencies is not None:
         return next(iter(strategy.frequencies))
@@ -101,7 +101,7 @@ def default_frequency(strategy: Strategy, frequency: Pace) -> Pace:
 
 
 def check_combination(
-    mode: Mode, strategy: Strategy, frequency: Pace, engine: EngineName, codec: Codec | None = None
+    mode: Mode, strategy: Strategy, frequency: AnyFrequency, engine: EngineName, codec: Codec | None = None
 ) -> None:
     """Nothing, if all go together.
 
@@ -162,5 +162,5 @@ def _either(values: frozenset[Mode] | frozenset[Frequency]) -> str:
     return " or ".join(repr(value.value) for value in sorted(values))
 
 
-def _text(frequency: Pace) -> str:
+def _text(frequency: AnyFrequency) -> str:
     return repr(frequency.value) if isinstance(frequency, Frequency) else str(frequency)

@@ -9,91 +9,91 @@ import pytest
 from small_world import AT_ONCE, LAYOUT, SIZES, HandClock, joined, train_order, update
 
 from elephas_like.core.types import Order
-from elephas_like.exchange import wire
-from elephas_like.exchange.desk import Desk
-from elephas_like.exchange.store import RoundStore
+from elephas_like.exchange import protocol, wire
+from elephas_like.exchange.request_handler import FitRequestHandler
+from elephas_like.exchange.round_store import RoundStore
 
 
-def open_desk(num_workers: int = 1, **waits: object) -> tuple[Desk, RoundStore, HandClock]:
+def open_handler(num_workers: int = 1, **waits: object) -> tuple[FitRequestHandler, RoundStore, HandClock]:
     clock = HandClock()
     store = RoundStore(num_workers, LAYOUT.hash, waits=replace(AT_ONCE, **waits), clock=clock)  # type: ignore[arg-type]
-    return Desk(store, SIZES), store, clock
+    return FitRequestHandler(store, SIZES), store, clock
 
 
-def raw(message: wire.Message) -> bytes:
+def raw(message: protocol.Message) -> bytes:
     return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
-def said(desk: Desk, request: bytes, length: int | None = None) -> tuple[int, wire.Message, bytes]:
+def said(handler: FitRequestHandler, request: bytes, length: int | None = None) -> tuple[int, protocol.Message, bytes]:
     """(status, reply, what was left unread of a request, before the next one on the same connection)."""
     source = io.BytesIO(request + b"next")
-    reply = desk.serve(source, len(request) if length is None else length)
+    reply = handler.serve(source, len(request) if length is None else length)
     frame = b"".join(bytes(chunk) for chunk in reply.chunks)
     return reply.status, wire.decode(io.BytesIO(frame), len(frame), SIZES), source.read()
 
 
 def test_a_worker_is_led_from_its_first_contact_to_the_end() -> None:
-    desk, store, _ = open_desk()
+    handler, store, _ = open_handler()
 
-    def told(message: wire.Message) -> wire.Message:
-        status, reply, rest = said(desk, raw(message))
+    def told(message: protocol.Message) -> protocol.Message:
+        status, reply, rest = said(handler, raw(message))
         assert (status, rest) == (200, b"next")
         return reply
 
-    assert told(wire.Announce(0, 100, "host-0")) == wire.Sign("done")
-    assert told(wire.Beat(0, 100)) == wire.Sign("done")
+    assert told(protocol.Announce(0, 100, "host-0")) == protocol.Sign("done")
+    assert told(protocol.Beat(0, 100)) == protocol.Sign("done")
     assert told(joined()) == Order("wait")
-    assert told(wire.Next(0, 100)) == Order("wait")
+    assert told(protocol.Next(0, 100)) == Order("wait")
     updates = store.train(train_order(0, 1.0, 2.0))
-    order = told(wire.Next(0, 100))
+    order = told(protocol.Next(0, 100))
     assert isinstance(order, Order)
     assert order.state is not None
     assert (order.kind, order.number, order.state.weights.tolist()) == ("train", 0, [1.0, 2.0])
-    assert told(wire.Beat(0, 100, 9)) == wire.Sign("done")
-    assert told(wire.Offer(0, 100, 0, 10_000)) == wire.Sign("send")
-    assert told(wire.Answer(100, update(0, 0, 3.0, 4.0))) == Order("wait")
+    assert told(protocol.Beat(0, 100, 9)) == protocol.Sign("done")
+    assert told(protocol.Offer(0, 100, 0, 10_000)) == protocol.Sign("send")
+    assert told(protocol.Answer(100, update(0, 0, 3.0, 4.0))) == Order("wait")
     assert [one.delta.tolist() for one in updates] == [[3.0, 4.0]]
     store.stop()
-    for message in (wire.Announce(0, 100, "host-0"), wire.Beat(0, 100), joined(), wire.Next(0, 100)):
+    for message in (protocol.Announce(0, 100, "host-0"), protocol.Beat(0, 100), joined(), protocol.Next(0, 100)):
         assert told(message) == Order("stop")
 
 
 def test_an_answer_that_nobody_wants_is_read_over_and_not_applied() -> None:
-    desk, store, _ = open_desk(2)
-    said(desk, raw(joined()))
+    handler, store, _ = open_handler(2)
+    said(handler, raw(joined()))
     updates = store.train(train_order())
-    answer = raw(wire.Answer(100, update(0, 0, 3.0, 4.0)))
+    answer = raw(protocol.Answer(100, update(0, 0, 3.0, 4.0)))
     for _ in range(2):
-        assert said(desk, answer) == (200, Order("wait"), b"next")
+        assert said(handler, answer) == (200, Order("wait"), b"next")
     assert next(updates).delta.tolist() == [3.0, 4.0]
     assert store.dropped == 1
 
 
 def test_an_answer_for_which_there_is_no_room_is_read_over_and_asked_for_again() -> None:
-    desk, store, _ = open_desk(2, read_ahead=0)
-    said(desk, raw(joined(1)))
+    handler, store, _ = open_handler(2, read_ahead=0)
+    said(handler, raw(joined(1)))
     store.train(train_order())
-    assert said(desk, raw(wire.Answer(100, update(1)))) == (200, wire.Sign("again"), b"next")
-    assert said(desk, raw(wire.Offer(1, 100, 0, 1))) == (200, wire.Sign("again"), b"next")
+    assert said(handler, raw(protocol.Answer(100, update(1)))) == (200, protocol.Sign("again"), b"next")
+    assert said(handler, raw(protocol.Offer(1, 100, 0, 1))) == (200, protocol.Sign("again"), b"next")
 
 
 def test_an_answer_that_is_cut_short_gives_its_room_back_and_may_come_again() -> None:
-    desk, store, _ = open_desk(2, read_ahead=200)
-    said(desk, raw(joined(1)))
+    handler, store, _ = open_handler(2, read_ahead=200)
+    said(handler, raw(joined(1)))
     store.train(train_order())
-    answer = raw(wire.Answer(100, update(1)))
-    status, reply, _ = said(desk, answer[:-8], len(answer))
+    answer = raw(protocol.Answer(100, update(1)))
+    status, reply, _ = said(handler, answer[:-8], len(answer))
     assert status == 400
-    assert isinstance(reply, wire.Refusal)
+    assert isinstance(reply, protocol.Refusal)
     assert store._reserved == {}
-    assert said(desk, answer)[:2] == (200, Order("wait"))
+    assert said(handler, answer)[:2] == (200, Order("wait"))
 
 
 def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
-    desk, store, clock = open_desk(2, lease_seconds=10.0)
-    said(desk, raw(joined(1, 100)))
+    handler, store, clock = open_handler(2, lease_seconds=10.0)
+    said(handler, raw(joined(1, 100)))
     store.train(train_order())
-    answer = raw(wire.Answer(100, update(1)))
+    answer = raw(protocol.Answer(100, update(1)))
 
     class TakenOver(io.BytesIO):
         """In the middle of the answer another attempt takes the place, and offers its own."""
@@ -106,7 +106,7 @@ def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
                 return 0
             return super().readinto(buffer)
 
-    reply = desk.serve(TakenOver(answer), len(answer))
+    reply = handler.serve(TakenOver(answer), len(answer))
     assert reply.status == 400
     assert store._reserved == {1: 5000}
 
@@ -114,11 +114,16 @@ def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "type_name", "words"),
     [
-        (raw(wire.Next(0, 100)), 409, "SupersededError", "attempt 100 of worker 0 has lost its place to attempt 200"),
-        (raw(wire.Answer(100, update())), 409, "SupersededError", "lost its place"),
-        (raw(wire.Next(1, 100)), 409, "ElephasError", "worker 1 to join before anything else"),
+        (
+            raw(protocol.Next(0, 100)),
+            409,
+            "SupersededError",
+            "attempt 100 of worker 0 has lost its place to attempt 200",
+        ),
+        (raw(protocol.Answer(100, update())), 409, "SupersededError", "lost its place"),
+        (raw(protocol.Next(1, 100)), 409, "ElephasError", "worker 1 to join before anything else"),
         (raw(joined(7)), 409, "ElephasError", "from 0 to 1 to join, got worker 7"),
-        (raw(wire.Answer(200, update(0, 5))), 409, "ElephasError", "worker 0 answers order 5"),
+        (raw(protocol.Answer(200, update(0, 5))), 409, "ElephasError", "worker 0 answers order 5"),
         (raw(train_order()), 400, "FrameError", "expected a worker's request, got a Order"),
         (b"\x80\x04\x95" + b"x" * 200, 400, "FrameError", "begins with"),
         (b"", 400, "FrameError", "expected a frame of"),
@@ -127,34 +132,34 @@ def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
 def test_what_cannot_be_done_is_refused_with_its_reason(
     request_: bytes, status: int, type_name: str, words: str
 ) -> None:
-    desk, store, _ = open_desk(2, lease_seconds=0.0)
+    handler, store, _ = open_handler(2, lease_seconds=0.0)
     store.join(joined(0, 100))
     store.join(joined(0, 200))
     store.train(train_order())
-    found, reply, _ = said(desk, request_)
-    assert isinstance(reply, wire.Refusal)
+    found, reply, _ = said(handler, request_)
+    assert isinstance(reply, protocol.Refusal)
     assert (found, reply.type_name) == (status, type_name)
     assert words in reply.message
 
 
 def test_a_report_fails_the_run() -> None:
-    desk, store, _ = open_desk()
-    report = wire.Report(0, 100, "ValueError", "no column 'price'", "Traceback: here")
-    assert said(desk, raw(report)) == (200, wire.Sign("done"), b"next")
+    handler, store, _ = open_handler()
+    report = protocol.Report(0, 100, "ValueError", "no column 'price'", "Traceback: here")
+    assert said(handler, raw(report)) == (200, protocol.Sign("done"), b"next")
     with pytest.raises(ValueError, match="no column 'price'"):
         store.joined()
 
 
 def test_no_request_is_larger_than_an_answer_can_be() -> None:
-    desk, _, _ = open_desk()
-    assert desk.most == SIZES.most
-    status, reply, rest = said(desk, b"x" * 100, SIZES.most + 1)
-    assert isinstance(reply, wire.Refusal)
+    handler, _, _ = open_handler()
+    assert handler.most == SIZES.most
+    status, reply, rest = said(handler, b"x" * 100, SIZES.most + 1)
+    assert isinstance(reply, protocol.Refusal)
     assert (status, reply.type_name, rest) == (400, "FrameError", b"x" * 100 + b"next")  # not a byte of it was read
 
 
 def test_an_order_is_encoded_once_for_all_workers() -> None:
-    desk, store, _ = open_desk(2)
+    handler, store, _ = open_handler(2)
     store.train(train_order())
-    replies = [desk.serve(io.BytesIO(frame), len(frame)) for frame in (raw(joined(0)), raw(joined(1)))]
+    replies = [handler.serve(io.BytesIO(frame), len(frame)) for frame in (raw(joined(0)), raw(joined(1)))]
     assert replies[0].chunks is replies[1].chunks

@@ -1,0 +1,213 @@
+"""What becomes of each part of the state besides the trainable weights when updates are merged.
+
+Statistics are averaged by samples, variances by the law of total variance (Var = E[var_i] + Var[mean_i]). Optimizer slots
+are averaged by samples, all of them together: a first moment averaged without its second destroys training. Integers and
+bools are one worker's, and so is a loss scale with its step counter: no mean of theirs is a state.
+
+The same rule holds for both kinds of exchange. `RoundMerge` merges the updates of one synchronous round. `RunningMerge`
+merges asynchronous updates one by one, each as a share of a moving mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from elephas_like.core.layout import Layout
+from elephas_like.core.strategies.algebra import WeightedMean
+from elephas_like.core.types import Array, Floats, Integers, Role, TrainState, Update, Vector
+
+
+def finite(vector: Vector) -> bool:
+    """Whether all numbers are finite. Adding them up is ten times as fast as looking at each, and nearly always enough."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(vector.sum())) or bool(np.isfinite(vector).all())
+
+
+@dataclass
+class StatisticsMean:
+    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64."""
+
+    layout: Layout
+    role: Role = Role.STATISTIC
+    _sum: Floats | None = None
+    _origin: Floats | None = None
+    _weight: float = 0.0
+
+    def add(self, statistics: Vector, samples: int) -> None:
+        """Takes one worker's statistics."""
+        if samples == 0 or statistics.size == 0:
+            return
+        term = statistics.astype(np.float64)
+        # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
+        self._origin = term.copy() if self._origin is None else self._origin
+        for mean, variance in self.layout.variances(self.role):
+            term[variance] += (term[mean] - self._origin[mean]) ** 2  # E[x^2], which averages as it is
+        term *= samples
+        self._sum = term if self._sum is None else self._sum + term
+        self._weight += samples
+
+    def result(self) -> Vector | None:
+        """The pooled statistics; None where nothing came."""
+        if self._sum is None or self._origin is None:
+            return None
+        pooled = self._sum / self._weight
+        for mean, variance in self.layout.variances(self.role):
+            pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
+        return pooled.astype(np.float32)
+
+
+def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
+    """Return the lower of two loss scales, with its step counter, for each optimizer that has one.
+
+    Args:
+        ours, theirs: (steps since the scale grew, scale) of each such optimizer, one after the other.
+        on_equal: whether theirs is taken where the scales are equal.
+    """
+    one, other = ours.reshape(-1, 2), theirs.reshape(-1, 2)
+    take = (other[:, 1] < one[:, 1]) | (on_equal & (other[:, 1] == one[:, 1]))
+    return np.where(take[:, None], other, one).ravel()
+
+
+def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout, role: Role = Role.STATISTIC) -> Vector:
+    """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance.
+
+    Ours where theirs are left out. What is not finite in ours becomes theirs: nothing lies between infinity and a number.
+    """
+    if theirs.size == 0:
+        return ours
+    with np.errstate(invalid="ignore"):
+        pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
+        for mean, variance in layout.variances(role):
+            apart = theirs[mean].astype(np.float64) - ours[mean]
+            pooled[variance] += share * (1 - share) * apart**2
+    if not finite(ours):
+        pooled = np.where(np.isfinite(ours), pooled, theirs)
+    return pooled.astype(np.float32)
+
+
+def share_of(updates: int, num_workers: int) -> float:
+    """How far slots and statistics move towards a worker's: 1 / min(t + 1, K) at the update after t others.
+
+    So they are the mean of all updates so far, and once K have come the moving mean of about the last K. The zeros that
+    they begin with are no estimate of anything: where they kept a share, Adam's second moments were too small for the
+    step counter that goes with them, and the first steps too long (docs/convergence.md has the numbers).
+    """
+    return 1.0 / min(updates + 1, num_workers)
+
+
+class RoundMerge:
+    """Merges the parts of all updates of one synchronous round, in worker order.
+
+    Integers are those of the worker with the most steps, the first of several. Loss scales are the lowest; of equal ones
+    the counter of the worker with more steps counts. One worker alone also keeps its seeds, and so draws on as Keras does.
+
+    Args:
+        num_workers: workers that train; seeds are taken over from one alone.
+    """
+
+    def __init__(self, layout: Layout, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._slots = WeightedMean()
+        self._statistics = StatisticsMean(layout)
+        self._frozen = StatisticsMean(layout, Role.FROZEN)
+        self._frozen_unchanged = 0
+        self._most_steps = self._scale_steps = -1
+        self._counters: Integers | None = None
+        self._loss_scale: Vector | None = None
+        self._seeds: Integers | None = None
+
+    def add(self, update: Update) -> None:
+        """Add one worker's parts."""
+        self._slots.add(update.slots, float(update.samples))
+        self._statistics.add(update.statistics, update.samples)
+        self._frozen.add(update.frozen, update.samples)
+        self._frozen_unchanged += 0 if update.frozen.size else update.samples
+        self._add_counters(update)
+        if self._num_workers == 1:
+            self._seeds = update.seeds
+
+    def _add_counters(self, update: Update) -> None:
+        if update.steps > self._most_steps:
+            self._most_steps, self._counters = update.steps, update.counters
+        if self._loss_scale is None:
+            self._scale_steps, self._loss_scale = update.steps, update.loss_scale
+        else:
+            further = update.steps > self._scale_steps
+            self._scale_steps = max(self._scale_steps, update.steps)
+            self._loss_scale = lower_scales(self._loss_scale, update.loss_scale, on_equal=further)
+
+    def result(self, start: TrainState) -> dict[str, Array]:
+        """Return the merged parts by the name of their role. Parts that no update brought are left out.
+
+        Args:
+            start: the state that the round began with.
+        """
+        frozen = self._frozen.result()
+        if frozen is not None and self._frozen_unchanged:
+            # Workers whose frozen values did not change sent none: they count with the values of the start.
+            self._frozen.add(start.frozen, self._frozen_unchanged)
+            frozen = self._frozen.result()
+        merged = {
+            "statistics": self._statistics.result(),
+            "slots": self._slots.result(),
+            "counters": self._counters,
+            "loss_scale": self._loss_scale,
+            "seeds": self._seeds,
+            "frozen": frozen,
+        }
+        return {name: part for name, part in merged.items() if part is not None}
+
+
+@dataclass
+class RunningMerge:
+    """Merges asynchronous updates into the shared state, one at a time.
+
+    Integers are those of the worker with the most steps so far. A lower loss scale is always taken over. A higher one is
+    taken only from an update that started from the lowest scale: scales grow as in one process, and no worker undoes what
+    another one found out.
+
+    steps: of each worker so far. lowered: the version since which loss scales are as low as they are.
+    """
+
+    layout: Layout
+    num_workers: int
+    steps: dict[int, int] = field(default_factory=dict)
+    lowered: int = 0
+
+    def merge(self, state: TrainState, update: Update, share: float, version: int) -> dict[str, Array]:
+        """Return the state's parts after an update, by the name of their role, without weights and slots.
+
+        Args:
+            share: how far statistics move towards the worker's.
+            version: of the state, once this update is in it.
+        """
+        merged: dict[str, Array] = {
+            "statistics": mix_statistics(state.statistics, update.statistics, share, self.layout),
+            "counters": self._counters(state.counters, update),
+            "loss_scale": self._loss_scale(state.loss_scale, update, version),
+        }
+        if update.frozen.size:
+            merged["frozen"] = mix_statistics(state.frozen, update.frozen, share, self.layout, Role.FROZEN)
+        if self.num_workers == 1:
+            merged["seeds"] = update.seeds
+        return merged
+
+    def _counters(self, ours: Integers, update: Update) -> Integers:
+        self.steps[update.worker] = self.steps.get(update.worker, 0) + update.steps
+        return update.counters if self.steps[update.worker] >= max(self.steps.values()) else ours
+
+    def _loss_scale(self, ours: Vector, update: Update, version: int) -> Vector:
+        if update.version >= self.lowered:
+            scales = update.loss_scale
+        else:
+            scales = lower_scales(ours, update.loss_scale, on_equal=False)
+        if np.any(scales[1::2] < ours[1::2]):
+            self.lowered = version
+        return scales
+
+
+def slots_step(ours: Vector, theirs: Vector, share: float) -> Vector | None:
+    """Return what is added to the shared slots so that they move a share towards a worker's; None if it sent none."""
+    return np.float32(share) * (theirs - ours) if theirs.size else None

@@ -1,0 +1,221 @@
+"""Asynchronous training over the server: each answer is committed to the shared state as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from elephas_like.core import scores
+from elephas_like.core.async_progress import AsyncProgress
+from elephas_like.core.center import Center, Commit
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.types import Array, EpochRecord, Evaluation, Order, Update, Vector
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.store import Store
+
+MOST_EPOCHS_WAITING = 2
+"""Finished epochs that may wait for the driver's callbacks before asynchronous workers wait too."""
+
+
+@dataclass
+class FinishedEpoch:
+    """An epoch that has ended, and its evaluations as they come; None if it is not evaluated.
+
+    since: when it ended.
+    """
+
+    record: EpochRecord
+    evaluations: dict[int, Evaluation] | None
+    since: float
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A worker's order. epoch: what an evaluation belongs to."""
+
+    order: Order
+    epoch: FinishedEpoch | None = None
+
+
+class CenterStore(Store):
+    """A shared state: each update is committed as it comes, and answered with the state that is served then.
+
+    A finished epoch holds a whole state. Workers wait once more than a few are waiting for the driver's callbacks.
+
+    Args:
+        lock_free: commit several updates at once (hogwild); the center must bear it.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        layout_hash: str,
+        *,
+        lock_free: bool = False,
+        waits: Waits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(num_workers, layout_hash, waits=waits, clock=clock)
+        self.late = 0
+        """Updates that came after the budget of samples was used up, and were not applied."""
+        self._lock_free = lock_free
+        self._center: Center | None = None
+        self._progress: AsyncProgress | None = None
+        self._validates: Callable[[int], bool] = lambda epoch: False
+        self._assigned: dict[int, Assignment] = {}
+        self._claimed: dict[int, Assignment] = {}
+        self._numbers = dict.fromkeys(range(num_workers), -1)
+        self._to_evaluate: dict[int, deque[FinishedEpoch]] = {worker: deque() for worker in range(num_workers)}
+        self._epochs: deque[FinishedEpoch] = deque()
+
+    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+        """Start handing out orders.
+
+        Args:
+            validates: whether an epoch's state is evaluated by the workers.
+        """
+        with self._changed:
+            self._center, self._progress, self._validates = center, progress, validates
+            self._changed.notify_all()
+
+    def next_epoch(self) -> EpochRecord | None:
+        """Wait for the next finished and evaluated epoch. Return None after the last.
+
+        Raises:
+            WaitError: no worker made progress for `round_timeout` seconds, or one that has to evaluate did not.
+        """
+        with self._changed:
+            _, progress = self._begun()
+            called = self._clock()
+            while True:
+                self._raise_if_ended()
+                if self._epochs and self._complete(self._epochs[0]):
+                    self._changed.notify_all()  # workers may be waiting for the driver
+                    return self._finished(self._epochs.popleft())
+                if not self._epochs and progress.over and not self._claimed:
+                    return None
+                due = self._owing(called)
+                # An epoch waits for each of its evaluations; training goes on as long as anybody does.
+                self._wait_for_answers(due, (min if self._epochs else max)(due.values()))
+
+    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+        """Replace parts of the center, by the name of their role, and add `moved` to its weights."""
+        with self._changed:
+            center, _ = self._begun()
+            center.replace(parts, moved)
+
+    def _begun(self) -> tuple[Center, AsyncProgress]:
+        if self._center is None or self._progress is None:
+            raise ElephasError("expected begin() before this: the center is not there yet.")
+        return self._center, self._progress
+
+    def _owing(self, called: float) -> dict[int, float]:
+        """Return the workers that the driver waits for, and when each is late. Time before `called` was the callbacks'."""
+        everyone = range(self.num_workers)
+        if not self._epochs:
+            busy = [worker for worker in everyone if self._pending(worker)]
+            return {worker: self._membership.answer_due(worker, called) for worker in busy or everyone}
+        epoch = self._epochs[0]
+        assert epoch.evaluations is not None  # else it is complete
+        since = max(called, epoch.since)
+        return {
+            worker: self._membership.answer_due(worker, since) for worker in everyone if worker not in epoch.evaluations
+        }
+
+    def _complete(self, epoch: FinishedEpoch) -> bool:
+        return epoch.evaluations is None or len(epoch.evaluations) == self.num_workers
+
+    def _finished(self, epoch: FinishedEpoch) -> EpochRecord:
+        if epoch.evaluations is None:
+            return epoch.record
+        validation = scores.add(epoch.evaluations[worker].metrics for worker in range(self.num_workers))
+        return replace(epoch.record, validation=validation)
+
+    def _pending(self, worker: int) -> Order | None:
+        assigned = self._assigned.get(worker)
+        return None if assigned is None else assigned.order
+
+    def _last_number(self, worker: int) -> int:
+        return self._numbers[worker]
+
+    def _next(self, worker: int) -> Order | None:
+        # An update that is being committed is counted before the worker's next order is made.
+        if self._center is None or self._progress is None or worker in self._claimed:
+            return None
+        if worker not in self._assigned:
+            assignment = self._assign(worker, self._center, self._progress)
+            if assignment is None:
+                return None
+            self._assigned[worker] = assignment
+            self._numbers[worker] = assignment.order.number
+        return self._assigned[worker].order
+
+    def _assign(self, worker: int, center: Center, progress: AsyncProgress) -> Assignment | None:
+        """Return a new order for a worker: evaluations first, then training, if the driver's callbacks are not far behind."""
+        number = self._numbers[worker] + 1
+        if self._to_evaluate[worker]:
+            epoch = self._to_evaluate[worker].popleft()
+            return Assignment(Order("evaluate", number, version=center.version, state=epoch.record.state), epoch)
+        if not progress.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
+            return None
+        return Assignment(replace(progress.next_order(worker, center), number=number))
+
+    def _may_read(self, worker: int, nbytes: int) -> bool:
+        ahead = self._read_ahead(worker)
+        return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
+
+    def _claim(self, result: Update | Evaluation) -> Callable[[], None]:
+        worker = result.worker
+        self._check_kind(self._assigned[worker].order, result)
+        self._claimed[worker] = self._assigned.pop(worker)
+        self._membership.note_progress(worker)
+        return partial(self._apply, result)
+
+    def _apply(self, result: Update | Evaluation) -> None:
+        """Apply a claimed result. Called without the lock; only hogwild commits without it."""
+        try:
+            if isinstance(result, Evaluation):
+                self._add_evaluation(result)
+            elif self._lock_free:
+                self._commit(result)
+            else:
+                with self._changed:
+                    self._commit(result)
+        except Exception as error:  # whatever a strategy raises is raised on the driver
+            self.fail(error)
+        finally:
+            with self._changed:
+                self._claimed.pop(result.worker, None)
+                self._reserved.pop(result.worker, None)
+                self._changed.notify_all()
+
+    def _add_evaluation(self, evaluation: Evaluation) -> None:
+        epoch = self._claimed[evaluation.worker].epoch
+        assert epoch is not None
+        assert epoch.evaluations is not None
+        epoch.evaluations[evaluation.worker] = evaluation
+
+    def _commit(self, update: Update) -> None:
+        center, progress = self._begun()
+        if progress.over:
+            self.late += 1
+            return
+        self._record(update, center.commit(update))
+
+    def _record(self, update: Update, commit: Commit) -> None:
+        center, progress = self._begun()
+        with self._changed:
+            if progress.over:  # the others finished it while this one was adding without the lock
+                return
+            progress.record(update, commit, center)
+            while progress.finished:
+                record = progress.finished.popleft()
+                evaluations: dict[int, Evaluation] | None = {} if self._validates(record.epoch) else None
+                epoch = FinishedEpoch(record, evaluations, self._clock())
+                self._epochs.append(epoch)
+                if epoch.evaluations is not None:
+                    for queue in self._to_evaluate.values():
+                        queue.append(epoch)

@@ -1,0 +1,268 @@
+"""The messages between a worker and the driver, and which fields and arrays each of them may have.
+
+wire.py turns messages into frames and back by the tables at the end: `FIELDS` checks every field of a header, `arrays_of` says
+which arrays follow it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from elephas_like.core.layout import Layout
+from elephas_like.core.strategies.codecs import Codec
+from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
+
+MAGIC = b"ELX1"
+PREFIX = struct.Struct("<4sI")
+HEADER_BYTES = 2**20
+METRIC_NUMBERS = 16 * 2**20
+TRACEBACK_LETTERS = 64 * 2**10
+MESSAGE_LETTERS = 8 * 2**10
+SIGNATURE_LETTERS = 512 * 2**10
+SHORT_LETTERS = 256
+PROGRESS_METRICS = 1024
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many numbers each part of a state has, by the name of its role: what the wire needs of a `Layout` and a codec.
+
+    packed: bytes of an update's delta if a codec packs it; None if it is float32, one number per weight.
+    """
+
+    parts: Mapping[str, int]
+    packed: int | None = None
+
+    @staticmethod
+    def of(layout: Layout, codec: Codec | None = None) -> Sizes:
+        """The sizes of a layout, with deltas as a codec packs them."""
+        weights = layout.size(Role.WEIGHT)
+        packed = None if codec is None else codec.nbytes(weights)
+        return Sizes({role.value: layout.size(role) for role in Role}, packed)
+
+    @property
+    def most(self) -> int:
+        """Bytes of the largest frame that there can be."""
+        return PREFIX.size + HEADER_BYTES + 8 * (sum(self.parts.values()) + METRIC_NUMBERS)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a worker's order."""
+
+    attempt: int
+    result: Update | Evaluation
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A worker asks whether the answer to order `number`, of `nbytes`, may be sent."""
+
+    worker: int
+    attempt: int
+    number: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Next:
+    """A worker without work asks for an order."""
+
+    worker: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Announce:
+    """A worker's first sign of life, before it writes its rows and joins."""
+
+    worker: int
+    attempt: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A heartbeat. progress: rises while the worker is at work."""
+
+    worker: int
+    attempt: int
+    progress: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's exception, as a value."""
+
+    worker: int
+    attempt: int
+    type_name: str
+    message: str
+    traceback_text: str
+
+
+@dataclass(frozen=True)
+class TrialProgress:
+    """A trial of a search has finished an epoch. worker: the trial's number; metrics: its logs, the finite ones."""
+
+    worker: int
+    attempt: int
+    epoch: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A reply without content. send: send the answer now; again: offer it again later; done: noted."""
+
+    word: Literal["send", "again", "done"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that was not carried out, and why."""
+
+    type_name: str
+    message: str
+
+
+Message = Answer | Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Order | Sign | Refusal
+
+
+def _integer(low: int, high: int = 2**63 - 1) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"an integer from {low} to {high}")
+        return value
+
+    return check
+
+
+def _text(letters: int) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        if not isinstance(value, str) or len(value) > letters:
+            raise ValueError(f"a text of at most {letters} letters")
+        return value
+
+    return check
+
+
+def _one_of(*words: str) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"one of {words}")
+        return value
+
+    return check
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError("a number of seconds from 0")
+    return float(value)
+
+
+def _metrics(value: object) -> object:
+    if not isinstance(value, dict) or len(value) > PROGRESS_METRICS:
+        raise ValueError(f"an object of at most {PROGRESS_METRICS} numbers")
+    name = _text(SHORT_LETTERS)
+    for key, number in value.items():
+        name(key)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError("finite numbers by name")
+    return {key: float(number) for key, number in value.items()}
+
+
+def _span(value: object) -> object:
+    if value is None:
+        return None
+    names = [field.name for field in fields(Span)]
+    if not isinstance(value, list) or len(value) != len(names):
+        raise ValueError(f"null or the list {names}")
+    for number in value:
+        _count(number)
+    span = Span(*value)
+    if not span.begin <= span.end <= span.of or span.of < 1 or span.epochs < 1:
+        raise ValueError("a span with 0 <= begin <= end <= of, of >= 1 and epochs >= 1")
+    return span
+
+
+_count = _integer(0)
+_who = {"worker": _count, "attempt": _count}
+FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
+    "order": {
+        "kind": _one_of("train", "evaluate", "wait", "stop"),
+        "number": _integer(-1),
+        "version": _count,
+        "span": _span,
+    },
+    "update": _who | {"number": _count, "version": _count, "samples": _count, "steps": _count, "seconds": _seconds},
+    "evaluation": _who | {"number": _count, "samples": _count, "seconds": _seconds},
+    "join": _who
+    | {
+        "host": _text(SHORT_LETTERS),
+        "rows": _count,
+        "validation_rows": _count,
+        "layout_hash": _text(SHORT_LETTERS),
+        "checksum": _integer(-(2**63), 2**64 - 1),
+        "accumulation": _integer(1),
+        "signature": _text(SIGNATURE_LETTERS),
+    },
+    "offer": _who | {"number": _count, "nbytes": _count},
+    "next": _who,
+    "announce": _who | {"host": _text(SHORT_LETTERS)},
+    "beat": _who | {"progress": _count},
+    "report": _who
+    | {
+        "type_name": _text(SHORT_LETTERS),
+        "message": _text(MESSAGE_LETTERS),
+        "traceback_text": _text(TRACEBACK_LETTERS),
+    },
+    "progress": _who | {"epoch": _count, "metrics": _metrics},
+    "sign": {"word": _one_of("send", "again", "done")},
+    "refusal": {"type_name": _text(SHORT_LETTERS), "message": _text(MESSAGE_LETTERS)},
+}
+PLAIN_MESSAGES: dict[str, type[Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Sign | Refusal]] = {
+    "announce": Announce,
+    "join": Joined,
+    "offer": Offer,
+    "next": Next,
+    "beat": Beat,
+    "report": Report,
+    "progress": TrialProgress,
+    "sign": Sign,
+    "refusal": Refusal,
+}
+PLAIN_KINDS = {kind: name for name, kind in PLAIN_MESSAGES.items()}
+_OPTIONAL = (Role.SLOT, Role.FROZEN)
+_ROLE_DTYPES = {role.value: "int64" if role in (Role.COUNTER, Role.SEED) else "float32" for role in Role}
+
+
+def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tuple[str, str, Container[int]]]:
+    """Return (name, dtype, allowed lengths) of a message's arrays, in order.
+
+    Slots may be left out by workers that keep their own. Frozen values may be left out if they did not change. An update of no
+    samples may leave out everything.
+    """
+    states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]
+    metrics = ("metrics", "float64", range(METRIC_NUMBERS + 1))
+    if kind == "order":
+        if values["kind"] not in ("train", "evaluate"):
+            return []
+        return [(name, dtype, size | {0} if name in _OPTIONAL else size) for name, dtype, size in states]
+    if kind == "update":
+        brought: list[tuple[str, str, Container[int]]] = []
+        for name, dtype, size in states:
+            if name != Role.LEARNING_RATE:
+                optional = name in _OPTIONAL or values["samples"] == 0
+                if name == Role.WEIGHT and sizes.packed is not None:
+                    dtype, size = "uint8", {sizes.packed}
+                brought.append(
+                    ("delta" if name == Role.WEIGHT else name, dtype, size | {0} if optional else size),
+                )
+        return [*brought, metrics]
+    return [metrics] if kind == "evaluation" else []

@@ -1,0 +1,395 @@
+"""Which columns of a DataFrame become which arrays: a plan, made on the driver from the schema.
+
+What is wrong with a schema is said here, before any job. frame_read.py reads batches by the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions
+from pyspark.sql import types as sql
+
+from elephas_like.core import checks
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import Array, Slot, Structure
+from elephas_like.rows.spool import FLOATS
+
+Choice = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+_IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    NUMBER = "number"
+    TEXT = "text"
+    VECTOR = "vector"
+    ARRAY = "array"
+    BINARY = "binary"
+    IMAGE = "image"
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Which columns are what.
+
+    features, label: a name, several names, or a mapping from the model's input or output names to those. "a.b" is the field
+        b of the struct a. label None: no target.
+    shapes: what one value of a column is reshaped to. dtypes: of the bytes in binary columns.
+    """
+
+    features: Choice = "features"
+    label: Choice | None = "label"
+    sample_weight: str | None = None
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One column, or field of a struct, and what it holds.
+
+    shape: what one value is reshaped to; None leaves it. dtype: of the bytes in a binary column.
+    decimal: whether it is a decimal, which is read as a double.
+    """
+
+    path: tuple[str, ...]
+    kind: Kind
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    decimal: bool = False
+
+    @property
+    def name(self) -> str:
+        """The column's name, with the names of fields after dots."""
+        return ".".join(self.path)
+
+    def selected(self) -> SparkColumn:
+        """Return the column for `select`."""
+        column = functions.col(f"`{self.path[0].replace('`', '``')}`")
+        for name in self.path[1:]:
+            column = column.getField(name)
+        return column.cast("double") if self.decimal else column
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of the rows: the columns that make it up.
+
+    shape: of one row as the model takes it; None leaves the columns' own. classes: labels become one-hot rows of so many.
+    part: (which, of how many) equal parts of a row this is; Elephas cuts one column for several inputs so.
+    """
+
+    cells: tuple[Cell, ...]
+    shape: tuple[int | None, ...] | None = None
+    classes: int | None = None
+    part: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The names of its columns."""
+        return ", ".join(cell.name for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class FramePlan:
+    """How batches of a DataFrame become (x,), (x, y) or (x, y, sample_weight).
+
+    structure: of those over `leaves`, as core/structure.py reads it.
+    """
+
+    leaves: tuple[Leaf, ...]
+    structure: Structure
+    floatx: str
+
+    def selected(self) -> list[SparkColumn]:
+        """Return what to select from the DataFrame: one column per cell, in order."""
+        return [cell.selected().alias(f"c{index}") for index, cell in enumerate(self.cells)]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells of all leaves."""
+        return [cell for leaf in self.leaves for cell in leaf.cells]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether rows are pairs."""
+        return isinstance(self.structure, list) and len(self.structure) > 1
+
+    def tree(self, leaves: Sequence[Array]) -> tuple[object, ...]:
+        """Return leaves as (x,), (x, y) or (x, y, sample_weight)."""
+        tree = unflatten(self.structure, leaves)
+        assert isinstance(tree, tuple)
+        return tree
+
+
+def plan(
+    schema: sql.StructType, choice: ColumnChoice, inputs: object, outputs: object, *, floatx: str, classes: int | None
+) -> FramePlan:
+    """Plan how a DataFrame of this schema is read for a model.
+
+    Args:
+        inputs: the model's, a Slot or a tuple or dict of Slots. outputs: likewise, None where there is no target.
+        floatx: the dtype of floats, as Keras calls it.
+        classes: scalar labels become one-hot rows of so many; None leaves them.
+
+    Raises:
+        ValueError: names that are not there, or that do not fit the model. TypeError: columns of a type that holds no data
+            to train on. Both name the columns that there are.
+    """
+    planner = _Planner(schema, choice)
+    parts: list[object] = [planner.tree("features_col", choice.features, inputs)]
+    if choice.label is not None and outputs is not None:
+        parts.append(planner.tree("label_col", choice.label, outputs, classes))
+    if choice.sample_weight is not None:
+        if len(parts) == 1:
+            raise ValueError(f"sample_weight_col={choice.sample_weight!r} needs a label_col.")
+        parts.append(Leaf((planner.number("sample_weight_col", choice.sample_weight),), ()))
+    planner.check_formats(parts)
+    leaves, structure = flatten(tuple(parts))
+    return FramePlan(tuple(leaves), structure, FLOATS[floatx])  # type: ignore[arg-type]  # the leaves are Leafs
+
+
+class _Planner:
+    """Matches columns with a model's inputs and outputs, or says why they do not fit."""
+
+    def __init__(self, schema: sql.StructType, choice: ColumnChoice) -> None:
+        self._schema, self._choice = _SchemaReader(schema, choice), choice
+
+    def tree(self, argument: str, chosen: Choice, slots: object, classes: int | None = None) -> object:
+        """The leaves for a model's inputs or outputs, in the model's structure."""
+        found, structure = flatten(slots)
+        places: list[Slot] = found  # type: ignore[assignment]  # the leaves are Slots
+        if len(places) == 1 and not isinstance(slots, dict):
+            return self._single(argument, chosen, places[0], classes)
+        if isinstance(chosen, str) and (cell := self._wide_column(argument, chosen)) is not None:
+            cut = [Leaf((cell,), place.shape, part=(i, len(places))) for i, place in enumerate(places)]
+            return unflatten(structure, cut)
+        columns = self._columns_by_slot(argument, chosen, [place.name for place in places])
+        leaves = [self._leaf(argument, column, slot) for column, slot in zip(columns, places, strict=True)]
+        return unflatten(structure, leaves)
+
+    def _wide_column(self, argument: str, name: str) -> Cell | None:
+        """Return a vector or array column, which is cut into equal parts for several inputs; None for any other column."""
+        if self._schema.members(argument, name):
+            return None
+        column = self._schema.column(argument, name)
+        return column if column.kind in (Kind.VECTOR, Kind.ARRAY) else None
+
+    def _columns_by_slot(self, argument: str, chosen: Choice, names: list[str]) -> Sequence[str | Sequence[str]]:
+        """Return the columns chosen for each of a model's several inputs or outputs, in the order of `names`."""
+        if isinstance(chosen, Mapping):
+            if set(chosen) != set(names):
+                raise ValueError(f"{argument} must name the model's {_listed(names)}; got {_listed(chosen)}.")
+            return [chosen[name] for name in names]
+        if isinstance(chosen, str):
+            members = self._schema.members(argument, chosen)
+            if set(members) != set(names):
+                raise ValueError(
+                    f"the model has several ({_listed(names)}), and {argument}={chosen!r} is "
+                    f"{'a struct of ' + _listed(members) if members else 'one column'}. Give a column for each, as a "
+                    "list in their order or as a dict by their names, or a struct with these fields."
+                )
+            return [f"{chosen}.{name}" for name in names]
+        if len(chosen) != len(names):
+            raise ValueError(
+                f"{argument} must have a column for each of the model's {_listed(names)}; got {_listed(chosen)}. "
+                "Several columns for one of them: a dict, as in {'" + names[0] + "': ['a', 'b']}."
+            )
+        return list(names if set(chosen) == set(names) else chosen)
+
+    def number(self, argument: str, name: str) -> Cell:
+        """A column of numbers."""
+        cell = self._schema.column(argument, name)
+        if cell.kind is not Kind.NUMBER:
+            raise TypeError(f"{argument}={name!r} must hold numbers; it holds {_article(cell.kind)}.")
+        return cell
+
+    def check_formats(self, parts: Sequence[object]) -> None:
+        """Sees that shapes and dtypes are said of columns that are read, and of such as need them."""
+        leaves, _ = flatten(tuple(parts))
+        cells = {cell.name: cell for leaf in leaves for cell in leaf.cells}  # type: ignore[attr-defined]  # Leafs
+        for argument, said in (("column_shapes", self._choice.shapes), ("column_dtypes", self._choice.dtypes)):
+            for name in said:
+                if name not in cells:
+                    raise ValueError(f"{argument} names {name!r}, which is not read; read are {_listed(cells)}.")
+        for name in self._choice.dtypes:
+            if cells[name].kind is not Kind.BINARY:
+                raise ValueError(f"column_dtypes is for binary columns; {name!r} holds {_article(cells[name].kind)}.")
+
+    def _single(self, argument: str, chosen: Choice, slot: Slot, classes: int | None) -> object:
+        """The leaf of a model's only input or output: or a tree, where the model does not say what it takes."""
+        if isinstance(chosen, Mapping):
+            if list(chosen) == [slot.name]:
+                return self._single(argument, chosen[slot.name], slot, classes)
+            if slot.shape is None:
+                return {name: self._leaf(argument, columns, Slot(name)) for name, columns in chosen.items()}
+            raise ValueError(f"{argument}: the model has one, {slot.name!r}; got {_listed(chosen)}.")
+        if isinstance(chosen, str) and self._schema.members(argument, chosen):
+            members = self._schema.members(argument, chosen)
+            if slot.shape is None:
+                return {name: self._leaf(argument, f"{chosen}.{name}", Slot(name)) for name in members}
+            raise ValueError(
+                f"{argument}={chosen!r} is a struct of {_listed(members)}, and the model has one, {slot.name!r}. Name "
+                f"its fields, as in {argument}={[f'{chosen}.{name}' for name in members]}."
+            )
+        return self._leaf(argument, chosen, slot, classes)
+
+    def _leaf(self, argument: str, chosen: str | Sequence[str], slot: Slot, classes: int | None = None) -> Leaf:
+        names = [chosen] if isinstance(chosen, str) else list(chosen)
+        if not names:
+            raise ValueError(f"{argument} names no column.")
+        cells = tuple(self._schema.column(argument, name) for name in names)
+        scalar = len(cells) == 1 and cells[0].kind is Kind.NUMBER
+        if argument == "label_col":
+            self._check_labels(cells)
+            return Leaf(cells, None, classes if scalar else None)
+        self._check_features(argument, cells, slot)
+        # Layers want an axis of features, also where the model does not say what it takes.
+        return Leaf(cells, (1,) if slot.shape is None and scalar else slot.shape)
+
+    def _check_labels(self, cells: Sequence[Cell]) -> None:
+        for cell in cells:
+            if cell.kind is Kind.TEXT:
+                raise TypeError(
+                    f"label_col={cell.name!r} holds text. Index it first: pyspark.ml.feature.StringIndexer("
+                    f"inputCol={cell.name!r}, outputCol='label')."
+                )
+
+    def _check_features(self, argument: str, cells: Sequence[Cell], slot: Slot) -> None:
+        """Sees that columns go together, and into a model's input."""
+        names = [cell.name for cell in cells]
+        for cell in cells:
+            if len(cells) > 1 and cell.kind in (Kind.BINARY, Kind.IMAGE):
+                raise TypeError(
+                    f"{argument}: {cell.name!r} holds {_article(cell.kind)}, which cannot be put together with other columns "
+                    f"of {_listed(names)}. Give the model an input for it."
+                )
+            if cell.kind is Kind.ARRAY:  # may be of text or of numbers
+                continue
+            if slot.shape is not None and (cell.kind is Kind.TEXT) != slot.text:
+                raise TypeError(
+                    f"{argument}: {cell.name!r} is {'no text' if slot.text else _article(cell.kind)}, and the model's input "
+                    f"{slot.name!r} takes {'text' if slot.text else 'numbers'}."
+                )
+        width, shape = self._schema.width(cells), slot.shape
+        if shape is None or width is None or None in shape:
+            return
+        if width != int(np.prod(shape)):  # type: ignore[arg-type]  # no None
+            raise ValueError(
+                f"{argument}: {_listed(names)} {'hold' if len(names) > 1 else 'holds'} {width} numbers a row, and the "
+                f"model's input {slot.name!r} takes shape {shape}."
+            )
+
+
+class _SchemaReader:
+    """Finds columns in a schema and says what they hold."""
+
+    def __init__(self, schema: sql.StructType, choice: ColumnChoice) -> None:
+        self._schema, self._choice = schema, choice
+
+    def column(self, argument: str, name: object) -> Cell:
+        if not isinstance(name, str):
+            raise TypeError(f"{argument} must be column names; got {name!r}.")
+        path, found = self._find(argument, name)
+        shape = self._choice.shapes.get(name)
+        return Cell(
+            path,
+            self._kind(argument, name, found.dataType),
+            dtype=self._choice.dtypes.get(name),
+            shape=None if shape is None else tuple(checks.positive_int("column_shapes", axis) for axis in shape),
+            decimal=isinstance(found.dataType, sql.DecimalType),
+        )
+
+    def members(self, argument: str, name: str) -> list[str]:
+        """The fields of a struct column that is no image; [] for any other."""
+        _, found = self._find(argument, name)
+        if not isinstance(found.dataType, sql.StructType) or set(found.dataType.fieldNames()) >= _IMAGE_FIELDS:
+            return []
+        return found.dataType.fieldNames()
+
+    def width(self, cells: Sequence[Cell]) -> int | None:
+        """Numbers a row that columns hold together, where the schema says it: vectors may carry their size."""
+        total = 0
+        for cell in cells:
+            if cell.shape is not None:
+                total += int(np.prod(cell.shape))
+            elif cell.kind in (Kind.NUMBER, Kind.TEXT):
+                total += 1
+            else:
+                _, found = self._find("features_col", cell.name)
+                size = (found.metadata or {}).get("ml_attr", {}).get("num_attrs")
+                if cell.kind is not Kind.VECTOR or size is None:
+                    return None
+                total += int(size)
+        return total
+
+    def _find(self, argument: str, name: str) -> tuple[tuple[str, ...], sql.StructField]:
+        """The path and field of a column, or of a struct's field by its dotted name."""
+        names = self._schema.fieldNames()
+        if names.count(name) > 1:
+            raise ValueError(f"{argument}={name!r}: the DataFrame has {names.count(name)} columns of this name.")
+        if name in names:
+            return (name,), self._schema[name]
+        head, _, rest = name.partition(".")
+        path: tuple[str, ...] = (head,)
+        found = self._schema[head] if rest and head in names else None
+        while found is not None and rest and isinstance(found.dataType, sql.StructType):
+            part, _, rest = rest.partition(".")
+            found = found.dataType[part] if part in found.dataType.fieldNames() else None
+            path = (*path, part)
+        if found is None or rest:
+            raise ValueError(
+                f"{argument}: there is no column {name!r}; the DataFrame has {_listed(names)}.{checks.near(name, names)}"
+            )
+        return path, found
+
+    def _kind(self, argument: str, name: str, kind: sql.DataType) -> Kind:
+        if isinstance(kind, VectorUDT | OldVectorUDT):
+            return Kind.VECTOR
+        if isinstance(kind, sql.NumericType | sql.BooleanType):
+            return Kind.NUMBER
+        if isinstance(kind, sql.StringType):
+            return Kind.TEXT
+        if isinstance(kind, sql.BinaryType):
+            if name not in self._choice.dtypes:
+                raise ValueError(
+                    f"{argument}: {name!r} is binary; say what its bytes are, as in column_dtypes={{{name!r}: 'uint8'}}."
+                )
+            try:
+                if np.dtype(self._choice.dtypes[name]).kind not in "biuf":
+                    raise TypeError("no number")
+            except TypeError as error:
+                raise ValueError(
+                    f"column_dtypes[{name!r}] must be a dtype of numbers, as 'uint8' or 'float32'; got "
+                    f"{self._choice.dtypes[name]!r}."
+                ) from error
+            return Kind.BINARY
+        if isinstance(kind, sql.StructType) and set(kind.fieldNames()) >= _IMAGE_FIELDS:
+            return Kind.IMAGE
+        inner = kind
+        while isinstance(inner, sql.ArrayType):
+            inner = inner.elementType
+        plain = isinstance(inner, sql.NumericType | sql.BooleanType | sql.StringType)
+        if inner is not kind and plain and not isinstance(inner, sql.DecimalType):
+            return Kind.ARRAY
+        raise TypeError(
+            f"{argument}: {name!r} is of type {kind.simpleString()}, which is none to train on. Columns may hold numbers, "
+            "booleans, text, vectors, arrays of those, binary, or images of Spark's image source; for a struct name its "
+            "fields."
+        )
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _article(kind: Kind) -> str:
+    return {"number": "numbers", "text": "text", "binary": "bytes"}.get(kind.value, f"{kind.value}s")

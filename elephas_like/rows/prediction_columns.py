@@ -1,0 +1,132 @@
+"""Predictions as columns of a DataFrame: columns are read by a plan, scored, and added batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import types as sql
+
+from elephas_like.core.types import Array
+from elephas_like.rows.frame_plan import FramePlan
+from elephas_like.rows.frame_read import BatchReader
+from elephas_like.rows.vectors import as_arrow
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column that predictions add.
+
+    source: its number among the arrays that a score returns. rank: axes of one value; 0 is a plain number.
+    vector: whether it becomes an ml Vector.
+    """
+
+    name: str
+    source: int
+    rank: int = 0
+    vector: bool = False
+    dtype: str = "double"
+
+    @property
+    def type(self) -> sql.DataType:
+        """Its type as it comes from Python."""
+        kind: sql.DataType = {"double": sql.DoubleType(), "float": sql.FloatType(), "long": sql.LongType()}[self.dtype]
+        for _ in range(self.rank):
+            kind = sql.ArrayType(kind)
+        return kind
+
+
+Score = Callable[[object, int], Sequence[Array]]
+"""Features of some rows, and how many; arrays with the rows first."""
+
+
+def predicted(
+    batches: Iterable[pa.StructArray], plan: FramePlan, score: Score, fields: Sequence[Field]
+) -> Iterator[pa.Array]:
+    """Yield a struct of the fields, one value a row, for each batch of the columns that a plan selects."""
+    kinds = [_arrow_type(one.type) for one in fields]
+    schema = pa.struct([pa.field(one.name, kind) for one, kind in zip(fields, kinds, strict=True)])
+    reader = BatchReader(plan)
+    for batch in batches:
+        columns = [batch.field(index) for index in range(batch.type.num_fields)]
+        parts = []
+        for leaves, rows in reader.blocks(columns, len(batch)):
+            scores = score(plan.tree(leaves)[0], rows)
+            arrays = [as_arrow(scores[one.source], kind) for one, kind in zip(fields, kinds, strict=True)]
+            parts.append(pa.StructArray.from_arrays(arrays, fields=list(schema)))
+        yield pa.concat_arrays(parts) if parts else pa.array([], schema)
+
+
+def _arrow_type(kind: sql.DataType) -> pa.DataType:
+    if isinstance(kind, sql.ArrayType):
+        return pa.list_(_arrow_type(kind.elementType))
+    return {"double": pa.float64(), "float": pa.float32(), "bigint": pa.int64()}[kind.simpleString()]
+
+
+def with_predictions(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
+    """Add the fields to a DataFrame as its last columns, computed batch by batch when it is read.
+
+    With Arrow UDFs (Spark 4.1) only the columns of the plan cross to Python, and Spark may filter and prune before. Without
+    them all columns go through `mapInArrow`.
+
+    Raises:
+        ValueError: a column of the name of a field is there already.
+    """
+    for one in fields:
+        if one.name in df.columns:
+            raise ValueError(
+                f"the DataFrame has a column {one.name!r} already; drop it, or give the output another name."
+            )
+    if hasattr(functions, "arrow_udf"):
+        return _by_udf(df, plan, score, fields)
+    return _by_map(df, plan, score, fields)
+
+
+def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
+    def scores(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return predicted(batches, plan, score, fields)
+
+    # Spark reads what the function takes from its hints, which must be classes and not text.
+    scores.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    kind = sql.StructType([sql.StructField(one.name, one.type) for one in fields])
+    name = _unused("scores", df.columns)
+    both = df.withColumn(name, functions.arrow_udf(scores, kind)(functions.struct(*plan.selected())))
+    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{name}`.`{one.name}`") for one in fields])
+
+
+def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
+    name = _unused("columns", df.columns)
+    schema = sql.StructType([*df.schema.fields, *[sql.StructField(one.name, one.type) for one in fields]])
+
+    def append(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            (scores,) = predicted([batch.column(name)], plan, score, fields)
+            kept = [batch.column(column) for column in batch.schema.names if column != name]
+            yield pa.record_batch([*kept, *scores.flatten()], [*schema.fieldNames()])
+
+    both = df.withColumn(name, functions.struct(*plan.selected())).mapInArrow(append, schema)
+    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`") for one in fields])
+
+
+def needs_arrow_udf() -> None:
+    """Raise RuntimeError if Spark has no Arrow UDFs."""
+    if not hasattr(functions, "arrow_udf"):
+        raise RuntimeError("Arrow UDFs need Spark 4.1 or later; ElephasTransformer.transform works with Spark 4.0 too.")
+
+
+def _field(one: Field, path: str) -> Column:
+    column = functions.col(path)
+    return (array_to_vector(column) if one.vector else column).alias(one.name)
+
+
+def _quoted(name: str) -> Column:
+    return functions.col(f"`{name.replace('`', '``')}`")
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    while name in names:
+        name = f"_{name}"
+    return name
