@@ -1,4 +1,12 @@
-"""The algorithms of parameter averaging, by object and by name. docs/strategies.md is their table."""
+"""Averaging strategies and codecs, as objects and by name. docs/strategies.md compares them.
+
+`algebra` defines Strategy, Reduce and Context, and the weighted mean. The methods: `synchronous` (rounds),
+`asynchronous`
+(one update at a time), `elastic` (workers keep their own weights), `robust` (medians, trimmed means, clipping).
+`codecs` compresses updates. `registry` resolves names and says which combinations of mode, strategy, frequency and
+engine are
+valid. `config` writes strategies, codecs and schedules as plain data.
+"""
 
 from elephas_like.core.strategies.algebra import Context, Mean, Memory, OuterState, Reduce, Strategy, Total
 from elephas_like.core.strategies.asynchronous import (
