@@ -1,8 +1,8 @@
 """Read the columns of a shard: headerless files that are memory-mapped and read by row number.
 
 Numbers lie in one headerless file, row after row in C order. Text lies in two: `path` holds the UTF-8 bytes of all
-values
-and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/spool.py writes them.
+values and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/spool.py writes
+them.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class ClassPredictions(NamedTuple):
     prediction: (rows,), the class index.
     probability: (rows, classes).
     raw: (rows, classes), the model's logits where its outputs are logits, else the probabilities. A binary model's one
-        column is
-        completed by the column of class 0.
+        column is completed by the column of class 0.
     """
 
     prediction: Floats
@@ -52,8 +51,7 @@ def decided(task: Task, outputs: Array) -> ClassPredictions:
     """Return the predictions of a classifier for one batch.
 
     Binary: class 1 where its probability is above 1/2; a logit z has p = 1 / (1 + exp(-z)). Several classes: the class
-    with the
-    largest output; logits have p = softmax(z).
+    with the largest output; logits have p = softmax(z).
 
     Args:
         outputs: shape (rows,), (rows, 1) or (rows, classes).
@@ -76,8 +74,9 @@ def decided(task: Task, outputs: Array) -> ClassPredictions:
 
 
 def columns_of(task: Task, outputs: Sequence[Array]) -> list[Array]:
-    """Return the arrays of a batch's prediction columns: the three of `ClassPredictions`, or one of values (rows,), or the
-    outputs.
+    """Return the arrays of a batch's prediction columns.
+
+    A classifier has the three of `ClassPredictions`, VALUE one array (rows,), VALUES the outputs themselves.
     """
     if task.classifies:
         return list(decided(task, outputs[0]))

@@ -51,8 +51,7 @@ class WorkerError(ElephasError):
     """An exception on a worker, with its type name, message and traceback.
 
     The error that is raised on the driver also inherits the original type when that is a builtin, so that `except
-    ValueError`
-    catches a worker's ValueError.
+    ValueError` catches a worker's ValueError.
     """
 
     type_name: str = ""

@@ -46,8 +46,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The variables of a compiled model in a fixed order. Entries of one role are contiguous in that role's flat
-    vector.
+    """The variables of a compiled model in a fixed order.
+
+    Entries of one role are contiguous in that role's flat vector.
     """
 
     entries: tuple[Entry, ...]

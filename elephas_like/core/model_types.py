@@ -51,8 +51,9 @@ _KNOWN = dict.fromkeys(_REGRESSION, ModelType.REGRESSION) | dict.fromkeys(_CLASS
 
 
 class LossModelTypeMapper:
-    """Table of losses and the type of model that each trains. All instances share the losses registered in this
-    process.
+    """Table of losses and the type of model that each trains.
+
+    All instances share the losses registered in this process.
     """
 
     _registered: ClassVar[dict[str, ModelType]] = {}

@@ -9,8 +9,9 @@ from elephas_like.core.structure import flatten
 
 
 def cut(tree: object, parts: int, *, axis: int, what: str = "inputs") -> object:
-    """Return a single array as a tuple of `parts` equal arrays, cut along `axis`. Tuples, dicts and None are returned
-    unchanged.
+    """Return a single array as a tuple of `parts` equal arrays, cut along `axis`.
+
+    Tuples, dicts and None are returned unchanged.
 
     Args:
         tree: the value for all inputs (or outputs) together.

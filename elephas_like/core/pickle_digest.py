@@ -1,10 +1,8 @@
 """Digest of a pickle's contents, independent of how its constants are shared.
 
 Pickle writes an object once and refers to it by number afterwards. Whether two equal strings or tuples are the same
-object is
-chance, so two pickles of equal objects may differ. Here every reference to a constant counts as the constant itself,
-and
-other objects are numbered in the order of their first occurrence.
+object is chance, so two pickles of equal objects may differ. Here every reference to a constant counts as the constant
+itself, and other objects are numbered in the order of their first occurrence.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> 
     Args:
         streams: the pickles, protocol 4 or later.
         names: replacements for strings: names that Keras numbers through a process, as they would be numbered from the
-            start.
-            Parts of paths ("dense_7/kernel") are replaced too.
+            start. Parts of paths ("dense_7/kernel") are replaced too.
     """
     found = hashlib.blake2b(digest_size=16)
     renamed = _renaming(names or {})

@@ -21,15 +21,12 @@ class MedianRule:
         stop at epoch s  if  min(l_1..l_s) > median over trials j of (l_j1 + ... + l_js) / s
 
     Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2. A trial of n epochs
-    counts at
-    epochs up to n, also while it is still running or if it was itself stopped: where many trials start at once, nothing
-    would
-    otherwise be stopped before the first of them has ended.
+    counts at epochs up to n, also while it is still running or if it was itself stopped: where many trials start at
+    once, nothing would otherwise be stopped before the first of them has ended.
 
     min_trials: other trials that must have reached the epoch before anything is stopped.
     warmup_epochs: epochs after which nothing is stopped yet. Give more than 0 where good trials begin slowly (learning
-        rates that
-        warm up). The defaults are measured in docs/tuning.md.
+        rates that warm up). The defaults are measured in docs/tuning.md.
     """
 
     min_trials: int = 5

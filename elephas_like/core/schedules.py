@@ -1,8 +1,8 @@
 """Schedules: the number of steps until the next exchange, where it changes in the course of a fit.
 
 A `Schedule` is passed as `frequency=`. The driver asks it before each round. It depends on no clock, engine or random
-number,
-so that the same fit has the same rounds everywhere. A round also ends where an epoch ends. Synchronous mode only.
+number, so that the same fit has the same rounds everywhere. A round also ends where an epoch ends. Synchronous mode
+only.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ class Schedule:
     """The number of steps of the next round, as a function of the moment. Write your own by overriding `steps`."""
 
     def steps(self, moment: Moment) -> int:
-        """Return the steps of the largest shard until the next exchange, at least 1. Smaller shards take their share of
-        them.
+        """Return the steps of the largest shard until the next exchange, at least 1.
+
+        Smaller shards take their share of them.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class FixedSteps(Schedule):
-    """Rounds of `count` steps; an epoch's last round takes the rest. (`frequency=<int>` makes an epoch's rounds equally
-    long.)
+    """Rounds of `count` steps; an epoch's last round takes the rest.
+
+    (`frequency=<int>` makes an epoch's rounds equally long.)
     """
 
     count: int
@@ -77,8 +79,7 @@ class PostLocal(Schedule):
 
     count: default 16.
     after: the epoch in which local steps begin; None (the default) begins them once the learning rate has fallen below
-        its value at
-        the start of the fit.
+        its value at the start of the fit.
     """
 
     count: int = 16
@@ -131,8 +132,9 @@ def paced(
     first_learning_rate: float,
     accumulation: int = 1,
 ) -> Iterator[Span]:
-    """Yield the spans of one epoch, each of the steps that the schedule gives. Other shards take their share of each
-    span.
+    """Yield the spans of one epoch, each of the steps that the schedule gives.
+
+    Other shards take their share of each span.
 
     Args:
         epoch_steps: batches that the largest shard has in an epoch.

@@ -10,8 +10,9 @@ from elephas_like.core.types import Floats
 
 
 def add(states: Iterable[Floats]) -> Floats:
-    """Return the sum of metric states. Empty states (a worker that trained nothing) count as zero; no states give an
-    empty array.
+    """Return the sum of metric states.
+
+    Empty states (a worker that trained nothing) count as zero; no states give an empty array.
     """
     total: Floats = np.zeros(0)
     for state in states:

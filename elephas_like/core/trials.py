@@ -40,8 +40,9 @@ class TrialOrder:
     keep_below: float = math.inf
 
     def wants_model(self, loss: float | None) -> bool:
-        """Return whether a trial of this loss returns its model. A loss equal to `keep_below` does: trial numbers break
-        ties.
+        """Return whether a trial of this loss returns its model.
+
+        A loss equal to `keep_below` does: trial numbers break ties.
         """
         return loss is not None and loss <= self.keep_below
 

@@ -93,12 +93,12 @@ def soft_vote(members: Sequence[Array], weights: Sequence[float] | None = None) 
 
 
 def hard_vote(members: Sequence[Array], weights: Sequence[float] | None = None) -> Results:
-    """Return each class's share of the votes, (..., classes). A member's vote, with its weight, goes to its most
-    probable class.
+    """Return each class's share of the votes, (..., classes).
+
+    A member's vote, with its weight, goes to its most probable class.
 
     A member that gives two classes the same probability votes for the lower label. float32 results make votes equal
-    that differ only
-    by the rounding of their sum: 0.1 + 0.2 and 0.3.
+    that differ only by the rounding of their sum: 0.1 + 0.2 and 0.3.
     """
     classes = np.shape(members[0])[-1]
     return mean([np.eye(classes)[np.argmax(member, axis=-1)] for member in members], weights)
@@ -189,8 +189,7 @@ def greedy_selection(
     """Select, step by step and with replacement, the candidate that makes the mean of the selected outputs best.
 
     The selection ends where the score was best, at the first such step. Caruana, Niculescu-Mizil, Crew, Ksikes:
-    Ensemble selection
-    from libraries of models, ICML 2004.
+    Ensemble selection from libraries of models, ICML 2004.
 
     Args:
         outputs: predictions of each candidate for the validation rows, all of one shape.

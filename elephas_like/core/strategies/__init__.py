@@ -1,11 +1,13 @@
 """Averaging strategies and codecs, as objects and by name. docs/strategies.md compares them.
 
-`algebra` defines Strategy, Reduce and Context, and the weighted mean. The methods: `synchronous` (rounds),
-`asynchronous`
-(one update at a time), `elastic` (workers keep their own weights), `robust` (medians, trimmed means, clipping).
-`codecs` compresses updates. `registry` resolves names and says which combinations of mode, strategy, frequency and
-engine are
-valid. `config` writes strategies, codecs and schedules as plain data.
+algebra         Strategy, Reduce and Context; the weighted mean
+synchronous     strategies for rounds
+asynchronous    strategies for one update at a time
+elastic         strategies whose workers keep their own weights
+robust          reductions other than the mean: medians, trimmed means, clipping
+codecs          compression of updates
+registry        names, and the valid combinations of mode, strategy, frequency and engine
+config          strategies, codecs and schedules as plain data
 """
 
 from elephas_like.core.strategies.algebra import Context, Mean, Memory, OuterState, Reduce, Strategy, Total

@@ -1,9 +1,8 @@
-"""The interface of a strategy: how updates are encoded on the worker, and weighted, reduced, applied and served on the
-driver.
+"""The interface of a strategy: what a worker sends, and how the driver combines, applies and serves it.
 
 All functions are pure and work on flat float32 vectors. A strategy object holds hyper-parameters only. Its state
-between
-exchanges is plain arrays by name, passed in and returned: an `OuterState` on the driver, a `Memory` on each worker.
+between exchanges is plain arrays by name, passed in and returned: an `OuterState` on the driver, a `Memory` on each
+worker.
 
     worker    start  = merge(served, memory)                 trains from `start` to `end`
               message, memory = encode(served, end, steps, memory, context)
@@ -12,8 +11,7 @@ exchanges is plain arrays by name, passed in and returned: an `OuterState` on th
               served = serve(weights, outer, context)
 
 A `Reduce` says how messages are combined into one direction. It is passed to a strategy, `Nesterov(reduce=Median())`,
-and may
-wrap another one, `Clipped(norm=1.0, then=Median())`: strategies are composed, not derived.
+and may wrap another one, `Clipped(norm=1.0, then=Median())`: strategies are composed, not derived.
 """
 
 from __future__ import annotations
@@ -179,8 +177,9 @@ class Reduce:
         return Gathered(self, context, held)
 
     def around(self, own: Reduce) -> Reduce:
-        """Return this reduction composed with the strategy's own. Reductions that wrap another one and were given none
-        wrap `own`.
+        """Return this reduction composed with the strategy's own.
+
+        Reductions that wrap another one and were given none wrap `own`.
         """
         return self
 
@@ -247,16 +246,18 @@ class Strategy:
     # On the worker.
 
     def merge(self, served: Vector, memory: Memory, context: Context) -> Vector:
-        """Return the weights that a worker trains from: those that it was served. Elastic methods return the worker's
-        own weights.
+        """Return the weights that a worker trains from: those that it was served.
+
+        Elastic methods return the worker's own weights.
         """
         return served
 
     def encode(
         self, served: Vector, end: Vector, steps: int, memory: Memory, context: Context
     ) -> tuple[Vector, Memory]:
-        """Return the message of a worker, shape (n,), and its new memory. By default the message is the delta `end -
-        served`.
+        """Return the message of a worker, shape (n,), and its new memory.
+
+        By default the message is the delta `end - served`.
 
         Args:
             served: the weights that the worker was served.
@@ -269,8 +270,9 @@ class Strategy:
     # On the driver.
 
     def quorum(self, num_workers: int) -> int:
-        """Return the number of updates in one asynchronous exchange. In synchronous mode an exchange always waits for
-        all workers.
+        """Return the number of updates in one asynchronous exchange.
+
+        In synchronous mode an exchange always waits for all workers.
         """
         return 1
 

@@ -90,8 +90,9 @@ class HeLoCo(MomentumLookAhead):
         return super().step(weights, self.corrected(direction, outer["momentum"], context), outer, context)
 
     def corrected(self, direction: Vector, momentum: Vector, context: Context) -> Vector:
-        """Return the direction corrected tensor by tensor. The arrival weight is divided out first: conf is about the
-        delta itself.
+        """Return the direction corrected tensor by tensor.
+
+        The arrival weight is divided out first: conf is about the delta itself.
         """
         arrival = context.weight or 1.0
         out = direction.copy()
@@ -120,8 +121,8 @@ class DownPour(Strategy):
 
     Downpour SGD (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012) without the server's Adagrad; with
     `mode="hogwild"` without a lock (Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing
-    Stochastic
-    Gradient Descent", NIPS 2011). Windows must be short: sums of whole epochs diverge from about eight workers on.
+    Stochastic Gradient Descent", NIPS 2011). Windows must be short: sums of whole epochs diverge from about eight
+    workers on.
     """
 
     name: ClassVar[str] = "downpour"
@@ -270,10 +271,8 @@ class FedBuff(Strategy):
     """Buffer M deltas, then step: x <- x + lr sum_i s(tau_i) d_i / M,  s(tau) = (1 + tau)^-power.
 
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv:2106.06639. Several
-    deltas are
-    averaged although no worker waits. Staleness counts steps, not deltas. Deltas that are still in the buffer when
-    training ends are
-    not used.
+    deltas are averaged although no worker waits. Staleness counts steps, not deltas. Deltas that are still in the
+    buffer when training ends are not used.
 
     buffer: M; None (the default) takes K, so that a step has about one delta of each worker.
     learning_rate: lr, default 1.
@@ -317,8 +316,7 @@ class DelayedNesterov(Strategy):
     x <- x + lr d / N;  at every N-th delta also m <- mu m + (the mean of the last N deltas) and x <- x + lr mu m.
 
     Liu et al., "Asynchronous Local-SGD Training for Language Modeling", arXiv:2401.09135, delayed Nesterov. N deltas
-    together move
-    x as far as one `nesterov` step over their mean.
+    together move x as far as one `nesterov` step over their mean.
 
     delay: N; None (the default) takes K.
     learning_rate: lr, default 0.7.

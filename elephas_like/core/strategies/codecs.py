@@ -1,13 +1,11 @@
 """Codecs: compression applied to updates before they are sent. Flat float32 vectors in, bytes out, and back.
 
 A worker sends `codec.pack(message)`; admission and averaging see `codec.unpack` of it. The number of bytes depends only
-on the
-number of values, so that a server knows what to expect before it reads.
+on the number of values, so that a server knows what to expect before it reads.
 
 Error feedback (Seide et al., Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and
-other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847): a worker adds what its last messages lost to its next one,
-v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent) + e = sum(d).
+other Gradient Compression Schemes", ICML 2019, arXiv:1901.09847): a worker adds what its last messages lost to its next
+one, v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent) + e = sum(d).
 """
 
 from __future__ import annotations
@@ -30,8 +28,9 @@ _HALF_MAX = np.float32(65504.0)
 
 @dataclass(frozen=True)
 class Codec:
-    """Base class of codecs. A vector that holds a NaN or infinity must unpack to one that does too: the NaN check comes
-    after.
+    """Base class of codecs.
+
+    A vector that holds a NaN or infinity must unpack to one that does too: the NaN check comes after.
 
     error_feedback: whether workers add what their messages lost to the next one. They keep one vector for it.
     """
@@ -109,12 +108,12 @@ class Float16(Codec):
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """8 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 127 of the block. 1.02 bytes a
-    number.
+    """8 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 127 of the block.
+
+    1.02 bytes a number.
 
     Blockwise as in Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR
-    2022,
-    arXiv:2110.02861, with evenly spaced steps. The error of a number is at most s / 2.
+    2022, arXiv:2110.02861, with evenly spaced steps. The error of a number is at most s / 2.
 
     block: numbers that share a scale; default 256.
     """
@@ -143,8 +142,9 @@ class Int8(Codec):
 
 @dataclass(frozen=True)
 class Int4(Codec):
-    """4 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 7 of the block. 0.52 bytes a
-    number.
+    """4 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 7 of the block.
+
+    0.52 bytes a number.
 
     block: numbers that share a scale; default 256.
     """
@@ -180,12 +180,11 @@ class OneBit(Codec):
     """The sign of each number and the mean magnitude of each block: C(v) = mean|v| sign(v). 0.19 bytes a number.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
-    Training
-    of Speech DNNs", Interspeech 2014. Needs its error feedback.
+    Training of Speech DNNs", Interspeech 2014. Needs its error feedback.
 
     block: numbers that share a magnitude; default 64. The paper has one for each column of a matrix: weights that
-        hardly move (those
-        of a pixel that is always black) must not get the magnitude of others. With 256, digits lost 0.3 points more.
+        hardly move (those of a pixel that is always black) must not get the magnitude of others. With 256, digits lost
+        0.3 points more.
     """
 
     name: ClassVar[str] = "one_bit"

@@ -23,8 +23,9 @@ _KNOWN = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_config(value: object) -> Any:
-    """Return `{"class": name, **fields}` for an object of this package. Other values, names included, are returned
-    unchanged.
+    """Return `{"class": name, **fields}` for an object of this package.
+
+    Other values, names included, are returned unchanged.
 
     Raises:
         ValueError: the class is the user's own, which could not be rebuilt from its name.

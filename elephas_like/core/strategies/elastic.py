@@ -1,13 +1,11 @@
 """Elastic averaging: workers keep weights of their own, and an elastic force pulls them and the center together.
 
-At an exchange a worker with weights y and the center x both move: e = alpha (y - x);  y <- y - e;  x <- x + e.
-x is the center as the worker was last served it, so that push and pull are one request. In rounds that is the current
-center;
+At an exchange a worker with weights y and the center x both move: e = alpha (y - x);  y <- y - e;  x <- x + e. x is the
+center as the worker was last served it, so that push and pull are one request. In rounds that is the current center;
 asynchronously it is as old as the worker's window.
 
 Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NIPS 2015, arXiv:1412.6651. alpha is beta / K,
-so
-that the center stays stable for any number of workers.
+so that the center stays stable for any number of workers.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ class EAMSGD(AEASGD):
     """`aeasgd` whose workers train with Nesterov momentum: v <- delta v - lr grad(y + delta v);  y <- y + v.
 
     The momentum is the worker's optimizer: compile with `keras.optimizers.SGD(learning_rate, momentum=0.99,
-    nesterov=True)` and give
-    `optimizer_state="per_worker"`. Zhang, Choromanska and LeCun, NIPS 2015, arXiv:1412.6651.
+    nesterov=True)` and give `optimizer_state="per_worker"`. Zhang, Choromanska and LeCun, NIPS 2015, arXiv:1412.6651.
     """
 
     name: ClassVar[str] = "eamsgd"

@@ -88,8 +88,9 @@ def admits(strategy: type[Strategy] | Strategy, frequency: Pace) -> bool:
 
 
 def engines(strategy: type[Strategy] | Strategy, mode: Mode, codec: Codec | None = None) -> frozenset[EngineName]:
-    """Return the engines that a strategy runs on. Engine "jobs" may run a round in any process, so workers must keep
-    nothing.
+    """Return the engines that a strategy runs on.
+
+    Engine "jobs" may run a round in any process, so workers must keep nothing.
     """
     remembers = strategy.remembers or (codec is not None and codec.error_feedback)
     return ENGINES[mode] - {EngineName.JOBS} if remembers else ENGINES[mode]

@@ -25,8 +25,7 @@ class Median(Reduce):
     """The median of each coordinate over the workers, ignoring samples; for an even number, the mean of the middle two.
 
     Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
-    ICML
-    2018. Tolerates arbitrary updates from fewer than half of the workers. Holds all K deltas.
+    ICML 2018. Tolerates arbitrary updates from fewer than half of the workers. Holds all K deltas.
     """
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
@@ -65,8 +64,8 @@ class Radial(Reduce):
         d = (sum_i w_i |d_i| / sum_i w_i) phi(sum_i w_i phi(d_i)),   phi(v) = v / |v|,   w_i = n_i^2 / steps_i
 
     The plain mean of deltas that disagree is short; this keeps their length. The weight, samples times samples per
-    step, is that of
-    Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training", arXiv:2604.21428. Holds all K deltas.
+    step, is that of Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training", arXiv:2604.21428.
+    Holds all K deltas.
     """
 
     def weight(self, update: Update, context: Context) -> float:

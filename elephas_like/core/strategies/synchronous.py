@@ -1,5 +1,6 @@
-"""Synchronous strategies: every worker takes part in every round. d is the reduction of the workers' deltas, by default
-their mean.
+"""Synchronous strategies: every worker takes part in every round.
+
+d is the reduction of the workers' deltas, by default their mean.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ class Average(Strategy):
     """Sample-weighted parameter averaging: x <- x + sum_i p_i d_i, p_i = n_i / sum n.
 
     Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767); FedAvg if rounds
-    are epochs
-    (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
-    arXiv:1602.05629). With one worker it is plain training.
+    are epochs (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+    2017, arXiv:1602.05629). With one worker it is plain training.
     """
 
     name: ClassVar[str] = "average"
@@ -49,14 +49,13 @@ class Nesterov(Strategy):
     """An outer Nesterov step over the averaged delta: b <- mu b + d;  x <- x + lr (d + mu b).
 
     The update of DiLoCo (Douillard et al., arXiv:2311.08105) with an outer learning rate of 1 and a momentum of 0.7.
-    DiLoCo's 0.7
-    and 0.9 overshoot where rounds are few or short.
+    DiLoCo's 0.7 and 0.9 overshoot where rounds are few or short.
 
     learning_rate: lr, default 1.
     momentum: mu, default 0.7.
     stretch: whether, with more than eight workers, d is scaled to the length that the mean of eight such updates would
-        have. The
-        defaults were measured with eight workers, and more updates cancel each other more (core/drift.py has the
+        have. The defaults were measured with eight workers, and more updates cancel each other more (core/drift.py has
+        the
             formula).
     """
 
