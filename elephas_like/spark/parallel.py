@@ -1,7 +1,7 @@
-"""Calls that start Spark jobs, some at a time in threads of the driver: results as they come, and an early end.
+"""Run calls that start Spark jobs in threads of the driver: results as they come, and an early end.
 
-Single partitions are run as jobs of their own here: one job over all of them would say what failed only when its last
-task is over.
+Each partition is a job of its own here. One job over all partitions would report a failure only when its last task has
+ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ Result = TypeVar("Result")
 
 
 class Calls(Generic[Result]):
-    """Calls in threads. A context manager: leaving it starts no further call, stops those under way and waits for their end.
+    """Calls in threads.
+
+    A context manager: leaving it starts no further call, stops the running ones and waits for them.
 
     Args:
-        calls: by number.
-        at_once: calls that may be under way at the same time.
+        calls: functions; results carry their number in this sequence.
+        at_once: maximum number of calls at the same time.
         name: of the threads.
-        stop: asks calls under way to end; it is called again and again, for one may just have been about to start.
+        stop: asks running calls to end. It is called repeatedly, because a call may have been about to start.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class Calls(Generic[Result]):
         ]
 
     def __enter__(self) -> Calls[Result]:
-        """Starts the first calls."""
+        """Start the first calls."""
         for thread in self._threads:
             thread.start()
         return self
 
     def results(self) -> Iterator[tuple[int, Result | BaseException]]:
-        """(number of the call, what it returned, or the error that ended it), as they come."""
+        """Yield (number of the call, its result or the error that ended it), as they come."""
         while self._pending:
             try:
                 found = self._done.get(timeout=0.5)  # a wait without end could not be interrupted everywhere
@@ -66,7 +68,7 @@ class Calls(Generic[Result]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all calls."""
+        """End all calls."""
         self._ended.set()
         while any(thread.is_alive() for thread in self._threads):
             if self._pending:
@@ -91,10 +93,10 @@ class PartitionJobs(Calls[list[object]]):
     """Jobs of one partition each; results are the partitions' elements. Leaving it early cancels the jobs.
 
     Args:
-        jobs: (RDD, number of the partition) of each job, by number.
-        at_once: jobs that may run at the same time; Spark queues what it has no slots for.
+        jobs: (RDD, partition number) of each job.
+        at_once: maximum number of jobs at the same time; Spark queues jobs that it has no slots for.
         group: Spark job group of the jobs.
-        descriptions: what Spark's UI shows for each.
+        descriptions: texts in Spark's UI, one per job.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class PartitionJobs(Calls[list[object]]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all jobs, and waits until the processes of cancelled tasks are gone."""
+        """End all jobs, and wait until the processes of cancelled tasks are gone."""
         super().__exit__(kind, error, trace)
         if self.stopped or isinstance(error, KeyboardInterrupt):  # Spark's own SIGINT handler cancels all jobs
             threading.Event().wait(KILLED_AFTER)
