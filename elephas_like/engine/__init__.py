@@ -1,1 +1,8 @@
-"""Who holds the rounds of a fit: this process, Spark jobs, or long tasks and a server; and other work on shards."""
+"""Engines: how rounds, or the trials of a search, are run. No Keras here.
+
+in_process      rounds in this process, without Spark
+job_rounds      each round is a Spark job
+server_rounds   one long Spark task per worker, which exchanges with the driver's server
+map_shards      predictions and evaluations over an RDD
+trial_jobs      the trials of a search
+"""

@@ -1,6 +1,6 @@
-"""The engine that needs no Spark: workers of this process, one after the other. What most tests use.
+"""The engine without Spark: workers of this process, one after the other. Most tests use it.
 
-Asynchronous runs follow a virtual clock: workers have seeded speeds, and the one that would be done first comes first.
+Asynchronous runs follow a virtual clock: workers have seeded speeds, and the one that would finish first is run first.
 The same seed gives the same run.
 """
 
@@ -27,19 +27,19 @@ class InProcessRounds:
         self._workers = workers
 
     def joined(self) -> list[Joined]:
-        """All workers."""
+        """Return the first messages of all workers."""
         return [worker.joined(attempt, "in_process") for attempt, worker in enumerate(self._workers)]
 
     def train(self, order: Order) -> Iterator[Update]:
-        """The workers' updates."""
+        """Return the workers' updates."""
         return (worker.train(order) for worker in self._workers)
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The workers' evaluations."""
+        """Return the workers' evaluations."""
         return (worker.evaluate(order) for worker in self._workers)
 
 
-class InProcessCrowd(InProcessRounds):
+class InProcessAsyncWorkers(InProcessRounds):
     """Asynchronous workers on a virtual clock (core.loop.Crowd).
 
     A worker needs steps / speed units of time for a span; speeds are lognormal, drawn from `seed`.
@@ -52,13 +52,13 @@ class InProcessCrowd(InProcessRounds):
         self._clock = [0.0] * len(workers)
 
     def begin(self, center: Center, ledger: Ledger, validates: Callable[[int], bool]) -> None:
-        """Hands the first orders out."""
+        """Schedule the first arrival of every worker."""
         self._center, self._ledger, self._validates = center, ledger, validates
         for worker in range(len(self._workers)):
-            self._send(worker)
+            self._schedule(worker)
 
     def next_epoch(self) -> EpochRecord | None:
-        """Lets workers arrive until an epoch is finished."""
+        """Run workers in the order of their arrivals until an epoch is finished. Return None when training has ended."""
         while not self._ledger.finished:
             if self._ledger.over:
                 return None
@@ -67,7 +67,7 @@ class InProcessCrowd(InProcessRounds):
             update = self._workers[index].train(order)
             staleness = self._center.version - update.version
             self._ledger.book(update, staleness, self._center.commit(update), self._center)
-            self._send(index)
+            self._schedule(index)
         record = self._ledger.finished.popleft()
         if self._validates(record.epoch):
             order = Order("evaluate", state=record.state)
@@ -75,11 +75,11 @@ class InProcessCrowd(InProcessRounds):
         return record
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Gives what callbacks changed to the shared state."""
+        """Replace parts of the shared state by what callbacks changed."""
         self._center.replace(parts, moved)
 
-    def _send(self, index: int) -> None:
-        """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""
+    def _schedule(self, index: int) -> None:
+        """Schedule a worker's next arrival. It starts from the state that is served now."""
         if not self._ledger.has_work(index):
             return
         order = self._ledger.next_order(index, self._center)

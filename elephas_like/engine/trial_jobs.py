@@ -1,7 +1,7 @@
-"""Trials on Spark's slots: an ordinary job of one task for each, and the data shipped once to each executor.
+"""Trials on Spark's slots: one job of one task per trial, and the data shipped once to each executor.
 
-A job of one task costs tenths of a second less than a trial of TensorFlow takes to trace its graph, shows in Spark's UI
-under its parameters, and is retried by Spark alone: no trial waits for another one's lost executor.
+A job of one task costs tenths of a second less than TensorFlow takes to trace a trial's graph. It shows in Spark's UI
+under its parameters and is retried by Spark alone: no trial waits for another one's lost executor.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from elephas_like.spark.waits import GONE, destroy, stopped, tidying
 log = logging.getLogger(__name__)
 
 TRIES = 4
-"""Jobs that one trial may lose to dying Python workers in local mode, where Spark retries no task; a cluster retries."""
+"""Times that a trial is run if its Python worker dies, in local mode, where Spark retries no task. A cluster retries."""
 CANCEL_SECONDS = 20.0
 _CANCELLED = " cancelled "
 
 
 class Line(Protocol):
-    """A trial's line to the driver (exchange/client.py)."""
+    """A trial's connection to the driver (exchange/client.py)."""
 
     def progress(self, epoch: int, metrics: Logs) -> bool:
-        """Reports an epoch; whether to go on."""
+        """Report an epoch. Return whether to go on."""
         ...
 
     def close(self) -> None:
-        """Ends the line."""
+        """Close the connection."""
         ...
 
 
 class LineFactory(Protocol):
-    """A picklable that opens lines."""
+    """A picklable object that opens connections."""
 
     def connect(self, worker: int, attempt: int) -> Line:
-        """The line of one attempt of one trial."""
+        """Return the connection of one attempt of one trial."""
         ...
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """A shard that every executor can read: where the driver wrote it, and its rows for those that do not see it there."""
+    """A shard that every executor can read: the driver's files, and its rows for hosts that do not see them."""
 
     ref: ShardRef
     replica: Replica
 
     def open(self) -> ShardRef:
-        """The shard on this host: the driver's own files in local mode, else a copy that the first task here writes."""
+        """Return the shard on this host: the driver's files in local mode, else a copy that the first task writes."""
         try:
             verify(self.ref)
         except (ShardMissing, PermissionError):
@@ -76,7 +76,7 @@ class Shipment:
 
 
 def shipment(context: SparkContext, ref: ShardRef) -> AbstractContextManager[Replica]:
-    """The rows of a shard of the driver's on their way to executors, for as long as the context lasts."""
+    """Return a context manager that holds the rows of one of the driver's shards ready for executors."""
     floats = [column.dtype for column in ref.columns if column.dtype in FLOATS]  # all of one kind
     has_target = isinstance(ref.structure, list) and len(ref.structure) > 1
     options = SpoolOptions(ref.dataset, floats[0] if floats else "float32", has_target, versions())
@@ -84,7 +84,7 @@ def shipment(context: SparkContext, ref: ShardRef) -> AbstractContextManager[Rep
 
 
 class _Threads:
-    """Trials that run in threads of the driver's, one each; their results come as they end."""
+    """Runs each trial in a thread of the driver; results come as trials end."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -93,7 +93,7 @@ class _Threads:
         self._cancelled = False
 
     def start(self, order: TrialOrder) -> None:
-        """Starts a trial."""
+        """Start a trial."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         name = f"elephas_like-trial-{order.number}"
         try:
@@ -104,28 +104,30 @@ class _Threads:
             if not stopped(self._context):
                 raise
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            self._ended.put(_cut_off(order.number))
+            self._ended.put(_interrupted_result(order.number))
 
     def finished(self, timeout: float) -> TrialResult | None:
-        """A trial that has ended; None where none does in time."""
+        """Return a trial that has ended, or None if none ends in time."""
         try:
             return self._ended.get(timeout=timeout)
         except queue.Empty:
             return None
 
     def _run(self, order: TrialOrder) -> None:
-        """Runs one trial to its end and puts its result into `_ended`."""
+        """Run one trial to its end and put its result into `_ended`."""
         raise NotImplementedError
 
 
 class TrialJobs(_Threads):
-    """Runs trials as Spark jobs, each in a thread of the driver's (core.trials.Slots). A context manager.
+    """Runs trials as Spark jobs, each started by a thread of the driver (core.trials.Slots). A context manager.
 
     Args:
-        shards: the driver's shards of the data, none for functions that bring their own.
-        lines: how trials report their epochs; None where nobody wants to know.
-        parallelism: trials that may run at a time.
-        describe: a trial's title in Spark's UI.
+        evaluate: runs one trial on an executor.
+        shards: the driver's shards of the data; empty for functions that load their own.
+        lines: how trials report their epochs; None for no reports.
+        parallelism: maximum number of trials at a time.
+        group: Spark job group of the trials.
+        describe: returns a trial's title in Spark's UI.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class TrialJobs(_Threads):
         self._tries = TRIES if context.master.startswith("local[") or context.master == "local" else 1
 
     def __enter__(self) -> TrialJobs:
-        """Ships the data."""
+        """Ship the data."""
         self._shipped: Broadcast = self._context.broadcast(cloudpickle.dumps(self._evaluate))
         self._shipped_rows = ExitStack()
         shipments = [
@@ -156,7 +158,7 @@ class TrialJobs(_Threads):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what still runs, and frees what was shipped."""
+        """Cancel running trials, and free what was shipped."""
         self.cancel()
         destroy(self._context, self._shipped)
         self._shipped_rows.close()
@@ -165,7 +167,7 @@ class TrialJobs(_Threads):
             sweep(self._context, self._group, self.parallelism, datasets)
 
     def cancel(self) -> None:
-        """Cancels the jobs that run, also those that are just being submitted."""
+        """Cancel the running jobs, also those that are just being submitted."""
         self._cancelled = True
         end = time.monotonic() + CANCEL_SECONDS
         while (running := [thread for thread in self._threads if thread.is_alive()]) and time.monotonic() < end:
@@ -174,7 +176,7 @@ class TrialJobs(_Threads):
             running[0].join(0.5)
 
     def _run(self, order: TrialOrder) -> None:
-        """A trial's job, again where its Python worker was lost: exactly one result comes of it."""
+        """Run one trial as a Spark job; retry if its Python worker died. Exactly one result is put."""
         status = TrialStatus.INTERRUPTED
         error: BaseException = ElephasError("the search was cancelled.")
         task = self._task
@@ -188,7 +190,7 @@ class TrialJobs(_Threads):
                 return
             except Exception as cause:  # of Spark's: the trial's own errors come as values
                 if stopped(self._context):
-                    self._ended.put(_cut_off(order.number))
+                    self._ended.put(_interrupted_result(order.number))
                     return
                 error = readable(cause)
                 if _CANCELLED in str(cause):  # by Ctrl-C, or in Spark's UI
@@ -201,7 +203,7 @@ class TrialJobs(_Threads):
 
 
 class ThreadTrials(_Threads):
-    """Runs trials that are Spark fits of their own, each in a thread of the driver's (core.trials.Slots)."""
+    """Runs trials that are Spark fits of their own, each in a thread of the driver (core.trials.Slots)."""
 
     def __init__(
         self, context: SparkContext, evaluate: Evaluate, judge: Callable[[int, int, Logs], bool], parallelism: int
@@ -211,9 +213,10 @@ class ThreadTrials(_Threads):
         super().__init__(context)
 
     def finished(self, timeout: float) -> TrialResult | None:
-        """A trial that has ended; None where none does in time.
+        """Return a trial that has ended, or None if none ends in time.
 
-        Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a trial that failed by then was interrupted.
+        On Ctrl-C PySpark cancels all jobs before anybody else notices: a trial that failed by then counts as
+        interrupted.
         """
         result = super().finished(timeout)
         if result is None or result.failure is None or result.status is not TrialStatus.FAILED:
@@ -223,7 +226,7 @@ class ThreadTrials(_Threads):
         return result
 
     def cancel(self) -> None:
-        """Ends the trials that run, at the end of their epoch."""
+        """End the running trials at the end of their epoch."""
         self._cancelled = True
         for thread in self._threads:
             thread.join(CANCEL_SECONDS)
@@ -232,13 +235,13 @@ class ThreadTrials(_Threads):
         def report(epoch: int, logs: Logs) -> bool:
             return not self._cancelled and self._judge(order.number, epoch, logs)
 
-        self._ended.put(_unless_cut_off(tried(self._evaluate, order, (), report), self._context))
+        self._ended.put(_interrupted_if_stopped(run_trial(self._evaluate, order, (), report), self._context))
 
 
 class InProcessTrials:
     """Runs trials in this process, one at a time (core.trials.Slots).
 
-    context: where trials are Spark fits of their own; None without Spark.
+    context: the SparkContext if trials are Spark fits of their own; None without Spark.
     """
 
     parallelism = 1
@@ -254,40 +257,45 @@ class InProcessTrials:
         self._orders: list[TrialOrder] = []
 
     def start(self, order: TrialOrder) -> None:
-        """Notes a trial, which runs when its end is asked for."""
+        """Queue a trial; `finished` runs it."""
         self._orders.append(order)
 
     def finished(self, timeout: float) -> TrialResult | None:
-        """Runs the next trial to its end, however long that takes."""
+        """Run the next trial to its end, however long that takes."""
         if not self._orders:
             return None
         order = self._orders.pop(0)
-        result = tried(self._evaluate, order, self._shards, lambda epoch, logs: self._judge(order.number, epoch, logs))
-        return _unless_cut_off(result, self._context)
+        result = run_trial(
+            self._evaluate, order, self._shards, lambda epoch, logs: self._judge(order.number, epoch, logs)
+        )
+        return _interrupted_if_stopped(result, self._context)
 
     def cancel(self) -> None:
-        """Forgets the trials that were not begun."""
+        """Drop the queued trials."""
         self._orders.clear()
 
 
-def cut_off(result: TrialResult) -> bool:
-    """Whether a trial ended because its SparkContext did: no other one can run then."""
+def context_was_stopped(result: TrialResult) -> bool:
+    """Return whether a trial ended because its SparkContext was stopped: no other trial can run then."""
     return result.failure is not None and result.failure.message == GONE
 
 
-def _cut_off(number: int) -> TrialResult:
+def _interrupted_result(number: int) -> TrialResult:
     return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
 
 
-def _unless_cut_off(result: TrialResult, context: SparkContext | None) -> TrialResult:
-    """A trial's result; where its SparkContext is gone its failure says nothing about its point."""
+def _interrupted_if_stopped(result: TrialResult, context: SparkContext | None) -> TrialResult:
+    """Return a trial's result.
+
+    An interrupted one if its SparkContext is gone, since the failure says nothing about its parameters.
+    """
     if result.status is TrialStatus.FAILED and context is not None and stopped(context):
-        return _cut_off(result.number)
+        return _interrupted_result(result.number)
     return result
 
 
-def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
-    """The result of a trial; what it raises is a result too, for it is reported as a value."""
+def run_trial(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
+    """Run a trial and return its result. An exception becomes a failed result, reported as a value."""
     try:
         return evaluate(order, shards, report)
     except SupersededError:
@@ -301,7 +309,7 @@ def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], rep
 def _task(
     evaluate: Broadcast, shipments: Sequence[Shipment], lines: LineFactory | None, driver: Mapping[str, str]
 ) -> Callable[[TrialOrder, Iterator[object]], Iterator[TrialResult]]:
-    """What runs on a slot for one trial."""
+    """Return the function that runs one trial on a slot."""
 
     def run(order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         check_versions(driver)
@@ -312,11 +320,11 @@ def _task(
         for _ in rows:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
         if lines is None:
-            yield tried(run, order, (), lambda epoch, logs: True)
+            yield run_trial(run, order, (), lambda epoch, logs: True)
             return
         line = lines.connect(order.number, attempt_id())
         try:
-            yield tried(run, order, (), line.progress)
+            yield run_trial(run, order, (), line.progress)
         finally:
             line.close()
 

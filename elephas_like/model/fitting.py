@@ -34,7 +34,7 @@ from elephas_like.core.types import (
     Worker,
     WorkerFactory,
 )
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessRounds
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun, announced
 from elephas_like.exchange.address import advertised_address, bind_address
@@ -228,7 +228,7 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[Round
         if fit.settings.mode is Mode.SYNCHRONOUS:
             yield InProcessRounds(workers)
         else:
-            yield InProcessCrowd(workers, fit.config.seed)
+            yield InProcessAsyncWorkers(workers, fit.config.seed)
 
 
 def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
@@ -269,7 +269,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             data.sharded is not None,
             datasets=_datasets(fit, data),
             round_timeout=fit.settings.timeouts.round,
-            forget=data.forget,
+            invalidate=data.forget,
         ) as workers:
             yield workers
     finally:

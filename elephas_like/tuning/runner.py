@@ -17,7 +17,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import Rule
 from elephas_like.core.trials import Evaluate, Logs, Slots, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
-from elephas_like.engine.trial_jobs import InProcessTrials, ThreadTrials, TrialJobs, cut_off
+from elephas_like.engine.trial_jobs import InProcessTrials, ThreadTrials, TrialJobs, context_was_stopped
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpServer
@@ -176,7 +176,7 @@ class Search:
                 raise self._watch.error
             if result is not None:
                 self._take(result, bar)
-                if cut_off(result):
+                if context_was_stopped(result):
                     self._end(slots, bar)
                     raise ElephasError(f"{GONE} {self._goes_on()}")
                 most = self._limits.max_failures

@@ -27,7 +27,7 @@ from elephas_like.core.strategies import (
     TrimmedMean,
 )
 from elephas_like.core.types import Frequency, Mode, Order, Update
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessRounds
 
 GOAL = np.array([1.0, -2.0])
 WORKERS, ROWS, EPOCHS, ROUNDS = 4, 24, 4, 6
@@ -80,7 +80,7 @@ def distance(strategy: Strategy, mode: Mode = Mode.SYNCHRONOUS, codec: Codec | N
     if mode is Mode.SYNCHRONOUS:
         end = fit_synchronously(InProcessRounds(workers), plan, notes, progress, loss_of)
     else:
-        end = fit_asynchronously(InProcessCrowd(workers, seed=3), plan, notes, progress, loss_of)
+        end = fit_asynchronously(InProcessAsyncWorkers(workers, seed=3), plan, notes, progress, loss_of)
     assert sum(epoch.samples for epoch in notes.epochs) >= EPOCHS * WORKERS * ROWS
     return float(np.linalg.norm(end.weights - GOAL))
 

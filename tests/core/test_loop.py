@@ -33,7 +33,7 @@ from elephas_like.core.strategies import (
     Strategy,
 )
 from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Rounds, Span, TrainState, Update
-from elephas_like.engine.in_process import InProcessCrowd, InProcessRounds
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessRounds
 
 ONE: Row = (1, 0, 1)
 TWO: Row = (0, 1, 2)
@@ -390,7 +390,7 @@ def crowd_plan(workers: Sequence[Regression], **other: object) -> Plan:
 
 
 def go(
-    crowd: Arrivals | InProcessCrowd,
+    crowd: Arrivals | InProcessAsyncWorkers,
     workers: Sequence[Regression],
     notes: Notes | None = None,
     start: TrainState | None = None,
@@ -432,7 +432,7 @@ def test_what_comes_after_the_last_epoch_does_not_count() -> None:
 
 def test_one_worker_alone_is_plain_gradient_descent() -> None:
     workers = [Regression(0, [ONE, TWO])]
-    end, notes, _ = go(InProcessCrowd(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
+    end, notes, _ = go(InProcessAsyncWorkers(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
     assert end.weights.tolist() == [0.875, 1.75]  # three times half the way
     assert [epoch.state.weights.tolist() for epoch in notes.epochs] == [[0.5, 1], [0.75, 1.5], [0.875, 1.75]]
     assert workers[0].trained == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
@@ -519,7 +519,7 @@ def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> Non
     def run(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
         workers = [Regression(0, [ONE] * 3), Regression(1, [TWO] * 5), Regression(2, [])]
         end, notes, progress = go(
-            InProcessCrowd(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
+            InProcessAsyncWorkers(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
         )
         assert [epoch.epoch for epoch in notes.epochs] == [1, 2, 3]
         total = sum(epoch.samples for epoch in notes.epochs)
@@ -536,7 +536,7 @@ def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> Non
 
 def test_an_asynchronous_epoch_is_evaluated() -> None:
     workers = [Regression(0, [ONE], [(1, 1, 3)]), Regression(1, [ONE], [(1, 0, 1)])]
-    _, notes, _ = go(InProcessCrowd(workers, seed=0), workers, epochs=4, validation_freq=2)
+    _, notes, _ = go(InProcessAsyncWorkers(workers, seed=0), workers, epochs=4, validation_freq=2)
     assert [epoch.validation is None for epoch in notes.epochs] == [True, False, True, False]
     weight = float(notes.epochs[3].state.weights[0])
     assert notes.epochs[3].validation.tolist() == [(weight - 3) ** 2 + (weight - 1) ** 2, 2.0]

@@ -8,7 +8,7 @@ from elephas_like.core.center import Ledger, LockedCenter
 from elephas_like.core.layout import Entry, Layout
 from elephas_like.core.strategies import DownPour
 from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
-from elephas_like.engine.in_process import InProcessCrowd
+from elephas_like.engine.in_process import InProcessAsyncWorkers
 
 LAYOUT = Layout((Entry("w", Role.WEIGHT, (2,), "float32"),))
 START = LAYOUT.flatten([np.zeros(2)])
@@ -59,7 +59,7 @@ class Adds:
 
 def run(seed: int, rows: tuple[int, ...]) -> tuple[list[Adds], list[tuple[int, ...]], list[float]]:
     workers = [Adds(number, count) for number, count in enumerate(rows)]
-    crowd = InProcessCrowd(workers, seed)
+    crowd = InProcessAsyncWorkers(workers, seed)
     center = LockedCenter(START, LAYOUT, DownPour(), len(rows))
     ledger = Ledger(sum(rows), tuple(2 if count else 0 for count in rows), 0, 3)
     crowd.begin(center, ledger, lambda epoch: epoch == 2)
