@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     *_of(
         "strategies/codecs.py",
-        ("fp16: overflows", "np.clip(vector, -_HALF_MOST, _HALF_MOST)", "vector.clip(-1e9, 1e9)"),
+        ("fp16: overflows", "np.clip(vector, -_HALF_MAX, _HALF_MAX)", "vector.clip(-1e9, 1e9)"),
         ("int8: 128 steps", "_quantized(vector, self.block, 127)", "_quantized(vector, self.block, 128)"),
         ("int8: cut off", "np.rint(blocks", "np.trunc(blocks"),
         ("int4: halves exchanged", "nibbles[0::2] | (nibbles[1::2] << np.uint8(4))", "nibbles[1::2] | (nibbles[0::2] << np.uint8(4))"),

@@ -1,7 +1,7 @@
 """elephas_like: train Keras models on Spark.
 
-The front door. Names are resolved when they are first used, so that importing the package loads neither TensorFlow nor
-Spark. The averaging methods, codecs and schedules are in `elephas_like.strategies`.
+Names are imported on first use, so that importing the package loads neither TensorFlow nor Spark. Averaging strategies,
+codecs and schedules are in `elephas_like.strategies`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "elephas_like.core.errors": (
         "CapacityError",
         "DataError",
@@ -83,7 +83,7 @@ _HOMES = {
     "elephas_like.ensembles.voting_model": ("VotingModel",),
     "elephas_like.ensembles.selection": ("greedy_selection",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AsynchronousSparkModel",
@@ -123,8 +123,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'elephas_like' has no attribute {name!r}")
 
 

@@ -1,5 +1,10 @@
-"""What stands behind Elephas' import paths; users reach it by those (`utils`, `parameter`, `worker`, `mllib`, `ml`).
+"""The code behind Elephas' import paths; users reach it by those (`utils`, `parameter`, `worker`, `mllib`, `ml`).
 
-`elephas` has the attributes and older names of its SparkModel, `parameter_server` with `parameters` and `framing` the servers
-that are started by hand, `spark_worker` its workers; the rest are helpers by the names of its modules.
+elephas             attributes and older names of Elephas' SparkModel
+parameter_server    servers that are started by hand
+parameters          their shared weights, listeners and clients; framing: messages on a socket
+spark_worker        workers for `rdd.mapPartitions`
+weight_lists        arithmetic on weights; weight_bytes: their format; rwlock: their lock
+labeled             RDDs and DataFrames of features and labels; labels: one-hot rows, padding
+matrices            MLlib's vectors and matrices
 """

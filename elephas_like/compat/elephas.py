@@ -1,4 +1,4 @@
-"""What Elephas' classes had beside the work itself: attributes, older method names, and small things that were importable."""
+"""Attributes and older method names of Elephas' classes, and small functions that were importable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elephas_like.trainer.serialization import model_to_dict
 
 
 class ElephasAttributes(abc.ABC):
-    """Attributes and methods of Elephas' SparkModel that say again what the Keras model says, or start a server by hand."""
+    """Attributes and methods of Elephas' SparkModel that repeat the Keras model's, or start a server by hand."""
 
     _model: keras.Model
     _server: BaseParameterServer | None = None
@@ -33,12 +33,12 @@ class ElephasAttributes(abc.ABC):
 
     @property
     def weights(self) -> Weights:
-        """The model's weights now, as `get_weights()` gives them."""
+        """The model's current weights, in `get_weights()` order."""
         return self._model.get_weights()
 
     @property
     def serialized_model(self) -> dict[str, Any]:
-        """The model's architecture and weights now, as `model_to_dict` gives them."""
+        """The model's current architecture and weights, as `model_to_dict` returns them."""
         return model_to_dict(self._model)
 
     @property
@@ -53,14 +53,14 @@ class ElephasAttributes(abc.ABC):
 
     @property
     def master_metrics(self) -> Any:
-        """The metrics that the model was compiled with; [] for none."""
+        """The metrics that the model was compiled with; [] without metrics."""
         settings = self._model.get_compile_config() or {}
         with keras.saving.custom_object_scope(self.custom_objects):
             return keras.saving.deserialize_keras_object(settings.get("metrics") or [])
 
     @property
     def parameter_server(self) -> BaseParameterServer:
-        """A server of the model's weights, for code that starts it by hand. `fit` starts and stops its own."""
+        """A server of the model's weights, for code that starts one by hand. `fit` starts and stops its own."""
         if self._server is None:
             factory = ClientServerFactory.get_factory(self.parameter_server_mode)
             self._server = factory.create_server(
@@ -75,18 +75,18 @@ class ElephasAttributes(abc.ABC):
         return factory.create_client(self.parameter_server.port)
 
     def start_server(self) -> None:
-        """Starts `parameter_server`."""
+        """Start `parameter_server`."""
         self.parameter_server.start()
 
     def stop_server(self) -> None:
-        """Stops `parameter_server`; the next one begins with the model's weights then."""
+        """Stop `parameter_server`. The next one starts with the model's weights of that time."""
         if self._server is not None:
             self._server.stop()
             self._server = None
 
     @contextmanager
     def run_parameter_server(self) -> Iterator[BaseParameterServer]:
-        """`parameter_server`, running; stopped also after an error."""
+        """Run `parameter_server` until the end of the block, also after an error."""
         self.start_server()
         try:
             yield self.parameter_server
@@ -102,22 +102,22 @@ class ElephasAttributes(abc.ABC):
         validation_split: float = 0.1,
         **options: Any,
     ) -> keras.callbacks.History:
-        """`fit` by its name, with the defaults, of Elephas 0.x."""
+        """Call `fit`, under the name and with the defaults of Elephas 0.x."""
         options.setdefault("epochs", nb_epoch)
         return self.fit(rdd, batch_size=batch_size, verbose=verbose, validation_split=validation_split, **options)
 
     def predict_classes(self, data: Any) -> Array:
-        """The class of each row: the largest output, or whether the only one is above 0.5."""
+        """Return the class of each row: the largest output, or whether a single output is above 0.5."""
         found = np.asarray(self.predict(data))
         return np.argmax(found, axis=-1) if found.shape[-1] > 1 else (found > 0.5).astype("int32")
 
     @abc.abstractmethod
     def fit(self, data: Any = None, /, **options: Any) -> keras.callbacks.History:
-        """Trains the model."""
+        """Train the model."""
 
     @abc.abstractmethod
     def predict(self, data: Any, /) -> Any:
-        """Predictions in the order of the rows."""
+        """Return predictions in the order of the rows."""
 
 
 class AsynchronousSparkWorker(partition.AsynchronousSparkWorker):
@@ -165,7 +165,7 @@ class SparkHFModel:
 
 
 class HyperasWorker:
-    """The worker of Elephas 2's hyper-parameter search, which a job ran in every partition.
+    """The worker of Elephas 2's hyper-parameter search, which ran in every partition.
 
     Raises:
         NotImplementedError: always, with what to use instead.
@@ -179,40 +179,41 @@ class HyperasWorker:
 
 
 def get_server_weights(master_url: str = "localhost:5000") -> Weights:
-    """The weights of the HttpServer at "host:port", by the name of Elephas 0.3.
+    """Return the weights of the HttpServer at "host:port"; the name is Elephas 0.3's.
 
     Raises:
-        RefusedError: without the server's token in the environment (401). ConnectionLostError: nobody is there.
+        RefusedError: the server's token is not in the environment (401).
+        ConnectionLostError: no server answers.
     """
-    return _client_of(master_url).get_parameters()
+    return _client(master_url).get_parameters()
 
 
 def put_deltas_to_server(delta: Sequence[Array], master_url: str = "localhost:5000") -> bytes:
-    """Has the HttpServer at "host:port" subtract `delta` from its weights, by the name of Elephas 0.3.
+    """Subtract `delta` from the weights of the HttpServer at "host:port"; the name is Elephas 0.3's.
 
     Raises:
-        RefusedError: without the server's token in the environment (401), or a delta that does not fit (400, 413).
+        RefusedError: the server's token is not in the environment (401), or the delta does not fit (400, 413).
     """
-    return _client_of(master_url).update_parameters(delta)
+    return _client(master_url).update_parameters(delta)
 
 
-def _client_of(master_url: str) -> HttpClient:
+def _client(master_url: str) -> HttpClient:
     host, port = split_address(master_url)
     return HttpClient(port, host=host)
 
 
 def save_and_zip_model(model: Any, temp_dir: str) -> str:
-    """The path of a zip of what `model.save_pretrained(temp_dir)` writes."""
+    """Return the path of a zip of the files that `model.save_pretrained(temp_dir)` writes."""
     model.save_pretrained(temp_dir)
     return shutil.make_archive(str(temp_dir), "zip", temp_dir)
 
 
 def is_running_in_notebook() -> bool:
-    """Whether this process is the kernel of a Jupyter notebook."""
+    """Return whether this process is the kernel of a Jupyter notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and "IPKernelApp" in shell.config
 
 
 def get_minor_version(version_string: str) -> int:
-    """The second number of a version: 15 of "2.15.1"."""
+    """Return the second number of a version: 15 for "2.15.1"."""
     return int(version_string.split(".")[1])

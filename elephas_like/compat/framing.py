@@ -1,4 +1,4 @@
-"""Plain messages on a plain socket, as Elephas' own helpers sent them; where to find the driver, and when it listens.
+"""Plain messages on a plain socket, as Elephas' own helpers sent them; the driver's address, and when it listens.
 
 send_bytes / recv_bytes   u32 length (big-endian), then the bytes
 send / receive            the length in decimal digits, then a list of arrays (compat/weight_bytes.py); never a pickle
@@ -21,7 +21,7 @@ _PROBE_SECONDS = 0.05
 
 
 def determine_master(port: int = 4000) -> str:
-    """The "host:port" of the driver, as workers reach it: SPARK_LOCAL_IP, or what this machine's name resolves to."""
+    """Return the "host:port" of the driver, as workers reach it: SPARK_LOCAL_IP, or the address of this machine's name."""
     host = bind_address(
         None, spark_bind_address=None, spark_driver_host=None, spark_local_ip=os.environ.get("SPARK_LOCAL_IP")
     )
@@ -29,16 +29,19 @@ def determine_master(port: int = 4000) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; an IPv6 host stands in brackets."""
+    """Return host and port of "host:port"; an IPv6 host is in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def wait_until_listening(host: str, port: int, timeout: float = 30.0) -> None:
-    """Returns when something listens at (host, port).
+    """Wait until something listens at (host, port).
+
+    Args:
+        timeout: seconds.
 
     Raises:
-        TimeoutError: nothing does after `timeout` seconds, with the last refusal.
+        TimeoutError: nothing listens after `timeout` seconds; with the last refusal.
     """
     end = time.monotonic() + timeout
     while True:
@@ -52,19 +55,19 @@ def wait_until_listening(host: str, port: int, timeout: float = 30.0) -> None:
 
 
 def send_bytes(sock: sockets.socket, b: bytes) -> None:
-    """Sends bytes, their length first."""
+    """Send bytes, preceded by their length."""
     sock.sendall(_LENGTH.pack(len(b)))
     sock.sendall(b)
 
 
 def recv_bytes(sock: sockets.socket, most: int = 2**32 - 1) -> bytes:
-    """The bytes that `send_bytes` sent.
+    """Return the bytes that `send_bytes` sent.
 
     Args:
-        most: bytes that are believed; more are refused before anything is read.
+        most: maximum number of bytes; larger messages are refused before they are read.
 
     Raises:
-        ConnectionError: the other side closed the connection, or announced too much.
+        ConnectionError: the other side closed the connection, or announced too many bytes.
     """
     (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
     if length > most:
@@ -73,10 +76,10 @@ def recv_bytes(sock: sockets.socket, most: int = 2**32 - 1) -> bytes:
 
 
 def send(socket: sockets.socket, data: Sequence[Array], num_bytes: int = 20) -> None:
-    """Sends a list of arrays, its length first in `num_bytes` decimal digits.
+    """Send a list of arrays, preceded by its length in `num_bytes` decimal digits.
 
     Raises:
-        TypeError: anything else; objects would need a pickle, which nobody should read from a network.
+        TypeError: `data` is something else. Objects would need a pickle, which nobody should read from a network.
     """
     if not isinstance(data, list | tuple):
         raise TypeError(
@@ -88,7 +91,11 @@ def send(socket: sockets.socket, data: Sequence[Array], num_bytes: int = 20) -> 
 
 
 def receive(socket: sockets.socket, num_bytes: int = 20) -> list[Array]:
-    """The list of arrays that `send` sent."""
+    """Return the list of arrays that `send` sent.
+
+    Raises:
+        ValueError: the message does not begin with a length, or holds no list of arrays.
+    """
     digits = _exactly(socket, num_bytes)
     if not digits.isdigit():
         raise ValueError(f"expected a length in {num_bytes} digits, got {digits[:32]!r}.")
@@ -96,7 +103,7 @@ def receive(socket: sockets.socket, num_bytes: int = 20) -> list[Array]:
 
 
 def _exactly(sock: sockets.socket, count: int) -> bytes:
-    """So many bytes, read as they come: an announced length allocates nothing."""
+    """Read `count` bytes as they come, so that an announced length allocates nothing."""
     parts, missing = [], count
     while missing:
         part = sock.recv(min(missing, 2**20))

@@ -1,4 +1,4 @@
-"""Features with labels in Spark's older clothes: simple RDDs of pairs, RDDs of LabeledPoints, and DataFrames of both."""
+"""Features with labels in Spark's older forms: RDDs of pairs, RDDs of LabeledPoints, and DataFrames of both."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from elephas_like.core.types import Array
 
 
 def to_simple_rdd(sc: SparkContext, features: Any, labels: Any) -> RDD:
-    """An RDD of (feature row, label) pairs from two arrays, in their order."""
+    """Return an RDD of (feature row, label) pairs from two arrays, in their order."""
     _same_rows(features, labels)
     return sc.parallelize(list(zip(features, labels, strict=True)))
 
 
 def to_labeled_point(sc: SparkContext, features: Any, labels: Any, categorical: bool = False) -> RDD:
-    """An RDD of LabeledPoints from two arrays.
+    """Return an RDD of LabeledPoints from two arrays.
 
     Args:
         features: shape (rows, columns).
-        labels: numbers, shape (rows,) or (rows, 1); one-hot rows, of which the class is taken, where `categorical`.
+        labels: numbers, shape (rows,) or (rows, 1); with `categorical`, one-hot rows, which are stored as the index of
+            the class.
     """
     _same_rows(features, labels)
     points = [
@@ -39,17 +40,17 @@ def to_labeled_point(sc: SparkContext, features: Any, labels: Any, categorical: 
 
 
 def from_labeled_point(rdd: RDD, categorical: bool = False, nb_classes: int | None = None) -> tuple[Array, Array]:
-    """Features (rows, columns) and labels of an RDD of LabeledPoints, collected in order.
+    """Return features (rows, columns) and labels of an RDD of LabeledPoints, collected in order.
 
     Args:
-        categorical: one-hot rows, shape (rows, nb_classes), instead of numbers.
+        categorical: return one-hot rows, shape (rows, nb_classes), instead of numbers.
         nb_classes: None takes the largest label + 1.
 
     Returns:
-        Labels that are all whole are int64, others float64.
+        Labels are int64 if all are whole numbers, else float64.
 
     Raises:
-        ValueError: an empty RDD, or labels that are no classes where `categorical`.
+        ValueError: the RDD is empty, or with `categorical` a label is no class.
     """
     rows = rdd.map(lambda point: (from_vector(point.features), point.label)).collect()
     if not rows:
@@ -63,14 +64,14 @@ def from_labeled_point(rdd: RDD, categorical: bool = False, nb_classes: int | No
 
 
 def lp_to_simple_rdd(lp_rdd: RDD, categorical: bool = False, nb_classes: int | None = None) -> RDD:
-    """An RDD of (feature row, label) pairs from one of LabeledPoints.
+    """Return an RDD of (feature row, label) pairs from an RDD of LabeledPoints.
 
     Args:
         categorical: labels become one-hot rows.
         nb_classes: None takes the largest label + 1, which costs a job.
 
     Raises:
-        TypeError: something else than an RDD; and when rows are asked for, rows that are no LabeledPoints.
+        TypeError: `lp_rdd` is no RDD; or, when rows are computed, a row is no LabeledPoint.
     """
     pairs = _pairs(lp_rdd)
     if not categorical:
@@ -80,7 +81,7 @@ def lp_to_simple_rdd(lp_rdd: RDD, categorical: bool = False, nb_classes: int | N
 
 
 def classes_of(lp_rdd: RDD) -> int:
-    """The largest label of an RDD of LabeledPoints + 1; it costs a job.
+    """Return the largest label of an RDD of LabeledPoints, plus 1. It costs a job.
 
     Raises:
         TypeError: as `lp_to_simple_rdd`.
@@ -95,16 +96,16 @@ def _pairs(lp_rdd: RDD) -> RDD:
 
 
 def to_data_frame(sc: SparkContext, features: Any, labels: Any, categorical: bool = False) -> DataFrame:
-    """A DataFrame with the columns `features` (MLlib vectors) and `label` (double) from two arrays.
+    """Return a DataFrame with the columns `features` (MLlib vectors) and `label` (double) from two arrays.
 
     Args:
-        categorical: labels are one-hot rows, of which the class is stored.
+        categorical: labels are one-hot rows, which are stored as the index of the class.
     """
     return _session().createDataFrame(to_labeled_point(sc, features, labels, categorical))
 
 
 def from_data_frame(df: DataFrame, categorical: bool = False, nb_classes: int | None = None) -> tuple[Array, Array]:
-    """Features and labels of a DataFrame with the columns `features` and `label`, as `from_labeled_point` gives them."""
+    """Return features and labels of a DataFrame with the columns `features` and `label`, as `from_labeled_point` does."""
     return from_labeled_point(_points(df, "features", "label"), categorical, nb_classes)
 
 
@@ -115,12 +116,12 @@ def df_to_simple_rdd(
     features_col: str = "features",
     label_col: str = "label",
 ) -> RDD:
-    """An RDD of (feature row, label) pairs from a column of vectors (of `ml` or `mllib`) and one of numbers."""
+    """Return an RDD of (feature row, label) pairs from a column of vectors (`ml` or `mllib`) and one of numbers."""
     return lp_to_simple_rdd(_points(df, features_col, label_col), categorical, nb_classes)
 
 
 def argmax(col: str | Column) -> Column:
-    """The place of the largest element of an array column, from 0: a class from probabilities, for `withColumn`."""
+    """Return a column with the index, from 0, of the largest element of an array column: a class from probabilities."""
     column = F.col(col) if isinstance(col, str) else col
     return F.array_position(column, F.array_max(column)) - 1
 

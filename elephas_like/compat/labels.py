@@ -10,10 +10,10 @@ from elephas_like.core.types import Array, Floats
 
 
 def encode_label(label: float, nb_classes: int) -> Floats:
-    """The one-hot row of a class, shape (nb_classes,), float64.
+    """Return the one-hot row of a class, shape (nb_classes,), float64.
 
     Raises:
-        ValueError: a label that is no class from 0 to nb_classes - 1.
+        ValueError: the label is no class from 0 to nb_classes - 1.
     """
     number = int(label)
     if number != label or not 0 <= number < nb_classes:
@@ -24,10 +24,10 @@ def encode_label(label: float, nb_classes: int) -> Floats:
 
 
 def pad_labels(labels: Sequence[Sequence[int]], max_length: int, pad_token_label_id: int) -> Array:
-    """Sequences of labels filled up to one length, shape (len(labels), max_length).
+    """Return sequences of labels padded to one length, shape (len(labels), max_length).
 
     Raises:
-        ValueError: a sequence that is longer.
+        ValueError: a sequence is longer than `max_length`.
     """
     longest = max(map(len, labels), default=0)
     if longest > max_length:

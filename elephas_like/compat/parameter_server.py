@@ -1,4 +1,4 @@
-"""Elephas' parameter servers for code that starts them by hand: weights of a Keras model behind a port and a token."""
+"""Elephas' parameter servers, for code that starts them by hand: weights of a Keras model behind a port and a token."""
 
 from __future__ import annotations
 
@@ -34,17 +34,21 @@ _OPTIONS = ("custom_objects", "token", "debug", "threaded", "use_reloader")
 
 
 class BaseParameterServer(abc.ABC):
-    """Holds the weights of a model; `start` and `stop`, or a `with`, are for its subclasses, one of your own among them.
+    """Holds the weights of a model. Subclasses implement `start` and `stop`; your own may too.
 
     Args:
-        model: what `model_to_dict` makes of a Keras model.
-        port: to listen on; 0 takes a free one, which `port` then says.
+        model: the result of `model_to_dict`.
+        port: to listen on; 0 takes a free one, which `port` then holds.
         mode: "hogwild" reads and updates without a lock.
-        custom_objects: names of classes and functions that the architecture refers to.
-        token: what clients must show; None takes that of this process, making one if there is none. Clients that are
-            made in this process find it in the environment.
-        debug, use_reloader: accepted for Elephas' sake and never honoured: a debugger on the network is a way in.
-        threaded: whether an HttpServer answers requests at the same time.
+        custom_objects: classes and functions that the architecture refers to, by name.
+        token: what clients must send; None takes this process's token, or makes one. Clients made in this process find
+            it in the environment.
+        debug, use_reloader: accepted for compatibility and ignored: a debugger on the network is a security hole.
+        threaded: whether an HttpServer answers requests in parallel.
+
+    Raises:
+        TypeError: an unknown option, or `model` is no mapping.
+        ValueError: `port` or `mode` is invalid.
     """
 
     def __init__(self, model: Mapping[str, Any], port: int, mode: str, **options: Any) -> None:
@@ -74,12 +78,12 @@ class BaseParameterServer(abc.ABC):
 
     @property
     def weights(self) -> Weights:
-        """A copy of the weights now."""
+        """A copy of the current weights."""
         return self._shared.read()
 
     @property
     def master_network(self) -> keras.Model:
-        """The model with the weights that the server has now."""
+        """The model with the server's current weights."""
         if self._network is None:
             self._network = dict_to_model(self._model, self._custom_objects)
         self._network.set_weights(self.weights)
@@ -87,25 +91,25 @@ class BaseParameterServer(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Listens, and returns when clients can connect."""
+        """Listen; return when clients can connect."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ends connections and frees the port; the weights stay. May be called again, and `start()` after it."""
+        """End connections and free the port. The weights stay; `stop` may be called again, and `start` after it."""
 
     def __enter__(self) -> BaseParameterServer:
-        """The running server."""
+        """Start the server and return it."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops it."""
+        """Stop the server."""
         self.stop()
 
     def make_threadsafe_if_necessary(
         self, func: Callable[Given, Result], lock_aquire_callable: Callable[[], None]
     ) -> Callable[Given, Result]:
-        """`func` under the lock; as it is where the mode is hogwild."""
+        """Return `func` under the lock; in mode hogwild unchanged."""
         if self.mode is Mode.HOGWILD:
             return func
 
@@ -120,26 +124,30 @@ class BaseParameterServer(abc.ABC):
         return held
 
     def make_read_threadsafe_if_necessary(self, func: Callable[Given, Result]) -> Callable[Given, Result]:
-        """`func` under the readers' lock."""
+        """Return `func` under the readers' lock; in mode hogwild unchanged."""
         return self.make_threadsafe_if_necessary(func, self.lock.acquire_read)
 
     def make_write_threadsafe_if_necessary(self, func: Callable[Given, Result]) -> Callable[Given, Result]:
-        """`func` under the writer's lock."""
+        """Return `func` under the writer's lock; in mode hogwild unchanged."""
         return self.make_threadsafe_if_necessary(func, self.lock.acquire_write)
 
 
 class _ListeningServer(BaseParameterServer):
-    """What both transports share: a Listener from start to stop."""
+    """What both transports share: a Listener between `start` and `stop`."""
 
     _listener: Listener | None = None
 
     @property
     def server(self) -> threading.Thread | None:
-        """The thread that answers clients, a process in Elephas; None while nobody listens."""
+        """The thread that answers clients (a process in Elephas); None while the server is stopped."""
         return None if self._listener is None else self._listener.thread
 
     def start(self) -> None:
-        """Listens, and returns when clients can connect.
+        """Listen; return when clients can connect.
+
+        Raises:
+            ElephasError: the server is running already.
+            PortError: the port is taken.
 
         Raises:
             PortError: the port is taken.
@@ -152,7 +160,7 @@ class _ListeningServer(BaseParameterServer):
         self.master_url = determine_master(self.port)
 
     def stop(self) -> None:
-        """Ends connections and frees the port; the weights stay. May be called again, and `start()` after it."""
+        """End connections and free the port. The weights stay; `stop` may be called again, and `start` after it."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()
@@ -176,7 +184,7 @@ class SocketServer(_ListeningServer):
 
 
 class ClientServerFactory(abc.ABC):
-    """Makes a server and the clients that fit it; a subclass with a `_type` of its own can be had from `get_factory`."""
+    """Makes a server and matching clients. A subclass with its own `_type` is returned by `get_factory`."""
 
     _type: ClassVar[str] = "base"
     _types: ClassVar[dict[str, type[ClientServerFactory]]] = {}
@@ -187,7 +195,7 @@ class ClientServerFactory(abc.ABC):
 
     @classmethod
     def get_factory(cls, _type: str) -> ClientServerFactory:
-        """The factory of a type.
+        """Return the factory of a type.
 
         Raises:
             ValueError: listing the known ones.
@@ -198,36 +206,36 @@ class ClientServerFactory(abc.ABC):
 
     @abc.abstractmethod
     def create_client(self, *args: Any, **kwargs: Any) -> BaseParameterClient:
-        """A client, from the arguments of its class."""
+        """Return a client, from the arguments of its class."""
 
     @abc.abstractmethod
     def create_server(self, *args: Any, **kwargs: Any) -> BaseParameterServer:
-        """A server, from the arguments of its class."""
+        """Return a server, from the arguments of its class."""
 
 
 class HttpFactory(ClientServerFactory):
-    """HttpServer and HttpClient."""
+    """Makes HttpServer and HttpClient."""
 
     _type = "http"
 
     def create_client(self, *args: Any, **kwargs: Any) -> HttpClient:
-        """An HttpClient."""
+        """Return an HttpClient."""
         return HttpClient(*args, **kwargs)
 
     def create_server(self, *args: Any, **kwargs: Any) -> HttpServer:
-        """An HttpServer."""
+        """Return an HttpServer."""
         return HttpServer(*args, **kwargs)
 
 
 class SocketFactory(ClientServerFactory):
-    """SocketServer and SocketClient."""
+    """Makes SocketServer and SocketClient."""
 
     _type = "socket"
 
     def create_client(self, *args: Any, **kwargs: Any) -> SocketClient:
-        """A SocketClient."""
+        """Return a SocketClient."""
         return SocketClient(*args, **kwargs)
 
     def create_server(self, *args: Any, **kwargs: Any) -> SocketServer:
-        """A SocketServer."""
+        """Return a SocketServer."""
         return SocketServer(*args, **kwargs)

@@ -1,7 +1,8 @@
-"""Weights behind a port, for code that starts a server by hand: whoever has the token reads them and subtracts from them.
+"""Weights behind a port, for code that starts a server by hand: clients read them and subtract from them.
 
-Training does not use this (server.py does the exchange of a fit): it is Elephas' parameter server, with a token before
-everything else and without pickles. Arrays travel in the format of compat/weight_bytes.py, and only those that fit.
+Training does not use this (`exchange` does the exchange of a fit). It is Elephas' parameter server, with a token before
+everything else and without pickles. Arrays are sent in the format of compat/weight_bytes.py; others than the expected
+are refused.
 
     HTTP: GET /parameters, POST /update, Authorization: Bearer TOKEN
     TCP:  MAGIC, u16 length, token; one byte back, 1 for welcome; then "g" (weights come back), or "u" and a delta
@@ -40,18 +41,18 @@ from elephas_like.exchange.server import IDLE_SECONDS, LONGEST_TOKEN, PortError
 log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "ELEPHAS_LIKE_TOKEN"
-"""Where a server leaves its token for clients that are made in the same process."""
+"""Environment variable in which a server leaves its token for clients made in the same process."""
 
 _CONNECT_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 Made = TypeVar("Made")
 
 
 class RefusedError(ElephasError, PermissionError):
-    """The server did not accept a request: the token is missing or wrong (401), or the arrays do not fit (400, 413)."""
+    """The server refused a request: the token is missing or wrong (401), or the arrays do not fit (400, 413)."""
 
 
 class SharedWeights:
-    """Weights that many threads read and subtract from; `locked=False` lets them do so at the same time (hogwild)."""
+    """Weights that many threads read and subtract from; with `locked=False` at the same time (hogwild)."""
 
     def __init__(self, weights: Sequence[Array], *, locked: bool) -> None:
         self._weights = [np.array(weight) for weight in weights]
@@ -60,12 +61,12 @@ class SharedWeights:
         self.nbytes = len(weights_to_bytes(self._weights))
 
     def read(self) -> Weights:
-        """A copy of the weights now."""
+        """Return a copy of the current weights."""
         with self._held(self.lock.acquire_read):
             return [np.array(weight) for weight in self._weights]
 
     def subtract(self, delta: Sequence[Array]) -> None:
-        """Weights <- weights - delta.
+        """Compute weights <- weights - delta.
 
         Raises:
             ValueError: the shapes differ.
@@ -74,10 +75,10 @@ class SharedWeights:
             self._weights = subtract_params(self._weights, delta)
 
     def subtract_bytes(self, data: bytes) -> None:
-        """The same for a delta as it comes from the network.
+        """Subtract a delta as it comes from the network.
 
         Raises:
-            ValueError: it is no list of arrays of exactly these shapes and dtypes.
+            ValueError: the bytes are no list of arrays of exactly these shapes and dtypes.
         """
         self.subtract(bytes_to_weights(data, like=self._weights))
 
@@ -94,14 +95,14 @@ class SharedWeights:
 
 
 def token_of_this_process(given: str | None) -> str:
-    """The token for a server that is started by hand, left in the environment for clients that are made here."""
+    """Return the token for a server that is started by hand, and leave it in the environment for clients made here."""
     token = given or os.environ.get(TOKEN_VARIABLE) or new_token()
     os.environ[TOKEN_VARIABLE] = token
     return token
 
 
 class Listener:
-    """A server that runs in a thread, from where it is made to `stop()`."""
+    """A server that runs in a thread, from its creation to `stop()`."""
 
     def __init__(self, running: socketserver.BaseServer, port: int) -> None:
         self._running = running
@@ -112,17 +113,17 @@ class Listener:
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends connections and frees the port."""
+        """End connections and free the port."""
         self._running.shutdown()
         self.thread.join()
         self._running.server_close()
 
 
 def http_listener(weights: SharedWeights, token: str, host: str, port: int, *, threaded: bool = True) -> Listener:
-    """Serves weights over HTTP.
+    """Serve weights over HTTP.
 
     Raises:
-        PortError: it cannot listen there.
+        PortError: the address is not available.
     """
     with _listen(host, port) as listener:  # the server makes its own descriptor
         running: BaseWSGIServer = make_server(
@@ -137,17 +138,17 @@ def http_listener(weights: SharedWeights, token: str, host: str, port: int, *, t
 
 
 def socket_listener(weights: SharedWeights, token: str, host: str, port: int) -> Listener:
-    """Serves weights over plain TCP.
+    """Serve weights over plain TCP.
 
     Raises:
-        PortError: it cannot listen there.
+        PortError: the address is not available.
     """
     listener = _listen(host, port)
     return Listener(_TcpServer(listener, weights, token), listener.getsockname()[1])
 
 
 def application(weights: SharedWeights, token: str) -> Flask:
-    """The Flask application. Without the token every request gets the same empty 401."""
+    """Return the Flask application. Every request without the token gets the same empty 401."""
     app = Flask("elephas_like", static_folder=None)
 
     @app.before_request
@@ -178,7 +179,7 @@ def application(weights: SharedWeights, token: str) -> Flask:
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Requests are ordinary and go to the debug log."""
+    """Logs requests at debug level."""
 
     timeout = IDLE_SECONDS
 
@@ -213,7 +214,7 @@ class _TcpServer(socketserver.ThreadingTCPServer):
 
 
 class _TcpHandler(socketserver.BaseRequestHandler):
-    """One client: hello, then requests until it goes away."""
+    """Serves one client: authentication, then requests until it disconnects."""
 
     server: _TcpServer
     request: socket.socket
@@ -222,23 +223,23 @@ class _TcpHandler(socketserver.BaseRequestHandler):
         self.request.settimeout(IDLE_SECONDS)
         self.server.open.add(self.request)
         try:
-            if self._welcome():
-                while (wish := self.request.recv(1)) in (b"g", b"u"):
-                    self._serve(wish)
+            if self._authenticate():
+                while (command := self.request.recv(1)) in (b"g", b"u"):
+                    self._serve(command)
         except (OSError, ValueError) as error:
             log.info("a connection ended: %s", error)
         finally:
             self.server.open.discard(self.request)
 
-    def _serve(self, wish: bytes) -> None:
+    def _serve(self, command: bytes) -> None:
         weights = self.server.weights
-        if wish == b"g":
+        if command == b"g":
             send_bytes(self.request, weights_to_bytes(weights.read()))
         else:
             weights.subtract_bytes(recv_bytes(self.request, weights.nbytes))
             self.request.sendall(WELCOME)
 
-    def _welcome(self) -> bool:
+    def _authenticate(self) -> bool:
         with self.request.makefile("rb", buffering=0) as file:
             hello, given = file.read(HELLO.size), ""
             if hello and len(hello) == HELLO.size:
@@ -251,15 +252,15 @@ class _TcpHandler(socketserver.BaseRequestHandler):
 
 
 class BaseParameterClient(abc.ABC):
-    """Reads the weights of a parameter server and brings updates to it. Made on the driver, pickled to the workers.
+    """Reads the weights of a parameter server and sends updates. Made on the driver, pickled to the workers.
 
-    A subclass with a `client_type` of its own can be had from `get_client`.
+    A subclass with its own `client_type` is returned by `get_client`.
 
     Args:
-        port: of the server.
-        token: the server's; None takes what a server of this process left in the environment.
-        host: where the server is, as workers reach it; None asks this machine, the driver, now.
-        timeout: seconds without a byte from the server.
+        port: of the server; default 4000.
+        token: the server's; None takes the token that a server of this process left in the environment.
+        host: the server's address as workers reach it; None takes this machine, the driver.
+        timeout: seconds without a byte from the server; default 60.
     """
 
     client_type: ClassVar[str] = "base"
@@ -279,7 +280,7 @@ class BaseParameterClient(abc.ABC):
 
     @classmethod
     def get_client(cls, client_type: str, port: int = 4000, **options: Any) -> BaseParameterClient:
-        """The client of a type.
+        """Return the client of a type.
 
         Raises:
             ValueError: listing the known ones.
@@ -292,17 +293,17 @@ class BaseParameterClient(abc.ABC):
 
     @abc.abstractmethod
     def get_parameters(self) -> Weights:
-        """The server's weights now."""
+        """Return the server's current weights."""
 
     @abc.abstractmethod
     def update_parameters(self, delta: Sequence[Array]) -> Any:
-        """Has the server subtract `delta` (before minus after) from its weights."""
+        """Subtract `delta` (before minus after) from the server's weights."""
 
     def _given_token(self) -> str:
         return self.token or os.environ.get(TOKEN_VARIABLE) or ""
 
-    def _connected(self, connect: Callable[[str, int], Made]) -> Made:
-        """A connection; a server that is not there yet is asked again, for three seconds."""
+    def _connect_with_retries(self, connect: Callable[[str, int], Made]) -> Made:
+        """Return a connection. A server that is not there yet is retried for three seconds."""
         host, port = split_address(self.master_url)
         for pause in (*_CONNECT_PAUSES, None):
             try:
@@ -324,28 +325,30 @@ class HttpClient(BaseParameterClient):
     headers: ClassVar[dict[str, str]] = {"Content-Type": "application/elephas"}
 
     def get_parameters(self) -> Weights:
-        """The server's weights now.
+        """Return the server's current weights.
 
         Raises:
-            RefusedError: without the token (401). ConnectionLostError: nobody is there.
+            RefusedError: the token is wrong or missing (401).
+            ConnectionLostError: no server answers.
         """
-        return bytes_to_weights(self._ask("GET", "/parameters"))
+        return bytes_to_weights(self._request("GET", "/parameters"))
 
     def update_parameters(self, delta: Sequence[Array]) -> bytes:
-        """Has the server subtract `delta` from its weights; its answer is b"Update done".
+        """Subtract `delta` from the server's weights. Return the server's answer, b"Update done".
 
         Raises:
-            RefusedError: without the token (401), or a delta that does not fit (400, 413).
+            RefusedError: the token is wrong or missing (401), or the delta does not fit (400, 413).
+            ConnectionLostError: no server answers.
         """
-        return self._ask("POST", "/update", weights_to_bytes(delta))
+        return self._request("POST", "/update", weights_to_bytes(delta))
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         def connect(host: str, port: int) -> http.client.HTTPConnection:
             made = http.client.HTTPConnection(host, port, timeout=self.timeout)
             made.connect()
             return made
 
-        connection = self._connected(connect)
+        connection = self._connect_with_retries(connect)
         try:
             headers = {**self.headers, "Authorization": f"Bearer {self._given_token()}"}
             connection.request(method, path, body, headers)
@@ -366,27 +369,29 @@ class SocketClient(BaseParameterClient):
     client_type = "socket"
 
     def get_parameters(self) -> Weights:
-        """The server's weights now.
+        """Return the server's current weights.
 
         Raises:
-            RefusedError: without the token (401). ConnectionLostError: nobody is there.
+            RefusedError: the token is wrong or missing (401).
+            ConnectionLostError: no server answers.
         """
-        with self._line() as line:
-            line.sendall(b"g")
-            return bytes_to_weights(recv_bytes(line))
+        with self._connection() as connection:
+            connection.sendall(b"g")
+            return bytes_to_weights(recv_bytes(connection))
 
     def update_parameters(self, delta: Sequence[Array]) -> None:
-        """Has the server subtract `delta` from its weights, and returns when it has.
+        """Subtract `delta` from the server's weights; return when that is done.
 
         Raises:
-            RefusedError: without the token (401), or a delta that does not fit (400).
+            RefusedError: the token is wrong or missing (401), or the delta does not fit (400).
+            ConnectionLostError: no server answers.
         """
-        with self._line() as line:
-            with suppress(ConnectionError):  # it hangs up in the middle of what it does not want
-                line.sendall(b"u")
-                send_bytes(line, weights_to_bytes(delta))
+        with self._connection() as connection:
+            with suppress(ConnectionError):  # the server disconnects in the middle of a delta that does not fit
+                connection.sendall(b"u")
+                send_bytes(connection, weights_to_bytes(delta))
             with suppress(ConnectionError):
-                if line.recv(1) == WELCOME:
+                if connection.recv(1) == WELCOME:
                     return
             raise RefusedError(
                 _refusal(
@@ -395,14 +400,14 @@ class SocketClient(BaseParameterClient):
             )
 
     @contextmanager
-    def _line(self) -> Iterator[socket.socket]:
-        line = self._connected(lambda host, port: socket.create_connection((host, port), self.timeout))
-        with line:
+    def _connection(self) -> Iterator[socket.socket]:
+        connection = self._connect_with_retries(lambda host, port: socket.create_connection((host, port), self.timeout))
+        with connection:
             token = self._given_token().encode()
-            line.sendall(HELLO.pack(MAGIC, len(token)) + token)
-            if line.recv(1) != WELCOME:
+            connection.sendall(HELLO.pack(MAGIC, len(token)) + token)
+            if connection.recv(1) != WELCOME:
                 raise RefusedError(_refusal("401", ""))
-            yield line
+            yield connection
 
 
 def _refusal(status: str, said: str) -> str:

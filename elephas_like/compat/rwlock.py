@@ -6,7 +6,7 @@ import threading
 
 
 class RWLock:
-    """Held by any number of readers, or by one writer; waiting writers go before new readers."""
+    """Held by any number of readers or by one writer. Waiting writers go before new readers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -15,13 +15,13 @@ class RWLock:
         self._writers_waiting = 0
 
     def acquire_read(self) -> None:
-        """Waits until nobody writes or waits to write, and holds the lock beside other readers."""
+        """Wait until nobody writes or waits to write; then hold the lock together with other readers."""
         with self._changed:
             self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
             self._readers += 1
 
     def acquire_write(self) -> None:
-        """Waits until nobody holds the lock, and holds it alone."""
+        """Wait until nobody holds the lock; then hold it alone."""
         with self._changed:
             self._writers_waiting += 1
             try:
@@ -31,7 +31,7 @@ class RWLock:
                 self._writers_waiting -= 1
 
     def release(self) -> None:
-        """Gives back what `acquire_read` or `acquire_write` took.
+        """Release the lock, once per `acquire_read` or `acquire_write`.
 
         Raises:
             RuntimeError: nobody holds the lock.

@@ -1,4 +1,4 @@
-"""Workers for code that calls `rdd.mapPartitions(worker.train)` by hand, as Elephas' users could.
+"""Workers for code that calls `rdd.mapPartitions(worker.train)` by hand, as with Elephas.
 
 `SparkModel.fit` does not use them: its own workers keep the compiled model and the rows from round to round.
 """
@@ -22,33 +22,35 @@ DEFAULT_BATCH = 32
 
 
 class ParameterClient(Protocol):
-    """Where asynchronous workers leave what they learned."""
+    """Connects asynchronous workers to the shared weights."""
 
     def get_parameters(self) -> Weights:
-        """The shared weights now."""
+        """Return the current shared weights."""
         ...
 
     def update_parameters(self, delta: Sequence[Array]) -> Any:
-        """Subtracts `delta` from the shared weights."""
+        """Subtract `delta` from the shared weights."""
         ...
 
 
 class _Broadcast(Protocol):
+    """The part of a Spark broadcast that workers use."""
+
     @property
     def value(self) -> Weights: ...
 
 
 class SparkWorker:
-    """Trains a model on one partition and gives back what training took away from the weights.
+    """Trains a model on one partition and returns the change of its weights.
 
     Args:
         json: the architecture, `model.to_json()`.
         parameters: a broadcast of the weights to start from.
-        train_config: arguments of Keras' `fit`; `batch_size` is 32 where it is not among them.
+        train_config: arguments of Keras' `fit`; `batch_size` defaults to 32.
         master_optimizer: an optimizer, its name, or its serialized configuration.
         master_loss: as for `compile`.
         master_metrics: as for `compile`.
-        custom_objects: names of classes and functions that the architecture refers to.
+        custom_objects: classes and functions that the architecture refers to, by name.
     """
 
     def __init__(
@@ -71,9 +73,9 @@ class SparkWorker:
         self.model: keras.Model | None = None
 
     def train(self, data_iterator: Iterable[tuple[Any, Any]]) -> Iterator[list[Any]]:
-        """Yields `[deltas, history]`: weights before minus after, and Keras' history dict.
+        """Yield `[deltas, history]`: weights before minus after, and Keras' history dict.
 
-        A partition without rows gives zeros and None; one that is smaller than a batch is trained like any other.
+        A partition without rows yields zeros and None. One that is smaller than a batch is trained like any other.
         """
         self.model = _compiled(self, self.parameters.value)
         data = _columns(data_iterator, self.model)
@@ -86,10 +88,10 @@ class SparkWorker:
 
 
 class AsynchronousSparkWorker:
-    """Trains a model on one partition and brings what it learns to a parameter server, epoch by epoch or batch by batch.
+    """Trains a model on one partition and sends updates to a parameter server, after each epoch or each batch.
 
     Args:
-        client: speaks to the server.
+        client: connects to the server.
         frequency: "epoch" or "batch".
         json, parameters, train_config, master_optimizer, master_loss, master_metrics, custom_objects: as for
             SparkWorker.
@@ -124,7 +126,10 @@ class AsynchronousSparkWorker:
         self.model: keras.Model | None = None
 
     def train(self, data_iterator: Iterable[tuple[Any, Any]]) -> Iterator[list[Any]]:
-        """Yields one empty list when all epochs are trained and their updates are at the server; nothing without rows."""
+        """Yield one empty list when all epochs are trained and their updates sent.
+
+        Nothing for a partition without rows.
+        """
         self.model = _compiled(self, self.parameters.value)
         data = _columns(data_iterator, self.model)
         if data is None:
@@ -139,7 +144,7 @@ class AsynchronousSparkWorker:
         yield []
 
     def _exchange(self, step: Any) -> None:
-        """One step from the server's weights, brought back to it as a delta."""
+        """Take one step from the server's weights and send the delta."""
         assert self.model is not None
         before = self.client.get_parameters()
         self.model.set_weights(before)
@@ -157,7 +162,7 @@ def _compiled(worker: SparkWorker | AsynchronousSparkWorker, weights: Weights) -
 
 
 def _columns(rows: Iterable[tuple[Any, Any]], model: keras.Model) -> tuple[Any, Any] | None:
-    """X and y of all rows, each an array or one for each input and output; None where there are no rows."""
+    """Return x and y of all rows, each an array or one array per input and output; None if there are no rows."""
     pairs = list(rows)
     if not pairs:
         return None

@@ -1,9 +1,10 @@
-"""Lists of arrays as bytes: the format of Elephas 7.3, read with suspicion.
+"""Lists of arrays as bytes, in the format of Elephas 7.3.
 
-    u32 number of arrays; for each: u8 ndim, i64 shape[ndim], u16 length and ASCII name of the dtype, u64 bytes, raw data
+    u32 number of arrays; for each: u8 ndim, i64 shape[ndim], u16 length and ASCII name of the dtype, u64 bytes, raw
+        data
                                                                                                        (little-endian)
 
-Numbers in it are believed only where the bytes bear them out: nothing larger than what came is ever allocated.
+The reader trusts no number in the bytes: it never allocates more than it received.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _COUNT, _NDIM, _NAME, _BYTES = struct.Struct("<I"), struct.Struct("<B"), struct.
 
 
 def weights_to_bytes(weights: Sequence[Array]) -> bytes:
-    """A list of arrays, each with its shape and dtype, as bytes.
+    """Return a list of arrays as bytes, each with its shape and dtype.
 
     Raises:
-        TypeError: an array of a dtype that does not travel, objects and text for example.
+        TypeError: an array's dtype is not supported, such as objects and text.
     """
     parts = [_COUNT.pack(len(weights))]
     for index, weight in enumerate(weights):
@@ -49,13 +50,13 @@ def weights_to_bytes(weights: Sequence[Array]) -> bytes:
 
 
 def bytes_to_weights(data: bytes | bytearray | memoryview, like: Sequence[Array] | None = None) -> list[Array]:
-    """The arrays that `weights_to_bytes` wrote, 0-d ones included, each owning its memory.
+    """Return the arrays that `weights_to_bytes` wrote, 0-d ones included, each owning its memory.
 
     Args:
         like: arrays whose number, shapes and dtypes the bytes must have.
 
     Raises:
-        ValueError: bytes of another kind, cut short, too long, or unlike `like`; it says where.
+        ValueError: the bytes have another format, are cut short, too long, or unlike `like`; the message says where.
     """
     reader = _Reader(memoryview(data).cast("B"))
     (count,) = reader.numbers(_COUNT, "the number of arrays")
@@ -76,7 +77,7 @@ def bytes_to_weights(data: bytes | bytearray | memoryview, like: Sequence[Array]
 
 
 class _Reader:
-    """Bytes, taken from the front."""
+    """Reads bytes from front to back."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Arguments checked at the door: what was expected, what came, what to do."""
+"""Checks of arguments. Each returns the accepted value or raises an error that says what was expected and what came."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """The member of an enumeration that `value` names.
+    """Return the member of the enumeration `kind` that `value` names.
 
     Raises:
         ValueError: listing the valid names.
@@ -28,13 +28,13 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def near(value: str, names: Iterable[str]) -> str:
-    """A question that names the nearest known name, or nothing."""
+    """Return " Did you mean 'name'?" for the nearest known name, or "" where none is near."""
     found = difflib.get_close_matches(value, [str(name) for name in names], n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def one_of(**given: Any) -> Any:
-    """The one argument of several names for the same that was given.
+    """Return the one argument that was given, out of several names for the same thing.
 
     Raises:
         TypeError: none was, or more than one.
@@ -47,7 +47,7 @@ def one_of(**given: Any) -> Any:
 
 
 def positive_int(name: str, value: object, least: int = 1) -> int:
-    """`value`, a whole number of at least `least`.
+    """Return `value` as an int if it is a whole number of at least `least`.
 
     Raises:
         ValueError: anything else.
@@ -59,14 +59,22 @@ def positive_int(name: str, value: object, least: int = 1) -> int:
 
 
 def positive_seconds(name: str, value: object) -> float:
-    """`value`, a time in seconds above 0."""
+    """Return `value` as a float if it is a time in seconds above 0.
+
+    Raises:
+        ValueError: anything else.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ValueError(f"{name} must be a time in seconds above 0; got {value!r}.")
     return float(value)
 
 
 def positive(name: str, value: object, *, zero: bool = False) -> float:
-    """`value`, a finite number above 0, or, with `zero`, from 0."""
+    """Return `value` as a float if it is a finite number above 0; with `zero`, 0 is accepted too.
+
+    Raises:
+        ValueError: anything else.
+    """
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not (value >= 0 if zero else value > 0) or not value < math.inf:  # type: ignore[operator]  # a number
         raise ValueError(f"{name} must be a number {'from' if zero else 'above'} 0; got {value!r}.")
@@ -74,14 +82,22 @@ def positive(name: str, value: object, *, zero: bool = False) -> float:
 
 
 def share(name: str, value: object) -> float:
-    """`value`, a number from 0 to below 1."""
+    """Return `value` as a float if it is a number from 0 to below 1.
+
+    Raises:
+        ValueError: anything else.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a share from 0 to below 1; got {value!r}.")
     return float(value)
 
 
 def verbosity(value: object) -> int:
-    """0 for silence, 1 for a bar (also "auto" and True), 2 for lines."""
+    """Return 0 for silence, 1 for a progress bar (also for "auto" and True), 2 for lines.
+
+    Raises:
+        ValueError: anything else.
+    """
     if value in ("auto", True):
         return 1
     if value not in (None, False, 0, 2):
@@ -90,7 +106,11 @@ def verbosity(value: object) -> int:
 
 
 def bagging(name: str, value: object) -> bool | Literal["partition"]:
-    """Which rows a member of an ensemble sees: True, False, or "partition"."""
+    """Return which rows a member of an ensemble sees: True, False, or "partition".
+
+    Raises:
+        ValueError: anything else.
+    """
     if value == "partition":
         return "partition"
     if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's too
@@ -101,7 +121,11 @@ def bagging(name: str, value: object) -> bool | Literal["partition"]:
 
 
 def frequency(value: object) -> Frequency | int:
-    """A frequency: a name, or a number of steps of at least 1."""
+    """Return a frequency: a member of `Frequency` for its name, or a number of steps of at least 1.
+
+    Raises:
+        ValueError: anything else.
+    """
     if isinstance(value, str):
         try:
             return Frequency(value)

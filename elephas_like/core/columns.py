@@ -1,7 +1,8 @@
-"""Columns of a shard, read: raw little files become arrays, mapped rather than loaded, and given out by row number.
+"""Read the columns of a shard: headerless files that are memory-mapped and read by row number.
 
-Numbers lie in one headerless file, row after row in C order. Text lies in two: `path` holds the UTF-8 bytes of all values
-and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/spool.py writes them.
+Numbers lie in one headerless file, row after row in C order. Text lies in two: `path` holds the UTF-8 bytes of all
+values and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/spool.py writes
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ENDS = ".ends"
 
 
 class ColumnReader(Protocol):
-    """One column, open for reading. It is released with its last reference."""
+    """One column, open for reading. It is closed when its last reference is dropped."""
 
     @property
     def nbytes(self) -> int:
@@ -31,27 +32,27 @@ class ColumnReader(Protocol):
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row on disk; of text the mean, rounded up."""
+        """Bytes of one row on disk; for text the mean, rounded up."""
         ...
 
     def take(self, indices: Integers) -> Array:
-        """A C-contiguous copy of the rows with these numbers, in this order."""
+        """Return a C-contiguous copy of the rows with these numbers, in this order."""
         ...
 
     def whole(self) -> Array:
-        """All rows as they lie; numbers without a copy, read-only."""
+        """Return all rows in file order. Numbers are not copied and are read-only."""
         ...
 
 
 def open_column(column: Column, rows: int) -> ColumnReader:
-    """A reader of the `rows` rows of `column`, memory-mapped; text comes back as an object array of `str`."""
+    """Open the `rows` rows of `column`, memory-mapped. Text comes back as an object array of `str`."""
     if column.dtype == TEXT:
         return _TextReader(column, rows)
     return _NumberReader(column, rows)
 
 
 def verify(ref: ShardRef) -> None:
-    """Sees that every file of a shard is there and as long as its rows.
+    """Check that every file of a shard exists and has the size of its rows.
 
     Raises:
         ShardMissing: naming the file, and the host on which it was written.
@@ -67,26 +68,28 @@ def verify(ref: ShardRef) -> None:
 
 
 def nbytes(ref: ShardRef) -> int:
-    """Bytes of a shard's files, of those that are here."""
+    """Return the bytes of a shard's files. Missing files count as 0."""
     paths = [column.path for column in ref.columns]
     paths += [column.path + ENDS for column in ref.columns if column.dtype == TEXT]
     return sum(os.stat(path).st_size for path in paths if os.path.exists(path))
 
 
 def row_nbytes(column: Column) -> int:
-    """Bytes of one row of a column of numbers."""
+    """Return the bytes of one row of a numeric column."""
     return np.dtype(column.dtype).itemsize * math.prod(column.shape)
 
 
 def signature(ref: ShardRef) -> str:
-    """What the rows of a shard look like, as text: structure, dtypes and shapes; "" for a shard without rows."""
+    """Return a text of the structure, dtypes and shapes of a shard's rows; "" for a shard without rows."""
     if ref.rows == 0:
         return ""
     return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
 
 
 def blank(text: str, rows: int = 1) -> tuple[object, ...]:
-    """A batch of rows that look as a signature says, (x,), (x, y) or (x, y, sample_weight).
+    """Return a made-up batch whose rows have a given signature: (x,), (x, y) or (x, y, sample_weight).
+
+    Texts are empty, integers are zero, which every model accepts, and floats are numbers other than zero.
 
     Texts are empty, integers zero, which every model takes, and floats some numbers that are not zero.
     """
@@ -105,7 +108,10 @@ def _blank(dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 def difference(one: str, other: str) -> str | None:
-    """How two signatures differ in a way that one model cannot take, or None: numbers of any dtype are alike."""
+    """Return how two signatures differ in a way that one model cannot take, or None.
+
+    Only structure and shapes matter, and whether a column is text: numbers of any dtype are alike.
+    """
     (structure, columns), (other_structure, other_columns) = json.loads(one), json.loads(other)
     if structure != other_structure:
         return f"structure {structure} and {other_structure}"
@@ -116,6 +122,8 @@ def difference(one: str, other: str) -> str | None:
 
 
 class _NumberReader:
+    """Rows of a numeric column, mapped from one file."""
+
     def __init__(self, column: Column, rows: int) -> None:
         self._rows = _mapped(column.path, column.dtype, (rows, *column.shape))
         self.nbytes = self._rows.nbytes
@@ -129,6 +137,8 @@ class _NumberReader:
 
 
 class _TextReader:
+    """Rows of a text column, decoded from the bytes between the offsets in its `.ends` file."""
+
     def __init__(self, column: Column, rows: int) -> None:
         self._shape = column.shape
         ends = _mapped(column.path + ENDS, "int64", (rows, math.prod(column.shape)))

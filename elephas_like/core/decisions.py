@@ -1,4 +1,4 @@
-"""From what a model puts out to what Spark's evaluators read: prediction, probability, rawPrediction."""
+"""Turn a model's outputs into the columns that Spark's evaluators read: prediction, probability, rawPrediction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from elephas_like.core.types import Array, Floats
 class Task(StrEnum):
     """How the output of a model is read.
 
-    A binary model puts out one number a row, the probability or the logit of class 1; one of CLASSES a probability or logit
-    for each class; VALUE one number that is the prediction; VALUES anything else, which is the prediction as it is.
+    BINARY, BINARY_LOGITS: one number a row, the probability or the logit of class 1.
+    CLASSES, CLASSES_LOGITS: a probability or a logit for each class.
+    VALUE: one number, which is the prediction.
+    VALUES: anything else; the output is the prediction.
     """
 
     BINARY = "binary"
@@ -31,11 +33,13 @@ class Task(StrEnum):
         return self not in (Task.VALUE, Task.VALUES)
 
 
-class Decided(NamedTuple):
-    """What a batch's outputs say: float64, the rows first.
+class ClassPredictions(NamedTuple):
+    """Predictions of a classifier for one batch: float64 arrays, rows first.
 
-    prediction: (rows,), the class index. probability: (rows, classes). raw: (rows, classes), what the model put out: logits
-    where those are its outputs, else probabilities; of class 0 the complement.
+    prediction: (rows,), the class index.
+    probability: (rows, classes).
+    raw: (rows, classes), the model's logits where its outputs are logits, else the probabilities. A binary model's one
+        column is completed by the column of class 0.
     """
 
     prediction: Floats
@@ -43,13 +47,17 @@ class Decided(NamedTuple):
     raw: Floats
 
 
-def decided(task: Task, outputs: Array) -> Decided:
-    """The classes of a batch of outputs, shape (rows,), (rows, 1) or (rows, classes).
+def decided(task: Task, outputs: Array) -> ClassPredictions:
+    """Return the predictions of a classifier for one batch.
 
-    Binary: class 1 where its probability is above 1/2, p = 1 / (1 + exp(-z)) of a logit z. Several classes: the largest one,
-    p = softmax(z) of logits.
+    Binary: class 1 where its probability is above 1/2; a logit z has p = 1 / (1 + exp(-z)). Several classes: the class
+    with the largest output; logits have p = softmax(z).
+
+    Args:
+        outputs: shape (rows,), (rows, 1) or (rows, classes).
     """
     values = np.asarray(outputs, np.float64)
+    # One column: complete it by the column of class 0.
     if task in (Task.BINARY, Task.BINARY_LOGITS):
         one = values.reshape(len(values))
         if task is Task.BINARY:
@@ -57,16 +65,19 @@ def decided(task: Task, outputs: Array) -> Decided:
         else:
             positive = 0.5 * (1.0 + np.tanh(0.5 * one))  # the logistic function, without overflow
             probability, raw = np.stack([1.0 - positive, positive], axis=1), np.stack([-one, one], axis=1)
-        return Decided((probability[:, 1] > 0.5).astype(np.float64), probability, raw)
+        return ClassPredictions((probability[:, 1] > 0.5).astype(np.float64), probability, raw)
     probability = values
     if task is Task.CLASSES_LOGITS:
         exponents = np.exp(values - values.max(axis=1, keepdims=True))
         probability = exponents / exponents.sum(axis=1, keepdims=True)
-    return Decided(values.argmax(axis=1).astype(np.float64), probability, values)
+    return ClassPredictions(values.argmax(axis=1).astype(np.float64), probability, values)
 
 
 def columns_of(task: Task, outputs: Sequence[Array]) -> list[Array]:
-    """The arrays that a batch's predictions are made of: those of `Decided`, one (rows,) of values, or the outputs."""
+    """Return the arrays of a batch's prediction columns.
+
+    A classifier has the three of `ClassPredictions`, VALUE one array (rows,), VALUES the outputs themselves.
+    """
     if task.classifies:
         return list(decided(task, outputs[0]))
     if task is Task.VALUE:

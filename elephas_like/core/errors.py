@@ -1,4 +1,4 @@
-"""What can go wrong at run time, as few types as a caller can act on. Bad arguments are ValueError and TypeError."""
+"""Errors at run time: as few types as a caller can act on. Bad arguments raise ValueError and TypeError."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 
 class ElephasError(Exception):
-    """Base of everything the library raises while a fit, a prediction or an evaluation is under way."""
+    """Base class of all errors during a fit, a prediction or an evaluation."""
 
 
 class ElephasWarning(UserWarning):
-    """What a user should know and need not act on."""
+    """Something a user should know but need not act on."""
 
 
 class DataError(ElephasError, ValueError):
@@ -32,11 +32,11 @@ class ConnectionLostError(ElephasError, ConnectionError):
 
 
 class SupersededError(ElephasError):
-    """Another attempt of the same worker has taken over: this one must raise, so that Spark ignores it."""
+    """Another attempt of the same worker has taken over. This attempt must raise, so that Spark ignores its result."""
 
 
 class StoppedError(ElephasError):
-    """The run has ended while this worker was still at work."""
+    """The run ended while this worker was still training."""
 
 
 class ShardMissing(ElephasError):
@@ -48,10 +48,10 @@ class NonFiniteError(ElephasError, FloatingPointError):
 
 
 class WorkerError(ElephasError):
-    """An exception on a worker, with its own type name, message and traceback.
+    """An exception on a worker, with its type name, message and traceback.
 
-    What is raised on the driver also inherits the original type when that is a builtin, so that
-    `except ValueError` catches a worker's ValueError.
+    The error that is raised on the driver also inherits the original type when that is a builtin, so that `except
+    ValueError` catches a worker's ValueError.
     """
 
     type_name: str = ""
@@ -59,12 +59,12 @@ class WorkerError(ElephasError):
     traceback_text: str = ""
 
     def __str__(self) -> str:
-        """The message as it is: KeyError's own would show the lines of the traceback as one, quoted."""
+        """Return the message unquoted. KeyError's own `__str__` would show the traceback as one quoted line."""
         return str(self.args[0]) if self.args else ""
 
     @staticmethod
     def of(type_name: str, message: str, traceback_text: str, worker: int) -> WorkerError:
-        """The error to raise on the driver for an exception of `type_name` on `worker`."""
+        """Return the error to raise on the driver for an exception of `type_name` on `worker`."""
         original = getattr(builtins, type_name, None)
         kind: type[WorkerError] = WorkerError
         plain = (Exception, StopIteration)  # a generator would turn a StopIteration into a RuntimeError
@@ -85,7 +85,10 @@ class WorkerError(ElephasError):
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception on a worker as a value: raising it there would cost its process, and Spark would only try again."""
+    """An exception on a worker, as a value.
+
+    Raising it on the worker would end its Python process, and Spark would only retry the task.
+    """
 
     type_name: str
     message: str
@@ -94,10 +97,10 @@ class Failure:
 
     @classmethod
     def of(cls, worker: int, error: BaseException) -> Failure:
-        """The failure that an exception describes."""
+        """Return the failure that describes an exception on `worker`."""
         text = "".join(traceback.format_exception(error))
         return cls(type(error).__name__, str(error), text, worker)
 
     def error(self) -> WorkerError:
-        """What to raise on the driver."""
+        """Return the error to raise on the driver."""
         return WorkerError.of(self.type_name, self.message, self.traceback_text, self.worker)

@@ -1,4 +1,4 @@
-"""Which variable lies where in a `TrainState`: names, shapes, dtypes and offsets, and the hash that guards exchanges."""
+"""Where each variable lies in a `TrainState`: names, shapes, dtypes and offsets, and the hash that exchanges compare."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _FLAT_DTYPE = {
 
 @dataclass(frozen=True)
 class LayoutEntry:
-    """One variable. `dtype` is the variable's own; in the state it travels as float32 or int64.
+    """One variable.
 
-    variance_of: index, among the entries of its role, of the mean whose spread this variance describes.
+    dtype: the variable's own; in a state it is stored as float32 or int64.
+    variance_of: for a variance, the index of its mean among the entries of the same role.
     """
 
     name: str
@@ -45,20 +46,23 @@ class LayoutEntry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The variables of a compiled model in a fixed order; entries of one role lie one after the other in its vector."""
+    """The variables of a compiled model in a fixed order.
+
+    Entries of one role are contiguous in that role's flat vector.
+    """
 
     entries: tuple[LayoutEntry, ...]
 
     def of(self, role: Role) -> list[LayoutEntry]:
-        """The entries of one role, in order."""
+        """Return the entries of one role, in order."""
         return [entry for entry in self.entries if entry.role is role]
 
     def size(self, role: Role) -> int:
-        """Length of the flat vector of a role."""
+        """Return the length of the flat vector of a role."""
         return sum(entry.size for entry in self.of(role))
 
     def slices(self, role: Role) -> list[slice]:
-        """Where each entry of a role lies in that role's flat vector."""
+        """Return the slice of each entry of a role in that role's flat vector."""
         return list(self._slices[role])
 
     @cached_property
@@ -72,7 +76,7 @@ class Layout:
         return found
 
     def variances(self, role: Role = Role.STATISTIC) -> list[tuple[slice, slice]]:
-        """(mean, variance) places in a role's flat vector for every BatchNorm-like pair."""
+        """Return the (mean, variance) slices of every BatchNorm-like pair in a role's flat vector."""
         return list(self._variances[role])
 
     @cached_property
@@ -87,13 +91,13 @@ class Layout:
         }
 
     def views(self, flat: Array, role: Role) -> list[Array]:
-        """Views of a role's flat vector, one per variable, in the variable's shape."""
+        """Return views of a role's flat vector, one per variable, in the variable's shape."""
         return [
             flat[place].reshape(entry.shape) for place, entry in zip(self._slices[role], self.of(role), strict=True)
         ]
 
     def flatten(self, values: list[Array]) -> TrainState:
-        """The state that holds `values`, one array per entry in the order of the entries."""
+        """Return the state that holds `values`, one array per entry in the order of the entries."""
         parts: dict[str, Array] = {}
         for role in Role:
             mine = [
@@ -105,12 +109,12 @@ class Layout:
         return TrainState(**parts)  # type: ignore[arg-type]  # dtypes by _FLAT_DTYPE
 
     def unflatten(self, state: TrainState) -> list[Array]:
-        """One array per entry, in the variable's own shape; still float32 or int64, as they travel."""
+        """Return one array per entry, in the variable's shape and in the dtype of the state (float32 or int64)."""
         by_role = {role: iter(self.views(state.part(role), role)) for role in Role}
         return [next(by_role[entry.role]) for entry in self.entries]
 
     @cached_property
     def hash(self) -> str:
-        """Hex digest of roles, shapes and dtypes. Names stay out: Keras numbers them anew in each process."""
+        """Hex digest of roles, shapes and dtypes. Names are left out: Keras numbers them anew in each process."""
         plain = [[entry.role.value, list(entry.shape), entry.dtype] for entry in self.entries]
         return hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()

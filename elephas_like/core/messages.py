@@ -1,4 +1,4 @@
-"""The worker's side of a strategy: what it goes on from, and what it sends, with all that it remembers in between."""
+"""A worker's side of a strategy: the weights it trains from, the message it sends, and what it keeps in between."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from elephas_like.core.types import Vector
 
 
 class Sender:
-    """One worker's: `start` a round, train, and send the `message`.
+    """The sender of one worker: call `start`, train, then send `message`.
 
-    memory: what the strategy remembers, plain arrays by name. residual: what a codec's messages have lost so far.
-    A worker that takes another's place begins without either.
+    memory: what the strategy keeps between rounds, plain arrays by name.
+    residual: what the codec's messages have lost so far (error feedback); None before the first.
+
+    A worker that replaces another one starts without either.
     """
 
     def __init__(self, strategy: Strategy, codec: Codec | None = None) -> None:
@@ -24,11 +26,13 @@ class Sender:
         self.residual: Vector | None = None
 
     def start(self, served: Vector, context: Context) -> Vector:
-        """The weights to train from."""
+        """Return the weights to train from."""
         return self._strategy.merge(served, self.memory, context).astype(np.float32, copy=False)
 
     def message(self, served: Vector, end: Vector, steps: int, context: Context) -> Vector:
-        """What to send of a round, packed where there is a codec. Nothing that is not finite is remembered.
+        """Return the message of a round, packed by the codec if there is one.
+
+        Memory and residual are only updated if all numbers are finite.
 
         Args:
             served: the weights that came with the order, which need not be those that training started from.
@@ -48,5 +52,5 @@ class Sender:
         return packed  # type: ignore[return-value]  # bytes, in the delta's place
 
     def nothing(self, size: int) -> Vector:
-        """The message of a round in which nothing was trained."""
+        """Return the message of a round in which nothing was trained."""
         return np.zeros(size, np.float32) if self._codec is None else np.zeros(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Whether a model classifies or regresses, told by its loss."""
+"""Whether a model classifies or regresses, judged by its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class ModelType(Enum):
-    """What a model's output is read as."""
+    """What kind of model a loss trains."""
 
     CLASSIFICATION = 1
     REGRESSION = 2
@@ -51,15 +51,19 @@ _KNOWN = dict.fromkeys(_REGRESSION, ModelType.REGRESSION) | dict.fromkeys(_CLASS
 
 
 class LossModelTypeMapper:
-    """Losses by name with the type of model that they train. All instances share what was registered in this process."""
+    """Table of losses and the type of model that each trains.
+
+    All instances share the losses registered in this process.
+    """
 
     _registered: ClassVar[dict[str, ModelType]] = {}
 
     def get_model_type(self, loss: object) -> ModelType | None:
-        """The type of model that a loss trains, or None where nobody said.
+        """Return the type of model that a loss trains, or None for an unknown loss.
 
         Args:
-            loss: a name, a function, a `keras.losses.Loss` or its class; what is no name is known by its own.
+            loss: a name, a function, a `keras.losses.Loss` or its class. Objects are looked up by the name of their
+                class.
         """
         for name in _names(loss):
             found = self._registered.get(name) or _KNOWN.get(name)
@@ -68,10 +72,10 @@ class LossModelTypeMapper:
         return None
 
     def register_loss(self, loss: object, model_type: ModelType) -> None:
-        """Says what a loss of the user's trains.
+        """Register the type of model that a user's own loss trains.
 
         Raises:
-            TypeError: `model_type` is none, or `loss` has no name.
+            TypeError: `model_type` is no ModelType, or `loss` has no name.
         """
         if not isinstance(model_type, ModelType):
             raise TypeError(f"model_type must be a ModelType; got {model_type!r}.")
@@ -85,18 +89,18 @@ class ModelTypeEncoder(json.JSONEncoder):
     """Writes a ModelType as {"__enum__": "ModelType.REGRESSION"}; `as_enum` reads it."""
 
     def default(self, o: object) -> object:
-        """What JSON shall hold for a value that it does not know."""
+        """Return what JSON holds for a value that it has no form for."""
         return {"__enum__": str(o)} if isinstance(o, ModelType) else super().default(o)
 
 
 def as_enum(values: dict[str, object]) -> object:
-    """The ModelType that `ModelTypeEncoder` wrote, or the dict as it is; for `json.loads(object_hook=as_enum)`."""
+    """Return the ModelType that `ModelTypeEncoder` wrote, or the dict unchanged; for `json.loads(object_hook=as_enum)`."""
     written = values.get("__enum__")
     return values if written is None else ModelType[str(written).split(".")[-1]]
 
 
 def _names(loss: object) -> list[str]:
-    """What a loss may be called, its own name first: `MeanSquaredError` is also `mean_squared_error`."""
+    """Return the names of a loss, its own first: `MeanSquaredError` is also `mean_squared_error`."""
     if isinstance(loss, str):
         found = [loss]
     else:

@@ -1,4 +1,4 @@
-"""What a search looks at: one number among an epoch's logs, and whether it should be low or high."""
+"""The objective of a search: one metric in an epoch's logs, and whether it is minimized or maximized."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _DOWN = (
 
 
 def maximizes(metric: str) -> bool | None:
-    """Whether more of a metric is better, read off its name; None where the name does not say.
+    """Return whether a larger value of a metric is better, judged by its name; None where the name does not say.
 
-    `val_`, the name of an output before it and Keras' number after it (`auc_1`) do not matter.
+    A prefix `val_`, the name of an output before the metric's and Keras' number after it (`auc_1`) are ignored.
     """
     name = re.sub(r"_\d+$", "", metric.removeprefix("val_"))
     for names, answer in ((_DOWN, False), (_UP, True)):
@@ -61,22 +61,22 @@ def maximizes(metric: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric by name, turned so that lower is better: the loss of a trial."""
+    """A metric by name, with its sign turned so that lower is better: the loss of a trial."""
 
     name: str
     maximize: bool = False
 
     def loss(self, logs: Mapping[str, float]) -> float:
-        """The loss of one epoch's logs; infinity where the metric is missing or not finite."""
+        """Return the loss of one epoch's logs; infinity where the metric is missing or not finite."""
         value = logs.get(self.name, math.nan)
         if not math.isfinite(value):
             return math.inf
         return -value if self.maximize else value
 
     def losses(self, history: Sequence[Mapping[str, float]]) -> list[float]:
-        """The loss of every epoch."""
+        """Return the loss of every epoch."""
         return [self.loss(logs) for logs in history]
 
     def value(self, loss: float) -> float:
-        """The metric's own value for a loss."""
+        """Return the metric's value for a loss: the inverse of `loss`."""
         return -loss if self.maximize else loss

@@ -1,4 +1,4 @@
-"""One array for a model with several inputs or outputs: cut into equal parts, as `np.hsplit` does."""
+"""Split one array into equal parts for a model with several inputs or outputs, as `np.hsplit` does."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from elephas_like.core.structure import flatten
 
 
 def cut(tree: object, parts: int, *, axis: int, what: str = "inputs") -> object:
-    """A single array as a tuple of `parts` equal ones, cut along `axis`; tuples, dicts and None stay what they are.
+    """Return a single array as a tuple of `parts` equal arrays, cut along `axis`.
+
+    Tuples, dicts and None are returned unchanged.
 
     Args:
-        tree: what came for all inputs (or outputs) together.
+        tree: the value for all inputs (or outputs) together.
         axis: 0 for a row, 1 for arrays with a leading axis of rows.
-        what: how a message calls the parts.
+        what: what the parts are called in an error message.
 
     Raises:
-        DataError: an array that has no such axis, or cannot be cut into equal parts.
+        DataError: the array has no such axis, or cannot be cut into equal parts.
     """
     leaves, structure = flatten(tree)
     if parts < 2 or not isinstance(structure, int):
@@ -32,7 +34,7 @@ def cut(tree: object, parts: int, *, axis: int, what: str = "inputs") -> object:
 
 
 def cut_row(row: object, inputs: int, outputs: int) -> object:
-    """A row `(x, y)` or `(x, y, sample_weight)` whose x and y are cut where they are single arrays."""
+    """Return a row `(x, y)` or `(x, y, sample_weight)` with x and y cut where they are single arrays."""
     if not (isinstance(row, tuple | list) and len(row) in (2, 3)):
         return row  # what is wrong with it is said where rows are written down
     x, y, *weight = row

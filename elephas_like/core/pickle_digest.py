@@ -1,8 +1,8 @@
-"""Digest of a pickle's contents: equal for two pickles that make equal objects, however their constants are shared.
+"""Digest of a pickle's contents, independent of how its constants are shared.
 
-Pickle writes a string or a tuple once and refers to it by number afterwards, where it was the same object. Which constants
-are the same objects is chance. Here every reference to one counts as the constant itself, and objects are numbered among
-themselves.
+Pickle writes an object once and refers to it by number afterwards. Whether two equal strings or tuples are the same
+object is chance, so two pickles of equal objects may differ. Here every reference to a constant counts as the constant
+itself, and other objects are numbered in the order of their first occurrence.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MARK = b"MARK;"
 
 
 def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> str:
-    """Hex digest of the pickles that one Pickler wrote, one after the other, sharing its memo.
+    """Return the hex digest of the pickles that one Pickler wrote in sequence, sharing its memo.
 
     Args:
         streams: the pickles, protocol 4 or later.
-        names: strings that stand for others: names numbered through a process, as they would be numbered from the start.
-            Parts of paths ("dense_7/kernel") are exchanged too.
+        names: replacements for strings: names that Keras numbers through a process, as they would be numbered from the
+            start. Parts of paths ("dense_7/kernel") are replaced too.
     """
     found = hashlib.blake2b(digest_size=16)
     renamed = _renaming(names or {})
-    memo: list[tuple[bytes, bool]] = []  # what a reference counts as, and whether it is a constant
+    memo: list[tuple[bytes, bool]] = []  # the token that a reference stands for, and whether it is a constant
     objects = 0
     top: list[bytes] = []  # the constants and marks on top of pickle's stack
     for stream in streams:
@@ -38,16 +38,19 @@ def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> 
             name = opcode.name
             if name in _SKIPPED:
                 continue
+            # MEMOIZE gives the object that was just made the next number.
             if name == "MEMOIZE":
                 constant = bool(top)
                 memo.append((top[-1] if constant else b"@%d;" % objects, constant))
                 objects += not constant
                 continue
+            # Replace a reference to a constant by the constant, so that sharing does not matter.
             token = _token(name, argument, renamed)
             constant = name in _CONSTANTS or name == "MARK"
             if name in _REFERENCES:
                 token, constant = memo[argument] if isinstance(argument, int) else (token, False)
             found.update(token)
+            # Follow pickle's stack as far as constants go, to know which tuples are constant too.
             if constant:
                 top.append(token)
             elif name in _TUPLES or name == "TUPLE":
@@ -64,7 +67,7 @@ def _token(name: str, argument: object, renamed: Callable[[str], str]) -> bytes:
 
 
 def _join(top: list[bytes], name: str, token: bytes) -> None:
-    """Replaces a tuple's items by the tuple, or clears the stack where one of them is no constant."""
+    """Replace a tuple's items on the stack by the tuple, or clear the stack where one of them is not constant."""
     begin = len(top) - _TUPLES[name] if name in _TUPLES else _last_mark(top)
     items = top[begin:] if begin >= 0 else []
     if not items or (name in _TUPLES and _MARK in items):

@@ -1,4 +1,4 @@
-"""When to stop a trial early: rules are functions of the losses reported so far, its own and those of other trials."""
+"""Pruning rules: functions of a trial's reported losses, and of other trials', that say whether to stop it early."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Lower is better."""
 
 @dataclass(frozen=True)
 class MedianRule:
-    """Stops a trial whose best loss so far is worse than the median of the others' mean loss over the same epochs.
+    """Stop a trial whose best loss so far is worse than the median of the other trials' mean loss over the same epochs.
 
         stop at epoch s  if  min(l_1..l_s) > median over trials j of (l_j1 + ... + l_js) / s
 
-    from Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2. A trial of n
-    epochs counts for epochs up to n, also one that was itself stopped, or that runs still: where many trials begin at
-    once, nothing would be stopped before the first of them has ended.
+    Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2. A trial of n epochs
+    counts at epochs up to n, also while it is still running or if it was itself stopped: where many trials start at
+    once, nothing would otherwise be stopped before the first of them has ended.
 
-    min_trials: others that must have come as far before anything is stopped.
-    warmup_epochs: epochs after which nothing is stopped yet; more than 0 where good trials begin slowly (learning rates that
-        warm up). The defaults are measured in docs/tuning.md.
+    min_trials: other trials that must have reached the epoch before anything is stopped.
+    warmup_epochs: epochs after which nothing is stopped yet. Give more than 0 where good trials begin slowly (learning
+        rates that warm up). The defaults are measured in docs/tuning.md.
     """
 
     min_trials: int = 5
@@ -37,7 +37,7 @@ class MedianRule:
         positive_int("warmup_epochs", self.warmup_epochs, least=0)
 
     def __call__(self, losses: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
-        """Whether to stop the trial now."""
+        """Return whether to stop the trial now."""
         epochs = len(losses)
         if epochs == 0 or epochs <= self.warmup_epochs:
             return False

@@ -1,7 +1,8 @@
-"""How many steps workers take until the next exchange, where that changes in the course of a fit.
+"""Schedules: the number of steps until the next exchange, where it changes in the course of a fit.
 
-A `Schedule` is handed to `frequency=`. It is asked before each round, on the driver, and knows nothing of clocks, engines
-or chance: the same fit has the same rounds everywhere. The end of an epoch ends a round, too. Synchronous mode only.
+A `Schedule` is passed as `frequency=`. The driver asks it before each round. It depends on no clock, engine or random
+number, so that the same fit has the same rounds everywhere. A round also ends where an epoch ends. Synchronous mode
+only.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from elephas_like.core.types import Span
 
 @dataclass(frozen=True)
 class Moment:
-    """When a schedule is asked.
+    """The point of a fit at which a schedule is asked.
 
-    epoch: from 0. done: steps of the largest shard in this epoch so far. epoch_steps: all that it has in an epoch.
-    learning_rate: the workers' optimizers', now. first_learning_rate: the same when the fit began.
+    epoch: from 0.
+    done: steps of the largest shard in this epoch so far.
+    epoch_steps: steps of the largest shard in an epoch.
+    learning_rate: of the workers' optimizers, now.
+    first_learning_rate: the same at the start of the fit.
     """
 
     epoch: int
@@ -30,34 +34,40 @@ class Moment:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of the next round, as a function of the moment. Write your own by overriding `steps`."""
+    """The number of steps of the next round, as a function of the moment. Write your own by overriding `steps`."""
 
     def steps(self, moment: Moment) -> int:
-        """Steps of the largest shard until the next exchange, at least 1; smaller shards take their share of them."""
+        """Return the steps of the largest shard until the next exchange, at least 1.
+
+        Smaller shards take their share of them.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class FixedSteps(Schedule):
-    """Always as many steps; an epoch's last round has what is left. `frequency=<int>` makes an epoch's rounds equal."""
+    """Rounds of `count` steps; an epoch's last round takes the rest.
+
+    (`frequency=<int>` makes an epoch's rounds equally long.)
+    """
 
     count: int
 
     def __post_init__(self) -> None:
-        """Checks `count`."""
+        """Check `count`."""
         positive_int("count", self.count)
 
     def steps(self, moment: Moment) -> int:
-        """`count`."""
+        """Return `count`."""
         return self.count
 
 
 @dataclass(frozen=True)
 class EveryEpoch(Schedule):
-    """One round an epoch, as `frequency="epoch"`."""
+    """One round per epoch, as with `frequency="epoch"`."""
 
     def steps(self, moment: Moment) -> int:
-        """All that an epoch has."""
+        """Return the steps of a whole epoch."""
         return moment.epoch_steps
 
 
@@ -67,21 +77,22 @@ class PostLocal(Schedule):
 
     Lin, Stich, Patel and Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020, arXiv:1808.07217.
 
-    count: 16 here. after: the epoch to begin local steps with; None begins them once the learning rate has fallen below
-    what it was when the fit began.
+    count: default 16.
+    after: the epoch in which local steps begin; None (the default) begins them once the learning rate has fallen below
+        its value at the start of the fit.
     """
 
     count: int = 16
     after: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         positive_int("count", self.count)
         if self.after is not None:
             positive_int("after", self.after, least=0)
 
     def steps(self, moment: Moment) -> int:
-        """1, then `count`."""
+        """Return 1 in the first phase, then `count`."""
         if self.after is None:
             return self.count if moment.learning_rate < moment.first_learning_rate else 1
         return self.count if moment.epoch >= self.after else 1
@@ -92,21 +103,22 @@ class QuadraticSynchronization(Schedule):
     """The quadratic synchronization rule: max(least, floor((alpha / learning rate)^2)) steps; longer as the rate falls.
 
     Gu, Lyu, Arora, Zhang and Huang, "A Quadratic Synchronization Rule for Distributed Deep Learning", ICLR 2024,
-    arXiv:2310.14423. There is no alpha for all models: at alpha = 2 x the learning rate rounds have 4 steps.
+    arXiv:2310.14423.
 
-    least: 4 here.
+    alpha: no value suits all models; at alpha = 2 x the learning rate rounds have 4 steps.
+    least: shortest round in steps; default 4.
     """
 
     alpha: float
     least: int = 4
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         positive("alpha", self.alpha)
         positive_int("least", self.least)
 
     def steps(self, moment: Moment) -> int:
-        """max(least, floor((alpha / learning rate)^2)); an epoch where the rate is 0."""
+        """Return max(least, floor((alpha / learning rate)^2)), or a whole epoch where the rate is 0."""
         if moment.learning_rate <= 0:
             return moment.epoch_steps
         return max(self.least, int((self.alpha / moment.learning_rate) ** 2))
@@ -120,11 +132,14 @@ def paced(
     first_learning_rate: float,
     accumulation: int = 1,
 ) -> Iterator[Span]:
-    """The spans of an epoch: of `epoch_steps` steps from `begin` to `end`, which other shards take their share of.
+    """Yield the spans of one epoch, each of the steps that the schedule gives.
+
+    Other shards take their share of each span.
 
     Args:
         epoch_steps: batches that the largest shard has in an epoch.
-        learning_rate: the optimizers', after so many steps of this epoch.
+        learning_rate: function of (steps of this epoch) that gives the optimizers' learning rate then.
+        first_learning_rate: the learning rate at the start of the fit.
         accumulation: Keras' `gradient_accumulation_steps`: rounds end on its multiples.
 
     Raises:

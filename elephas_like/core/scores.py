@@ -1,4 +1,4 @@
-"""Metric states of many workers made into one: sums, never means of means."""
+"""Sum the metric states of many workers: sums, never means of means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from elephas_like.core.types import Floats
 
 
 def add(states: Iterable[Floats]) -> Floats:
-    """The sum of metric states. Empty ones (a worker that trained nothing) count as zero; nothing at all gives ()."""
+    """Return the sum of metric states.
+
+    Empty states (a worker that trained nothing) count as zero; no states give an empty array.
+    """
     total: Floats = np.zeros(0)
     for state in states:
         if state.size == 0:

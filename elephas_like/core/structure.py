@@ -1,4 +1,4 @@
-"""Rows as trees: an input is one array, a tuple of arrays or a dict of them; a shard stores the leaves as columns."""
+"""Rows as trees: an input is one array, a tuple of arrays or a dict of arrays. A shard stores the leaves as columns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from elephas_like.core.types import Structure
 
 
 def flatten(tree: object) -> tuple[list[object], Structure]:
-    """The leaves of nested tuples, lists of arrays and dicts, depth first, and the structure that puts them together.
+    """Return the leaves of nested tuples, lists of arrays and dicts, depth first, and their structure for `unflatten`.
 
-    Tuples and dicts are branches. Lists are branches only if they hold arrays: a list of numbers is a value, as in
+    Tuples and dicts are branches. A list is a branch only if it holds arrays: a list of numbers is a value, as in
     `([0.1, 0.2], 1)`. None stays None.
     """
     leaves: list[object] = []
@@ -34,7 +34,7 @@ Leaf = TypeVar("Leaf")
 
 
 def unflatten(structure: Structure, leaves: Sequence[Leaf]) -> object:
-    """The tree of `structure` with `leaves` in the places that it numbers; branches come back as tuples and dicts."""
+    """Return the tree of `structure` with `leaves` at their numbers. Branches come back as tuples and dicts."""
     if structure is None:
         return None
     if isinstance(structure, int):

@@ -1,4 +1,4 @@
-"""The vocabulary of a search: what a slot is told to try, what it reports, what it brings back."""
+"""Messages of a search: what a slot is told to try, what it reports, and what it returns."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class TrialStatus(StrEnum):
 
 @dataclass(frozen=True)
 class TrialOrder:
-    """One point of the space to try.
+    """One point of the search space to try.
 
-    params: what the user's function gets.
-    keep_below: the loss that the trial may have at most for its model to be brought back.
+    params: the argument of the user's function.
+    keep_below: the worst loss at which the trial's model is still returned.
     """
 
     number: int
@@ -40,17 +40,21 @@ class TrialOrder:
     keep_below: float = math.inf
 
     def wants_model(self, loss: float | None) -> bool:
-        """Whether a trial of this loss brings its model back; with the bar's own loss it may, for numbers break ties."""
+        """Return whether a trial of this loss returns its model.
+
+        A loss equal to `keep_below` does: trial numbers break ties.
+        """
         return loss is not None and loss <= self.keep_below
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What came of a trial.
+    """The result of a trial.
 
-    history: logs of each epoch. best_epoch, loss: the epoch of the lowest loss, whose state the model has.
-    model: a file of Keras' as bytes, of the kind that `suffix` names; empty where it was not wanted.
-    notes: whatever else the user's function returned, as plain data.
+    history: logs of each epoch.
+    best_epoch, loss: the epoch of the lowest loss, whose state the model has, and that loss.
+    model: the bytes of a Keras file of the kind that `suffix` names; empty where the model was not wanted.
+    notes: anything else the user's function returned, as plain data.
     """
 
     number: int
@@ -67,17 +71,19 @@ class TrialResult:
 
     @property
     def counts(self) -> bool:
-        """Whether the trial may be the best one: it has a loss, and was not stopped for being worse than others."""
+        """Whether the trial may be the best one: it has a loss and was not pruned."""
         return self.loss is not None and self.status in (TrialStatus.OK, TrialStatus.TIMEOUT)
 
 
 class Evaluate(Protocol):
-    """A picklable that tries one point, on a slot or in this process (tuning/trial.py)."""
+    """A picklable function that runs one trial, on a slot or in this process (tuning/trial.py)."""
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
-        """The result of one trial.
+        """Return the result of one trial.
 
         Args:
-            shards: the training rows and, where they were given apart, the validation rows.
+            order: the point to try.
+            shards: the training rows and, where they were given separately, the validation rows.
+            report: called after each epoch; returns whether to go on.
         """
         ...

@@ -1,6 +1,7 @@
-"""Many models made into one: votes and means of their outputs, a greedy choice among them, means of their weights.
+"""Combine many models into one: votes and means of outputs, greedy selection of members, means of weights.
 
-Outputs are arrays with the classes along the last axis, one array per member. Sums run in float64; results are float32.
+Outputs are arrays with the classes along the last axis, one array per member. Sums are computed in float64; results are
+float32.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from elephas_like.core.types import Array, Floats, Integers, Vector
 
 Results = npt.NDArray[np.float32]
 
-_EDGE = 1e-3
-"""How far below 0 or above 1 a probability may be, and (times 20) how far from 1 their sum: half precision."""
+_TOLERANCE = 1e-3
+"""Tolerance for half precision: a probability may be so far below 0 or above 1; their sum may be 20 times as far from 1."""
 
 
 class Voting(StrEnum):
-    """How outputs of members become the ensemble's."""
+    """How the outputs of members are combined into the ensemble's."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -29,10 +30,10 @@ class Voting(StrEnum):
 
 
 def normalized(weights: Sequence[float] | None, count: int) -> Floats:
-    """`count` weights that sum to 1; equal ones for None.
+    """Return `count` weights that sum to 1; equal weights for None.
 
     Raises:
-        ValueError: another number of weights, one that is negative or not finite, or none above 0.
+        ValueError: the number of weights is wrong, one is negative or not finite, or none is above 0.
     """
     if weights is None:
         return np.full(count, 1.0 / count)
@@ -46,7 +47,7 @@ def normalized(weights: Sequence[float] | None, count: int) -> Floats:
 
 
 def mean(outputs: Sequence[Array], weights: Sequence[float] | None = None) -> Results:
-    """The weighted mean of the members' outputs, in their shape."""
+    """Return the weighted mean of the members' outputs, in their shape."""
     shares = normalized(weights, len(outputs))
     total: Floats = np.zeros(np.shape(outputs[0]))
     for share, output in zip(shares, outputs, strict=True):
@@ -55,14 +56,14 @@ def mean(outputs: Sequence[Array], weights: Sequence[float] | None = None) -> Re
 
 
 def probabilities(output: Array, *, from_logits: bool = False) -> Results:
-    """Class probabilities from what a classifier gives out: one sigmoid column p becomes the two columns 1 - p and p.
+    """Return class probabilities for a classifier's output. One sigmoid column p becomes the two columns 1 - p and p.
 
     Args:
-        output: (..., classes), or (..., 1) of a binary classifier.
-        from_logits: whether these are logits, as the model's loss says.
+        output: (..., classes), or (..., 1) for a binary classifier.
+        from_logits: whether `output` holds logits, as the model's loss says.
 
     Raises:
-        ValueError: numbers that are no probabilities of exclusive classes: NaN, outside 0 to 1, or with another sum than 1.
+        ValueError: the numbers are not probabilities of exclusive classes: NaN, outside 0 to 1, or not summing to 1.
     """
     values: Floats = np.asarray(output, np.float64)
     if from_logits and values.shape[-1] == 1:
@@ -70,7 +71,7 @@ def probabilities(output: Array, *, from_logits: bool = False) -> Results:
     elif from_logits:
         values = np.exp(values - values.max(axis=-1, keepdims=True))
         values /= values.sum(axis=-1, keepdims=True)
-    if not ((values >= -_EDGE) & (values <= 1 + _EDGE)).all():
+    if not ((values >= -_TOLERANCE) & (values <= 1 + _TOLERANCE)).all():
         raise ValueError(
             f"hard and soft votes need class probabilities from 0 to 1; a member gave numbers from {values.min():.4g} to "
             f"{values.max():.4g}. For regression use voting='mean'; a classifier that gives logits must be compiled with "
@@ -78,7 +79,7 @@ def probabilities(output: Array, *, from_logits: bool = False) -> Results:
         )
     if values.shape[-1] == 1:
         values = np.concatenate([1.0 - values, values], axis=-1)
-    elif values.size and np.abs(values.sum(axis=-1) - 1).max() > 20 * _EDGE:
+    elif values.size and np.abs(values.sum(axis=-1) - 1).max() > 20 * _TOLERANCE:
         raise ValueError(
             "hard and soft votes need probabilities of exclusive classes, which sum to 1; a member's sum to "
             f"{values.sum(axis=-1).min():.4g} to {values.sum(axis=-1).max():.4g}. For multi-label models use voting='mean'."
@@ -87,31 +88,34 @@ def probabilities(output: Array, *, from_logits: bool = False) -> Results:
 
 
 def soft_vote(members: Sequence[Array], weights: Sequence[float] | None = None) -> Results:
-    """The weighted mean of the members' probabilities, (..., classes)."""
+    """Return the weighted mean of the members' probabilities, (..., classes)."""
     return mean(members, weights)
 
 
 def hard_vote(members: Sequence[Array], weights: Sequence[float] | None = None) -> Results:
-    """Each class's share of the votes, (..., classes): a member votes, with its weight, for its most probable class.
+    """Return each class's share of the votes, (..., classes).
 
-    A member that gives two classes the same probability votes for the lower label. float32 makes votes equal that differ
-    by the rounding of their sum only: 0.1 + 0.2 against 0.3.
+    A member's vote, with its weight, goes to its most probable class.
+
+    A member that gives two classes the same probability votes for the lower label. float32 results make votes equal
+    that differ only by the rounding of their sum: 0.1 + 0.2 and 0.3.
     """
     classes = np.shape(members[0])[-1]
     return mean([np.eye(classes)[np.argmax(member, axis=-1)] for member in members], weights)
 
 
 def labels(shares: Array) -> Integers:
-    """The label with the largest share along the last axis; among equal shares the lowest, as in scikit-learn."""
+    """Return the label with the largest share along the last axis; among equal shares the lowest, as scikit-learn does."""
     found: Integers = np.argmax(shares, axis=-1)
     return found
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """How members' outputs become the ensemble's, as plain data that travels to executors.
+    """How members' outputs are combined, as plain data that is sent to executors.
 
-    weights: one per member, summing to 1. from_logits: for each member, whether it gives logits.
+    weights: one per member, summing to 1.
+    from_logits: for each member, whether its outputs are logits.
     """
 
     voting: Voting
@@ -119,28 +123,28 @@ class Ballot:
     from_logits: tuple[bool, ...]
 
     def __call__(self, outputs: Sequence[Array]) -> Results:
-        """Means (mean), mean probabilities (soft), or shares of the votes (hard)."""
+        """Return the ensemble's output: means (mean), mean probabilities (soft), or shares of the votes (hard)."""
         if self.voting is Voting.MEAN:
             return mean(outputs, self.weights)
         return (hard_vote if self.voting is Voting.HARD else soft_vote)(self.beliefs(outputs), self.weights)
 
     def beliefs(self, outputs: Sequence[Array]) -> list[Results]:
-        """The members' class probabilities."""
+        """Return the members' class probabilities."""
         return [
             probabilities(output, from_logits=logits) for output, logits in zip(outputs, self.from_logits, strict=True)
         ]
 
 
 def member_seeds(seed: int, count: int) -> list[int]:
-    """One seed per member, of its initial weights, rows, shuffling and dropout."""
+    """Return one seed per member. It seeds the member's initial weights, rows, shuffling and dropout."""
     return [int(child.generate_state(1)[0] >> 1) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether a larger value of a metric is the better one, read off its name.
+    """Return whether a larger value of a metric is better, judged by its name.
 
     Raises:
-        ValueError: a name that does not say so.
+        ValueError: the name does not say.
     """
     words = metric.lower().removeprefix("val_")
     if any(part in words for part in _HIGHER):
@@ -157,11 +161,11 @@ _LOWER_NAMES = ("mse", "mae", "mape", "msle", "rmse", "poisson", "logcosh", "log
 
 @dataclass(frozen=True)
 class Selection:
-    """Which candidates were taken, and what each step brought.
+    """Which candidates were selected, and the score after each step.
 
-    members: numbers of the candidates in the order in which they were taken; more than once with replacement.
+    members: candidate numbers in the order of selection; with replacement a number may occur more than once.
     weights: one per candidate, its share among the members; they sum to 1.
-    path: the score after each step. With replacement it may be longer than `members`, which end at its best place.
+    path: the score after each step. With replacement it may be longer than `members`, which end at the best score.
     """
 
     members: tuple[int, ...]
@@ -170,28 +174,31 @@ class Selection:
 
     @property
     def size(self) -> int:
-        """How many were taken, repeats counted."""
+        """Number of selected members, repeats included."""
         return len(self.members)
 
     @property
     def score(self) -> float:
-        """The score of what was taken."""
+        """Score of the selected members."""
         return self.path[self.size - 1]
 
 
 def greedy_selection(
     outputs: Sequence[Array], score: Callable[[Results], float], *, higher: bool, picks: int
 ) -> Selection:
-    """Takes, step by step and with replacement, the candidate that makes the mean of the taken outputs best.
+    """Select, step by step and with replacement, the candidate that makes the mean of the selected outputs best.
 
-    What is returned ends where the score was best, at the first such place. Caruana, Niculescu-Mizil, Crew, Ksikes:
+    The selection ends where the score was best, at the first such step. Caruana, Niculescu-Mizil, Crew, Ksikes:
     Ensemble selection from libraries of models, ICML 2004.
 
     Args:
-        outputs: what each candidate predicts for the validation rows, all of one shape.
-        score: of a mean of outputs.
-        higher: whether a larger score is the better one.
-        picks: steps to take at most.
+        outputs: predictions of each candidate for the validation rows, all of one shape.
+        score: function of a mean of outputs.
+        higher: whether a larger score is better.
+        picks: maximum number of steps.
+
+    Raises:
+        ValueError: there is no candidate.
     """
     if not outputs:
         raise ValueError("greedy selection needs at least one candidate.")
@@ -211,15 +218,18 @@ def greedy_selection(
 
 
 def greedy_soup(scores: Sequence[float], score: Callable[[tuple[int, ...]], float], *, higher: bool) -> Selection:
-    """Goes through the candidates from the best one down, and keeps each with which the soup's score does not drop.
+    """Go through the candidates from the best to the worst; keep each one with which the soup's score does not drop.
 
     Wortsman et al.: Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing
     inference time, ICML 2022, recipe 1.
 
     Args:
         scores: of each candidate alone.
-        score: of the mean of the weights of some candidates, whose numbers it gets.
-        higher: whether a larger score is the better one.
+        score: function of candidate numbers: the score of the mean of their weights.
+        higher: whether a larger score is better.
+
+    Raises:
+        ValueError: there is no candidate.
     """
     if not scores:
         raise ValueError("a soup needs at least one model.")
@@ -236,7 +246,7 @@ def greedy_soup(scores: Sequence[float], score: Callable[[tuple[int, ...]], floa
 
 
 def soup(vectors: Sequence[Vector], weights: Sequence[float] | None = None) -> Vector:
-    """The weighted mean of flat weight vectors.
+    """Return the weighted mean of flat weight vectors.
 
     Raises:
         ValueError: vectors of different lengths.
@@ -250,9 +260,10 @@ def soup(vectors: Sequence[Vector], weights: Sequence[float] | None = None) -> V
 
 
 def likeness(vectors: Sequence[Vector]) -> float:
-    """The smallest cosine between the first vector and another: near 0 for weights that began at different random places.
+    """Return the smallest cosine between the first vector and any other.
 
-    1.0 for a single vector, and where a vector is all zeros.
+    It is near 0 for weights that were initialized independently. It is 1.0 for a single vector, and where a vector is
+    all zeros.
     """
     first: Floats = vectors[0].astype(np.float64)
     cosines = [1.0]
@@ -263,7 +274,7 @@ def likeness(vectors: Sequence[Vector]) -> float:
 
 
 def _first_best(signed: Sequence[float]) -> int:
-    """The first place of the largest number; NaN is worse than all."""
+    """Return the position of the first maximum; NaN counts as minus infinity."""
     return int(np.argmax([value if not np.isnan(value) else -np.inf for value in signed]))
 
 

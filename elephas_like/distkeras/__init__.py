@@ -1,4 +1,4 @@
-"""dist-keras' trainers by their names. Its own import path, `distkeras.trainers`, is `elephas_like.distkeras.trainers`."""
+"""dist-keras' trainers under their names; its import path `distkeras.trainers` is `elephas_like.distkeras.trainers`."""
 
 from elephas_like.distkeras.trainers import (
     ADAG,

@@ -1,7 +1,7 @@
-"""dist-keras' trainers by their names: thin doors onto SparkModel and ensembles, for who comes from there.
+"""dist-keras' trainers: thin classes over SparkModel and ensembles, for code that comes from there.
 
-A trainer takes a model, the workers' optimizer and a loss, and `train` returns a trained copy: the model that was passed in
-stays as it is. Names and arguments are those of dist-keras 0.2; each method keeps its formula, not its defects
+A trainer takes a model, the workers' optimizer and a loss, and `train` returns a trained copy; the given model is not
+changed. Names and arguments are those of dist-keras 0.2. Each method keeps its formula, not its defects
 (docs/migration.md has the differences).
 """
 
@@ -38,17 +38,17 @@ __all__ = [
 
 @dataclass
 class Trainer:
-    """What all trainers take; not to be used itself.
+    """Base class of all trainers; not to be used itself.
 
     Args:
         keras_model: a model, compiled or not; it is copied.
         worker_optimizer: the optimizer of each worker, a name or a Keras optimizer.
         loss: a name or a Keras loss.
-        metrics, loss_weights: as for `compile`.
-        features_col, label_col: columns of a DataFrame.
-        batch_size: rows a batch on each worker.
-        num_epoch: passes over the data.
-        seed: of shuffling, dropout and drawn rows; None draws one.
+        metrics, loss_weights: as for `compile`; metrics default to accuracy.
+        features_col, label_col: columns of a DataFrame; default "features" and "label".
+        batch_size: rows per batch of each worker; default 32.
+        num_epoch: passes over the data; default 1.
+        seed: of shuffling, dropout and sampled rows; None draws one.
     """
 
     keras_model: keras.Model
@@ -67,28 +67,28 @@ class Trainer:
     training_time: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        """Checks what was given."""
+        """Check the arguments."""
         self.batch_size = checks.positive_int("batch_size", self.batch_size)
         self.num_epoch = checks.positive_int("num_epoch", self.num_epoch)
 
     def get_history(self) -> list[dict[str, list[float]]]:
-        """Histories of the models that were trained: values per epoch by name."""
+        """Return the histories of the trained models: values per epoch by name."""
         return self.history
 
     def has_history(self) -> bool:
-        """Whether anything was trained yet."""
+        """Return whether anything was trained yet."""
         return bool(self.history)
 
     def get_training_time(self) -> float:
-        """Seconds that the last `train` took."""
+        """Return the seconds that the last `train` took."""
         return self.training_time
 
     def train(self, dataframe: Any, shuffle: bool = False) -> Any:
-        """The trained copy of the model.
+        """Train and return a copy of the model.
 
         Args:
             dataframe: a DataFrame with the columns, or an RDD of (x, y) rows.
-            shuffle: whether rows are mixed across workers once, before training.
+            shuffle: whether rows are shuffled across workers once, before training.
 
         Raises:
             TypeError: data of another kind.
@@ -107,7 +107,7 @@ class Trainer:
         raise NotImplementedError
 
     def _compiled(self) -> keras.Model:
-        """A compiled copy of the model, weights included, with an optimizer of its own."""
+        """Return a compiled copy of the model, weights included, with an optimizer of its own."""
         model = keras.models.clone_model(self.keras_model)
         if self.keras_model.built:
             model.set_weights(self.keras_model.get_weights())
@@ -128,7 +128,7 @@ class Trainer:
             ) as rows:
                 self.history.append(spark_model.fit(rows, **options).history)
             return spark_model.master_network
-        self.history.append(spark_model.fit(_mixed(data, self.seed) if shuffle else data, **options).history)
+        self.history.append(spark_model.fit(_shuffled_rows(data, self.seed) if shuffle else data, **options).history)
         return spark_model.master_network
 
 
@@ -161,9 +161,9 @@ class AveragingTrainer(Trainer):
 
 @dataclass
 class EnsembleTrainer(Trainer):
-    """Models that are trained side by side, each on its own part of the rows; `train` returns a list of them.
+    """Trains several models in parallel, each on its own part of the rows; `train` returns a list of them.
 
-    num_ensembles: models to train.
+    num_ensembles: number of models; default 2.
     """
 
     _: KW_ONLY
@@ -175,7 +175,7 @@ class EnsembleTrainer(Trainer):
         if isinstance(data, RDD):
             rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
         else:
-            rows = (_mixed(data, self.seed) if shuffle else data).repartition(count)
+            rows = (_shuffled_rows(data, self.seed) if shuffle else data).repartition(count)
         ensemble = train_ensemble(
             self._compiled(),
             rows,
@@ -194,11 +194,11 @@ class EnsembleTrainer(Trainer):
 
 @dataclass
 class _Asynchronous(Trainer):
-    """Workers that exchange with a parameter server after every window of batches, none waiting for another.
+    """Workers exchange with a parameter server after every window of batches; none waits for another.
 
-    num_workers: workers that train at the same time.
-    communication_window: batches between two exchanges of a worker.
-    master_port: the server's port; 0 lets the system choose.
+    num_workers: workers that train at the same time; default 2.
+    communication_window: batches between two exchanges of a worker; default 5.
+    master_port: the server's port; 0 takes a free one.
     """
 
     _: KW_ONLY
@@ -211,11 +211,11 @@ class _Asynchronous(Trainer):
     optimizer_state: ClassVar[str] = "average"
 
     def set_parallelism_factor(self, factor: int) -> None:
-        """Trains `factor * num_workers` workers."""
+        """Train `factor * num_workers` workers."""
         self.parallelism_factor = checks.positive_int("factor", factor)
 
     def get_parallelism_factor(self) -> int:
-        """Workers for each of `num_workers`."""
+        """Return the number of workers for each of `num_workers`."""
         return self.parallelism_factor
 
     def _strategy(self, workers: int) -> Strategy:
@@ -239,7 +239,7 @@ class _Asynchronous(Trainer):
 
 @dataclass
 class DOWNPOUR(_Asynchronous):
-    """Every delta is added as it comes (Dean et al., NIPS 2012): strategy `downpour`."""
+    """Adds every delta as it arrives (Dean et al., NIPS 2012): strategy `downpour`."""
 
     def _strategy(self, workers: int) -> Strategy:
         return strategies.DownPour()
@@ -247,7 +247,7 @@ class DOWNPOUR(_Asynchronous):
 
 @dataclass
 class ADAG(_Asynchronous):
-    """Deltas divided by the batches that went into them (Hermans et al., arXiv:1710.02368): strategy `adag`."""
+    """Divides deltas by their number of batches (Hermans et al., arXiv:1710.02368): strategy `adag`."""
 
     _: KW_ONLY
     communication_window: int = 12
@@ -258,7 +258,7 @@ class ADAG(_Asynchronous):
 
 @dataclass
 class DynSGD(_Asynchronous):
-    """Deltas divided by their staleness + 1 (Jiang et al., SIGMOD 2017): strategy `dynsgd`."""
+    """Divides deltas by their staleness + 1 (Jiang et al., SIGMOD 2017): strategy `dynsgd`."""
 
     def _strategy(self, workers: int) -> Strategy:
         return strategies.DynSGD()
@@ -266,10 +266,11 @@ class DynSGD(_Asynchronous):
 
 @dataclass
 class AEASGD(_Asynchronous):
-    """Elastic averaging, each worker as it comes (Zhang et al., NIPS 2015): strategy `aeasgd`.
+    """Elastic averaging, asynchronous (Zhang et al., NIPS 2015): strategy `aeasgd`.
 
-    rho, learning_rate: the pull between worker and center is alpha = rho * learning_rate. None, None: 0.9 / workers, which
-        the authors use. An alpha above 1 / workers makes the center unstable, and is lowered to 0.9 / workers with a warning.
+    rho, learning_rate: the force between worker and center is alpha = rho * learning_rate. Both None: alpha = 0.9 /
+        workers, as in the paper. An alpha above 1 / workers makes the center unstable; it is lowered to 0.9 / workers
+        with a warning.
     """
 
     _: KW_ONLY
@@ -281,7 +282,7 @@ class AEASGD(_Asynchronous):
     kind: ClassVar[type[strategies.AEASGD]] = strategies.AEASGD
 
     def __post_init__(self) -> None:
-        """Checks that both factors of alpha are given, or none."""
+        """Check that both factors of alpha are given, or none."""
         super().__post_init__()
         if self.rho is not None and self.learning_rate is None:
             raise ValueError("alpha is rho * learning_rate: give both, or none of them for 0.9 / workers.")
@@ -303,10 +304,11 @@ class AEASGD(_Asynchronous):
 
 @dataclass
 class EAMSGD(AEASGD):
-    """`AEASGD` whose workers train with Nesterov's momentum: strategy `eamsgd`.
+    """`AEASGD` whose workers train with Nesterov momentum: strategy `eamsgd`.
 
     worker_optimizer: "sgd", which becomes SGD(learning_rate, momentum, nesterov=True), or an SGD of your own.
-    learning_rate: 0.1 where it is not given.
+    learning_rate: 0.1 if it is not given.
+    momentum: default 0.9.
     """
 
     _: KW_ONLY
@@ -325,6 +327,6 @@ class EAMSGD(AEASGD):
         )
 
 
-def _mixed(data: Any, seed: int | None) -> Any:
-    """A DataFrame's rows in another order, the same one whenever they are computed."""
+def _shuffled_rows(data: Any, seed: int | None) -> Any:
+    """Return a DataFrame with its rows shuffled, in the same order whenever they are computed."""
     return data.orderBy(functions.rand(seed if seed is not None else 0))

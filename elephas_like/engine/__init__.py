@@ -1,5 +1,8 @@
-"""Who holds the rounds of a fit: `in_process`, `job_rounds` (Spark jobs), or `server_rounds` (long tasks and a server).
+"""Engines: how rounds, or the trials of a search, are run. No Keras here.
 
-Other work on shards: `map_shards` predicts and evaluates, and `runs` makes independent runs of one task each, for searches
-and ensembles.
+in_process      rounds in this process, without Spark
+job_rounds      each round is a Spark job
+server_rounds   one long Spark task per worker, which exchanges with the driver's server
+map_shards      predictions and evaluations over an RDD
+runs            independent runs of one task each: trials of a search, members of an ensemble
 """

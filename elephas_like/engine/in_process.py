@@ -1,6 +1,6 @@
-"""The engine that needs no Spark: workers of this process, one after the other. What most tests use.
+"""The engine without Spark: workers of this process, one after the other. Most tests use it.
 
-Asynchronous runs follow a virtual clock: workers have seeded speeds, and the one that would be done first comes first.
+Asynchronous runs follow a virtual clock: workers have seeded speeds, and the one that would finish first is run first.
 The same seed gives the same run.
 """
 
@@ -28,15 +28,15 @@ class InProcessSyncWorkers:
         self._workers = workers
 
     def joined(self) -> list[Joined]:
-        """All workers."""
+        """Return the first messages of all workers."""
         return [worker.joined(attempt, "in_process") for attempt, worker in enumerate(self._workers)]
 
     def train(self, order: Order) -> Iterator[Update]:
-        """The workers' updates."""
+        """Return the workers' updates."""
         return (worker.train(order) for worker in self._workers)
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The workers' evaluations."""
+        """Return the workers' evaluations."""
         return (worker.evaluate(order) for worker in self._workers)
 
 
@@ -56,7 +56,7 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         """Hands the first orders out."""
         self._center, self._progress, self._validates = center, progress, validates
         for worker in range(len(self._workers)):
-            self._send(worker)
+            self._schedule(worker)
 
     def next_epoch(self) -> EpochRecord | None:
         """Lets workers arrive until an epoch is finished."""
@@ -67,7 +67,7 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
             self._clock[index] = when
             update = self._workers[index].train(order)
             self._progress.record(update, self._center.commit(update), self._center)
-            self._send(index)
+            self._schedule(index)
         record = self._progress.finished.popleft()
         if self._validates(record.epoch):
             order = Order("evaluate", state=record.state)
@@ -75,10 +75,10 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         return record
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Gives what callbacks changed to the shared state."""
+        """Replace parts of the shared state by what callbacks changed."""
         self._center.replace(parts, moved)
 
-    def _send(self, index: int) -> None:
+    def _schedule(self, index: int) -> None:
         """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""
         if not self._progress.has_work(index):
             return

@@ -1,7 +1,7 @@
-"""The engine whose rounds are ordinary Spark jobs: no port, no gang of slots; dynamic allocation and speculation welcome.
+"""The engine whose rounds are ordinary Spark jobs: no port, and no slots that must be free at the same time.
 
-Each round ships the state in a broadcast and collects the updates. Shards stay on the executors' disks; Spark holds
-their references and writes a shard again where it was lost.
+Dynamic allocation and speculation are fine. Each round ships the state in a broadcast and collects the updates. Shards
+stay on the executors' disks; Spark holds references to them and rewrites a shard that was lost.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from elephas_like.spark.waits import KILLED_AFTER, Overdue, destroy, readably, r
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Marks = tuple[tuple[int, int], ...]
+Fingerprints = tuple[tuple[int, int], ...]
 Answered = frozenset[tuple[int, int]]
 
 TRIES = 3
-"""Times that a round is run where a shard's files are missing: then they are written anew."""
+"""Times that a round is tried where shards are missing. They are rewritten before each further try."""
 
 
 @dataclass(frozen=True)
-class _Missing:
-    """Says that a task ran where its shard is not."""
+class _MissingShard:
+    """Reports that a task ran on a host without its shard."""
 
     worker: int
     message: str
@@ -52,14 +52,14 @@ class _Missing:
 
 @dataclass(frozen=True)
 class _Answer(Generic[Result]):
-    """What a worker brings, and from which rows: (rows, checksum) of its shard and, if any, of its validation shard."""
+    """A worker's result, with (rows, checksum) of its shard and, if any, of its validation shard."""
 
     result: Result
-    marks: Marks
+    fingerprints: Fingerprints
 
 
-class _Heard(AccumulatorParam):
-    """(number of the job, worker) of tasks that have ended, as a set: one that is counted twice is still one."""
+class _AnsweredWorkers(AccumulatorParam):
+    """Accumulates (job number, worker) of ended tasks as a set: counting a task twice does no harm."""
 
     def zero(self, value: Answered) -> Answered:
         return frozenset()
@@ -70,7 +70,11 @@ class _Heard(AccumulatorParam):
 
 @dataclass(frozen=True)
 class JobRun:
-    """What tasks need: plain data. `run` tells one fit from the next in a reused process."""
+    """What tasks need, as plain data.
+
+    run: id of the fit, to tell fits apart in a reused process.
+    make: returns the factory of workers.
+    """
 
     run: str
     make: Callable[[], WorkerFactory]
@@ -81,13 +85,14 @@ class JobRounds:
 
     Args:
         refs: one pair of shard references per partition, persisted.
-        factory: makes the workers on executors; workers of one process share what it returns.
-        group: Spark job group, which Ctrl-C and failures cancel.
-        describe: what Spark's UI shows for an order.
+        run: what tasks need; workers of one process share its factory.
+        group: Spark job group, cancelled on Ctrl-C and after failures.
+        describe: returns the text in Spark's UI for an order.
         keep: whether the shards outlive the run (a ShardedDataset's do).
-        datasets: ids of the shards that go with the run.
-        round_timeout: seconds for which no worker at all may answer, whether their tasks run or wait for a slot.
-        forget: called where shards are missing, for references that `refs` is made of and that are persisted too.
+        datasets: ids of the shards that are deleted with the run.
+        round_timeout: seconds. A round may outlast this as long as workers answer; if none does for so long, the fit
+            fails.
+        invalidate: called where shards are missing, to drop persisted references that `refs` is computed from.
     """
 
     def __init__(
@@ -101,25 +106,25 @@ class JobRounds:
         *,
         datasets: Sequence[str],
         round_timeout: float,
-        forget: Callable[[], None] = lambda: None,
+        invalidate: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
         self._group, self._describe, self._keep = group, describe, keep
-        self._datasets, self._forget = tuple(datasets), forget
+        self._datasets, self._invalidate = tuple(datasets), invalidate
         self._round_timeout = round_timeout
         self._num_workers = refs.getNumPartitions()
-        self._written = self._cut_off = False
-        self._marks: list[Marks] = []
+        self._written = self._interrupted = False
+        self._fingerprints: list[Fingerprints] = []
         self._jobs = 0
         self._frozen: tuple[Vector, Broadcast[Vector]] | None = None
-        self._heard: Accumulator[Answered] = context.accumulator(frozenset(), _Heard())
+        self._answered: Accumulator[Answered] = context.accumulator(frozenset(), _AnsweredWorkers())
 
     def __enter__(self) -> JobRounds:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what still runs, deletes shards, closes workers. It takes a while, but not longer."""
+        """Cancel running jobs, close workers and delete shards, within a limited time."""
         run, keep, datasets = self._run.run, self._keep, self._datasets
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
@@ -136,65 +141,68 @@ class JobRounds:
             destroy(self._context, self._frozen[1])
         if self._written:
             deleted_by(self._context, f"{self._group}-tidy", datasets, self._refs.mapPartitions(tidy).count)
-        else:  # references that are not there would be made, and all rows written, to be deleted
-            if self._cut_off and not stopped(self._context):  # tasks write rows until they are killed
+        else:  # the references were never computed: computing them now would write all rows only to delete them
+            if self._interrupted and not stopped(self._context):  # tasks write rows until they are killed
                 threading.Event().wait(KILLED_AFTER)
             sweep(self._context, self._group, self._num_workers, datasets)
-        with tidying(self._context, "forget references of shards"):
+        with tidying(self._context, "drop references of shards"):
             self._refs.unpersist(blocking=True)
 
     def joined(self) -> list[Joined]:
-        """All workers, after a job that writes the shards and compiles the model."""
+        """Return the first messages of all workers, after a job that writes the shards and compiles the model."""
         return self._job(None, lambda worker, _: worker.joined(attempt_id(), ""))
 
     def train(self, order: Order) -> Iterator[Update]:
-        """The updates of one job."""
+        """Return the updates of one job."""
         self._check_result_size(order)
         return iter(self._job(order, lambda worker, given: worker.train(given)))
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The evaluations of one job."""
+        """Return the evaluations of one job."""
         return iter(self._job(order, lambda worker, given: worker.evaluate(given)))
 
     def _job(self, order: Order | None, act: Callable[[Worker, Order], Result]) -> list[Result]:
-        """One result per worker, in worker order.
+        """Run one job and return one result per worker, in worker order.
 
         Raises:
-            WaitError: no worker answered for `round_timeout` seconds; it names those who have not.
-            DataError: a shard that was written again has another number of rows.
+            ElephasError: shards were lost in every try.
+            WaitError: no worker answered for `round_timeout` seconds; the message names those who did not.
+            DataError: a shard that was rewritten has another number of rows.
         """
         what = self._describe(order)
         state: Broadcast[TrainState] | None = None
         frozen: Broadcast[Vector] | None = None
         try:
+            # Ship the state, frozen layers apart: they rarely change.
             if order is not None and order.state is not None:
-                frozen = self._shipped(order.state.frozen)
+                frozen = self._frozen_broadcast(order.state.frozen)
                 with readably(self._context):
                     state = self._context.broadcast(order.state.but(frozen=nothing()))
                 order = replace(order, state=None)
+            # A task without its shard's files reports so; then the references are dropped and the round is run again.
             for tries in range(1, TRIES + 1):
                 self._jobs += 1
-                task = _task(self._run, order, state, frozen, act, self._jobs, self._heard)
-                results = self._collected(self._refs.mapPartitionsWithIndex(task), what)
-                missing = [result for result in results if isinstance(result, _Missing)]
+                task = _task(self._run, order, state, frozen, act, self._jobs, self._answered)
+                results = self._collect(self._refs.mapPartitionsWithIndex(task), what)
+                missing = [result for result in results if isinstance(result, _MissingShard)]
                 for result in results:
                     if isinstance(result, Failure):
                         raise result.error()
                 if not missing:
                     self._written = True
-                    self._compare([answer.marks for answer in results])
+                    self._check_same_rows([answer.fingerprints for answer in results])
                     return [answer.result for answer in results]
                 log.warning("%s; the shards are written again (try %d of %d)", missing[0].message, tries + 1, TRIES)
                 self._written = False
-                self._forget()
+                self._invalidate()
                 persisted_anew(self._refs)
             raise ElephasError(f"shards were lost {TRIES} times in one round, last: {missing[0].message}")
         finally:
             if state is not None:
                 destroy(self._context, state)
 
-    def _shipped(self, frozen: Vector) -> Broadcast[Vector] | None:
-        """What frozen layers hold, shipped once for all rounds in which it does not change; None where there is nothing."""
+    def _frozen_broadcast(self, frozen: Vector) -> Broadcast[Vector] | None:
+        """Return the broadcast of the frozen layers, shipped again only when they change; None if there are none."""
         if self._frozen is not None and not same(self._frozen[0], frozen):
             destroy(self._context, self._frozen[1])
             self._frozen = None
@@ -203,28 +211,33 @@ class JobRounds:
                 self._frozen = frozen, self._context.broadcast(frozen)
         return None if self._frozen is None else self._frozen[1]
 
-    def _collected(self, tasks: RDD, what: str) -> list[Any]:
-        """The results of a job. Which workers have answered is heard by an accumulator, as each task ends."""
-        self._heard.value, self._cut_off = frozenset(), True
+    def _collect(self, tasks: RDD, what: str) -> list[Any]:
+        """Collect the results of a job. An accumulator reports each task that ends."""
+        self._answered.value, self._interrupted = frozenset(), True
         try:
             results: list[Any] = run_within(
-                self._round_timeout, self._context, self._group, what, tasks.collect, progress=lambda: self._heard.value
+                self._round_timeout,
+                self._context,
+                self._group,
+                what,
+                tasks.collect,
+                progress=lambda: self._answered.value,
             )
         except Overdue:
-            heard = {worker for job, worker in self._heard.value if job == self._jobs}
-            late = [str(worker) for worker in range(self._num_workers) if worker not in heard]
+            answered = {worker for job, worker in self._answered.value if job == self._jobs}
+            late = [str(worker) for worker in range(self._num_workers) if worker not in answered]
             missing = f"worker {', '.join(late)}" if late else "none, but the job has not ended"
             raise WaitError(
                 f"expected {self._num_workers} workers to answer, and none did for round_timeout={self._round_timeout:g} s; "
                 f"missing: {missing} ({what}). Look at the executors' logs, at whether other jobs hold "
                 "the slots that their tasks wait for, or give a longer round_timeout."
             ) from None
-        self._cut_off = False
+        self._interrupted = False
         return results
 
-    def _compare(self, marks: list[Marks]) -> None:
-        """Sees that shards which were written again hold the rows of before."""
-        for worker, (before, now) in enumerate(zip(self._marks or marks, marks, strict=True)):
+    def _check_same_rows(self, fingerprints: list[Fingerprints]) -> None:
+        """Check that rewritten shards hold the same rows as before."""
+        for worker, (before, now) in enumerate(zip(self._fingerprints or fingerprints, fingerprints, strict=True)):
             for (rows, checksum), (rows_now, checksum_now) in zip(before, now, strict=True):
                 if rows != rows_now:
                     raise DataError(
@@ -237,7 +250,7 @@ class JobRounds:
                         "are no longer equal to those of an undisturbed run to the last bit.",
                         *(worker, checksum_now, checksum),
                     )
-        self._marks = marks
+        self._fingerprints = fingerprints
 
     def _check_result_size(self, order: Order) -> None:
         limit = _bytes(self._context.getConf().get("spark.driver.maxResultSize", "1g"))
@@ -257,9 +270,9 @@ def _task(
     frozen: Broadcast[Vector] | None,
     act: Callable[[Worker, Order], Result],
     job: int,
-    heard: Accumulator[Answered],
-) -> Callable[[int, Iterator[Pair]], Iterator[_Answer[Result] | Failure | _Missing]]:
-    def task(index: int, pairs: Iterator[Pair]) -> Iterator[_Answer[Result] | Failure | _Missing]:
+    answered: Accumulator[Answered],
+) -> Callable[[int, Iterator[Pair]], Iterator[_Answer[Result] | Failure | _MissingShard]]:
+    def task(index: int, pairs: Iterator[Pair]) -> Iterator[_Answer[Result] | Failure | _MissingShard]:
         try:
             (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
@@ -270,27 +283,27 @@ def _task(
             if state is not None:
                 held = nothing() if frozen is None else frozen.value
                 given = replace(given, state=state.value.but(frozen=held))
-            marks = tuple((ref.rows, ref.checksum) for ref in pair if ref is not None)
-            yield _Answer(act(_worker(run, index, pair), given), marks)
+            fingerprints = tuple((ref.rows, ref.checksum) for ref in pair if ref is not None)
+            yield _Answer(act(_worker(run, index, pair), given), fingerprints)
         except ShardMissing as error:
-            yield _Missing(index, str(error))
+            yield _MissingShard(index, str(error))
         except Exception as error:  # reported as a value: the driver raises it
             yield Failure.of(index, error)
         finally:
-            heard.add(frozenset({(job, index)}))
+            answered.add(frozenset({(job, index)}))
 
     return task
 
 
 class OpenWorkers:
-    """The workers that this Python process keeps from round to round, as Spark reuses it: those of one run at a time.
+    """The workers of one run that this Python process keeps from round to round, since Spark reuses it.
 
-    What would be over a bound is closed, the longest unused first; a worker that comes again is opened anew from its
-    files. The worker at work always has its place.
+    Beyond the limits the least recently used worker is closed; it is opened again from its files when it is needed. The
+    worker that trains now is always kept.
 
     Args:
-        nbytes: of the files of all shards that are open: what they take in memory where they are held there.
-        count: of workers.
+        nbytes: maximum bytes of all open shards' files, which is their memory where they are held in memory.
+        count: maximum number of workers.
     """
 
     def __init__(self, nbytes: int = 512 * 2**20, count: int = 32) -> None:
@@ -300,7 +313,7 @@ class OpenWorkers:
         self._workers: OrderedDict[int, tuple[Pair, int, Worker]] = OrderedDict()
 
     def worker(self, run: JobRun, index: int, pair: Pair) -> Worker:
-        """The worker of a shard: the open one, or a new one."""
+        """Return the worker of a shard: the open one, or a new one."""
         if run.run != self._run:
             self.close(self._run)
             self._run, self._factory = run.run, run.make()
@@ -315,7 +328,7 @@ class OpenWorkers:
         return self._workers[index][2]
 
     def close(self, run: str) -> None:
-        """Closes the workers of a run, if it is the one that this process has last worked for."""
+        """Close the workers of a run, if this process has worked for it last."""
         if run != self._run:
             return
         for index in list(self._workers):
@@ -335,8 +348,9 @@ class OpenWorkers:
 
 
 OPEN = OpenWorkers()
-"""A module's global is what a Python process keeps from task to task. Tasks, which are pickled, get at it by functions of
-the module: what they name themselves would be sent along as a copy."""
+"""Workers that this Python process keeps from task to task.
+
+Tasks are pickled, and a global that they name would be sent as a copy: they use the functions below."""
 
 
 def _worker(run: JobRun, index: int, pair: Pair) -> Worker:
@@ -348,7 +362,7 @@ def _close(run: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    """Spark's size strings ("1g", "512m", "0") in bytes."""
+    """Return the bytes of one of Spark's sizes ("1g", "512m", "0")."""
     units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
     digits = text.strip().lower().rstrip("b")
     if digits and digits[-1] in units:

@@ -1,4 +1,4 @@
-"""Predictions and evaluations over an RDD: batches streamed, order kept."""
+"""Predict and evaluate over an RDD: batches are streamed, and the order of rows is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import readably
 
 BATCHES_AT_ONCE = 16
-"""Batches of rows that are made into columns together."""
+"""Batches of rows that are converted to columns together."""
 
 Chunk = tuple[list[Array], Structure]
 Result = TypeVar("Result")
@@ -28,9 +28,11 @@ Predict = Callable[[ShardRef], Iterator[Chunk]]
 def prediction_chunks(
     rdd: RDD, predictor: Callable[[], Predict], batch_size: int, floatx: str, driver: Mapping[str, str]
 ) -> RDD:
-    """(output arrays, their structure) of successive batches of rows, partition by partition in the order of the rows.
+    """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows.
 
-    driver: the driver's versions, with which executors must agree.
+    Args:
+        predictor: returns the function that predicts for a shard, called on the executor.
+        driver: the driver's package versions, which executors must match.
     """
 
     def predict(index: int, rows: Iterable[object]) -> Iterator[Chunk]:
@@ -46,7 +48,7 @@ def prediction_chunks(
 
 
 def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
-    """Rows in lists of so many; a Block counts as what it holds."""
+    """Yield lists of at least `at_least` rows; a Block counts as the rows it holds."""
     chunk: list[object] = []
     count = 0
     for row in rows:
@@ -60,7 +62,7 @@ def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
 
 
 def rows_of(chunks: RDD) -> RDD:
-    """Predictions one by one: an array a row, or a list or dict of arrays for several outputs."""
+    """Return an RDD of single predictions: an array a row, or a list or dict of arrays for several outputs."""
 
     def one_by_one(parts: Iterable[Chunk]) -> Iterator[object]:
         for outputs, structure in parts:
@@ -72,7 +74,7 @@ def rows_of(chunks: RDD) -> RDD:
 
 
 def collected(chunks: RDD) -> object:
-    """All predictions: an array with a leading axis of rows, or a list or dict of them for several outputs.
+    """Return all predictions: an array with a leading axis of rows, or a list or dict of them for several outputs.
 
     No rows give an empty array.
     """
@@ -88,9 +90,11 @@ def collected(chunks: RDD) -> object:
 def evaluations(
     rdd: RDD, factory: Callable[[], WorkerFactory], order: Callable[[], Order], options: SpoolOptions
 ) -> list[tuple[str, Evaluation]]:
-    """The signature of each partition that has rows, and the metric sums of a state over them.
+    """Return the signature of each partition that has rows, and the metric sums of a state over them.
 
-    factory: a function that makes the factory of workers on the executor. order: makes the order whose state is evaluated.
+    Args:
+        factory: returns the factory of workers, called on the executor.
+        order: returns the order whose state is evaluated.
     """
 
     def evaluate(index: int, ref: ShardRef) -> tuple[str, Evaluation]:
@@ -103,10 +107,12 @@ def evaluations(
 
 
 def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], keep: bool = False) -> list[Result]:
-    """What `act(partition, shard)` returns for each shard of an RDD of references; their files are deleted unless kept.
+    """Apply `act(partition, shard)` to each shard of an RDD of references and return the results.
+
+    The shards' files are deleted unless `keep`.
 
     Raises:
-        WorkerError: what `act`, or the writing of rows, raised on an executor.
+        WorkerError: `act`, or writing the rows, raised on an executor.
     """
 
     def each(index: int, elements: Iterable[ShardRef | Failure]) -> Iterator[object]:

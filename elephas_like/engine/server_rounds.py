@@ -1,7 +1,7 @@
-"""The engine of long tasks: one ordinary Spark task per worker, which exchanges with the driver's server until told to stop.
+"""The engine of long tasks: one Spark task per worker, which exchanges with the driver's server until it stops.
 
-Writing the shard, and training on it, are one lineage in one task: a task that Spark runs again starts from its rows. The
-driver's side is the store of the exchange room; here is the Spark job around it, and what a task does.
+A task writes its shard and trains on it, so that a task which Spark runs again starts from its rows. The driver's side
+is the store in `exchange`; here is the Spark job around it, and what a task does.
 """
 
 from __future__ import annotations
@@ -23,63 +23,67 @@ from elephas_like.spark.waits import KILLED_AFTER
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 2.0
+GRACE_SECONDS = 2.0
 """Seconds that workers have to end by themselves before their tasks are cancelled."""
 WATCH_SECONDS = 1.0
 
-_lines: dict[tuple[str, int, int], Exchange] = {}
-"""Lines that this Python process opened before it wrote rows, by (run, worker, attempt), until their task takes them."""
+_connections: dict[tuple[str, int, int], Exchange] = {}
+"""Connections opened before the rows are written, by (run, worker, attempt), until their task takes them."""
 
 
 class Connector(Protocol):
-    """A picklable that opens a worker's line to the driver."""
+    """A picklable object that connects a worker to the driver."""
 
     def connect(self, worker: int, attempt: int) -> Exchange:
-        """The line of one attempt."""
+        """Return the connection of one attempt."""
         ...
 
 
 class RunStore(Protocol):
-    """The driver's store, as far as the Spark job around the workers goes."""
+    """The part of the driver's store that the Spark job around the workers uses."""
 
     def fail(self, error: BaseException) -> None:
-        """The job has failed: whoever waits for workers is told."""
+        """Report that the job has failed, to whoever waits for workers."""
         ...
 
     def stop(self) -> None:
-        """Workers get `stop` at their next request, those that wait at once."""
+        """Answer workers' next requests with `stop`; waiting workers get it at once."""
         ...
 
     def note_tasks(self, running: int, ended: int) -> bool:
-        """How many tasks of the job run, and have ended; False where that matters no more."""
+        """Record task counts. Return False once all workers have joined."""
         ...
 
 
 def announced(rows: RDD, connector: Connector, run: str) -> RDD:
-    """The same rows; before any is read, each partition's task makes the first contact with the driver.
+    """Return the same rows; each partition's task contacts the driver before it reads any.
 
-    So a driver that cannot be reached is known before work is spent, and one that waits for a large shard knows that its
-    worker lives. Only for rows that the task of `ServerRun` itself writes down, in the same Python process: not for rows
-    whose references are kept or zipped.
+    A driver that cannot be reached is found before work is spent, and one that waits for a large shard knows that its
+    worker lives. Use it only for rows that the task of `ServerRun` itself writes, in the same Python process: not for
+    rows whose references are kept or zipped.
 
     Args:
         run: the group of the run.
     """
 
     def contact(index: int, partition: Iterable[object]) -> Iterable[object]:
-        _open_line(connector, run, index)
+        _open_connection(connector, run, index)
         return partition
 
     return rows.mapPartitionsWithIndex(contact)
 
 
 class ServerRun:
-    """The Spark job of one fit. A context manager: it starts the tasks, and sees them ended.
+    """The Spark job of one fit. A context manager: it starts the tasks, and waits for them or cancels them at the end.
 
     Args:
         refs: one pair of shard references per partition, not computed yet.
+        factory: makes the workers, on the executors.
+        connector: connects them to the driver.
+        store: the driver's side of the exchange.
+        group, description: of the Spark job.
         keep: whether the shards outlive the run (a ShardedDataset's do).
-        datasets: ids of the shards that go with the run, for the sweep after tasks were killed.
+        datasets: ids of the shards that are deleted with the run, also after tasks were killed.
     """
 
     def __init__(
@@ -97,8 +101,8 @@ class ServerRun:
     ) -> None:
         self._context, self._store = context, store
         self._group, self._description, self._datasets = group, description, tuple(datasets)
-        self._broken = False
-        self._late: list[Failure] = []
+        self._aborted = False
+        self._late_failures: list[Failure] = []
         self._tasks = refs.mapPartitionsWithIndex(_task(factory, connector, group, keep))
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
@@ -106,39 +110,39 @@ class ServerRun:
         self._watcher = InheritableThread(target=self._watch, name=f"elephas_like-{group}-watch", daemon=True)
 
     def __enter__(self) -> ServerRun:
-        """Starts the tasks."""
+        """Start the tasks."""
         self._thread.start()
         self._watcher.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tells workers to stop, and cancels what has not ended after a moment.
+        """Tell workers to stop, and cancel those that do not end within a moment.
 
         Raises:
-            WorkerError: a worker failed at its end, after the order to stop, and nothing else went wrong.
+            WorkerError: a worker failed after the order to stop, and nothing else went wrong.
         """
         self._store.stop()
-        self._thread.join(PATIENCE if error[0] is not None else 10 * PATIENCE)
+        self._thread.join(GRACE_SECONDS if error[0] is not None else 10 * GRACE_SECONDS)
         if self._thread.is_alive():
             log.info("cancelling the tasks of %s", self._group)
             self._context.cancelJobGroup(self._group)
-            self._thread.join(10 * PATIENCE)
-            self._broken = True
+            self._thread.join(10 * GRACE_SECONDS)
+            self._aborted = True
         self._ended.set()
-        self._watcher.join(PATIENCE)
-        if self._broken:  # also by another: Spark's own SIGINT handler cancels all jobs
+        self._watcher.join(GRACE_SECONDS)
+        if self._aborted:  # also by another: Spark's own SIGINT handler cancels all jobs
             threading.Event().wait(KILLED_AFTER)
             sweep(self._context, self._group, self._workers, self._datasets)
-        if self._late and error[0] is None:
-            raise self._late[0].error()
+        if self._late_failures and error[0] is None:
+            raise self._late_failures[0].error()
 
     def _run(self) -> None:
         # A thread has its own job group: one that was set in the caller's is not seen here.
         try:
             with job_group(self._context, self._group, self._description):
-                self._late = [result for result in self._tasks.collect() if isinstance(result, Failure)]
+                self._late_failures = [result for result in self._tasks.collect() if isinstance(result, Failure)]
         except Exception as error:  # it belongs to the thread that waits for the workers
-            self._broken = True
+            self._aborted = True
             self._store.fail(readable(error))
         finally:
             self._ended.set()
@@ -156,7 +160,7 @@ def _task(
     factory: WorkerFactory, connector: Connector, run: str, keep: bool
 ) -> Callable[[int, Iterator[Pair]], Iterator[int | Failure]]:
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[int | Failure]:
-        exchange = _taken_line(connector, run, index)
+        exchange = _take_connection(connector, run, index)
         pair: Pair | None = None
         worker: Worker | None = None
         try:
@@ -175,7 +179,7 @@ def _task(
             exchange.fail(Failure.of(index, error))
         finally:
             exchange.close()
-            late = None if worker is None else _closed(index, worker)
+            late = None if worker is None else _close(index, worker)
             if pair is not None:
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
         yield index if late is None else late
@@ -184,7 +188,7 @@ def _task(
 
 
 def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
-    """Joins, and answers orders until the one to stop."""
+    """Join, then answer orders until the one to stop."""
     order: Order = exchange.join(worker.joined(attempt, platform.node()), worker.progress)
     while order.kind != "stop":
         order = exchange.answer(worker.evaluate(order) if order.kind == "evaluate" else worker.train(order))
@@ -193,8 +197,8 @@ def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
 # Functions of the module, since what a task's own function names is copied with it.
 
 
-def _closed(index: int, worker: Worker) -> Failure | None:
-    """Closes a worker; what it raises is the task's result, since the driver does not listen any more."""
+def _close(index: int, worker: Worker) -> Failure | None:
+    """Close a worker. An error becomes the task's result, because the driver no longer listens."""
     try:
         worker.close()
     except Exception as error:
@@ -203,22 +207,22 @@ def _closed(index: int, worker: Worker) -> Failure | None:
     return None
 
 
-def _open_line(connector: Connector, run: str, index: int) -> None:
-    """Makes the first contact of this task."""
-    for key in list(_lines):  # of a task that Spark ended in between: a process has one task at a time
-        _lines.pop(key).close()
-    line = connector.connect(index, attempt_id())
+def _open_connection(connector: Connector, run: str, index: int) -> None:
+    """Make the first contact of this task."""
+    for key in list(_connections):  # of a task that Spark ended in between: a process has one task at a time
+        _connections.pop(key).close()
+    connection = connector.connect(index, attempt_id())
     try:
-        line.announce(platform.node())
+        connection.announce(platform.node())
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    _lines[run, index, attempt_id()] = line
+    _connections[run, index, attempt_id()] = connection
 
 
-def _taken_line(connector: Connector, run: str, index: int) -> Exchange:
-    """The line of this task, which whoever takes it closes."""
+def _take_connection(connector: Connector, run: str, index: int) -> Exchange:
+    """Return the connection of this task. The caller closes it."""
     key = (run, index, attempt_id())
-    if key not in _lines:
-        _open_line(connector, run, index)
-    return _lines.pop(key)
+    if key not in _connections:
+        _open_connection(connector, run, index)
+    return _connections.pop(key)

@@ -26,8 +26,9 @@ from elephas_like.core.types import (
 )
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.worker import PROGRAMS, TrainerFactory
+from elephas_like.trainer.worker import TrainerFactory
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Elephas' import paths for modes and frequencies."""
+"""Elephas' import path `enums`: modes (`modes`) and frequencies (`frequency`)."""

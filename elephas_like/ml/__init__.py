@@ -1,4 +1,4 @@
-"""Elephas' import path for DataFrames and Param mixins."""
+"""Elephas' import path `ml`: DataFrames of features and labels (`adapter`), Param mixins (`params`)."""
 
 from elephas_like.ml.adapter import df_to_simple_rdd, from_data_frame, to_data_frame
 from elephas_like.ml.params import (

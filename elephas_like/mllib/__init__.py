@@ -1,4 +1,4 @@
-"""Elephas' import path for MLlib's matrices and vectors."""
+"""Elephas' import path `mllib`: conversion of MLlib's matrices and vectors (`adapter`)."""
 
 from elephas_like.mllib.adapter import from_matrix, from_vector, to_matrix, to_vector
 

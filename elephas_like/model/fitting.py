@@ -271,7 +271,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             data.sharded is not None,
             datasets=_datasets(fit, data),
             round_timeout=fit.settings.timeouts.round,
-            forget=data.forget,
+            invalidate=data.forget,
         ) as workers:
             yield workers
     finally:

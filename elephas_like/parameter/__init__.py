@@ -1,4 +1,4 @@
-"""Elephas' import path for servers and clients."""
+"""Elephas' import path `parameter`: servers (`server`), clients (`client`), factories of both (`factory`)."""
 
 from elephas_like.parameter.client import BaseParameterClient, HttpClient, SocketClient
 from elephas_like.parameter.server import BaseParameterServer, HttpServer, SocketServer

@@ -1,6 +1,10 @@
-"""What any program on pyspark could use, and nothing of training.
+"""pyspark helpers that know nothing of training.
 
-`waits`, `groups` and `failures` start jobs, cancel those that get nowhere, and say why one failed; `parallel` makes
-independent runs, several at a time. `slots` counts and reserves task slots. `versions` compares packages of driver and
-executors. `files` reads and writes any Hadoop filesystem.
+waits       run a job with a time limit, cancel it without progress, clean up after it
+groups      job groups
+failures    Spark's errors, translated
+parallel    independent runs, several at a time
+slots       task slots, counted and reserved
+versions    packages of driver and executors, compared
+files       atomic writes on any Hadoop filesystem
 """

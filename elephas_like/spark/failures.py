@@ -1,4 +1,4 @@
-"""Spark's errors made readable: the worker's own words without the Java stack around them."""
+"""Translate Spark's errors: the worker's own exception without the Java stack around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRACEBACK = re.compile(
 
 
 def readable(error: BaseException) -> BaseException:
-    """The error to raise for one that Spark raised: a WorkerError where a Python traceback is in it."""
+    """Return the error to raise in place of one that Spark raised: a WorkerError if it contains a Python traceback."""
     if isinstance(error, ElephasError | KeyboardInterrupt):
         return error
     text = str(error)
@@ -22,12 +22,12 @@ def readable(error: BaseException) -> BaseException:
         return ElephasError(advice)
     found = _TRACEBACK.search(text)
     if found is None:
-        return ElephasError(f"the Spark job of this fit ended: {_said(text) or type(error).__name__}")
+        return ElephasError(f"the Spark job of this fit ended: {_informative_line(text) or type(error).__name__}")
     type_name, _, message = found.group("last").partition(": ")
     return WorkerError.of(type_name.rsplit(".", 1)[-1], message, found.group(0), -1)
 
 
-def _said(text: str) -> str:
-    """The first line that says something: py4j's own, before the exception's, only says that there is one."""
+def _informative_line(text: str) -> str:
+    """Return the first informative line. py4j's own first line only says that there was an error."""
     first, *more = text.splitlines() or [""]
     return more[0].removeprefix(": ") if first.startswith("An error occurred while calling") and more else first

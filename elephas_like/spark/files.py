@@ -1,6 +1,6 @@
-"""Files and directories put in place whole, on local paths and on any Hadoop filesystem that Spark can reach.
+"""Write files and directories atomically, on local paths and on any Hadoop filesystem that Spark can reach.
 
-Whatever is put comes under a hidden name beside its place and is renamed when it is complete, so that nobody finds half of
+Content is written under a hidden name beside its target and renamed when it is complete, so that nobody reads half of
 it. URLs go through Spark's JVM, with its Hadoop configuration and credentials; no `hadoop` command is needed.
 """
 
@@ -24,12 +24,12 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ 
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names its filesystem: hdfs://, s3a://, abfss://, dbfs:/, viewfs://, file:/ ..."""
+    """Return whether a path names its filesystem: hdfs://, s3a://, abfss://, dbfs:/, viewfs://, file:/ ..."""
     return _SCHEME.match(path) is not None
 
 
 def on_hadoop(path: str, hadoop: bool, context: SparkContext | None) -> bool:
-    """Whether a path is to be reached through Spark: a URL, or one of the default filesystem where `hadoop` says so.
+    """Return whether a path is reached through Spark: a URL, or with `hadoop` any path (of the default filesystem).
 
     Without a SparkContext `file:` URLs are local paths.
 
@@ -46,11 +46,11 @@ def on_hadoop(path: str, hadoop: bool, context: SparkContext | None) -> bool:
 
 
 def exists(path: str, context: SparkContext | None = None, *, hadoop: bool = False) -> bool:
-    """Whether there is a file or directory."""
+    """Return whether there is a file or directory."""
     if not on_hadoop(path, hadoop, context):
         return os.path.exists(local_path(path))
-    with said(f"cannot look at {path}"):
-        files, place = _place(context, path)
+    with os_errors(f"cannot look at {path}"):
+        files, place = _resolve(context, path)
         return bool(files.exists(place))
 
 
@@ -63,61 +63,63 @@ def put(
     hadoop: bool = False,
     move: bool = False,
 ) -> None:
-    """Copies a local file or directory to its place, whole or not at all.
+    """Copy a local file or directory to its target, completely or not at all.
 
     Args:
-        target: a path or URL; directories above it are made.
-        overwrite: replaces what is there, a file in one step where the filesystem can.
-        hadoop: a target without a scheme is one of Spark's default filesystem.
-        move: `local` lies beside a local target already and may be renamed.
+        target: a path or URL; missing parent directories are created.
+        overwrite: replace an existing target, a file in one step where the filesystem can.
+        hadoop: a target without a scheme belongs to Spark's default filesystem.
+        move: `local` is on the same filesystem as a local target and may be renamed.
 
     Raises:
-        FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
+        FileExistsError: the target exists, and `overwrite` is False.
+        OSError: with the filesystem's reason.
     """
     refuse_existing(target, context, overwrite=overwrite, hadoop=hadoop)
     if on_hadoop(target, hadoop, context):
-        with said(f"cannot write {target}"):
-            _put_there(local, target, context)
+        with os_errors(f"cannot write {target}"):
+            _put_hadoop(local, target, context)
     else:
-        _put_here(local, local_path(target), move)
+        _put_local(local, local_path(target), move)
 
 
 def refuse_existing(
     target: str, context: SparkContext | None = None, *, overwrite: bool = False, hadoop: bool = False
 ) -> None:
-    """Nothing, unless something is there that must not be replaced: to be asked before work is spent.
+    """Raise if a target exists and must not be replaced. Call it before expensive work.
 
     Raises:
-        FileExistsError: something is there, and `overwrite` is False.
+        FileExistsError: the target exists, and `overwrite` is False.
     """
     if not overwrite and exists(target, context, hadoop=hadoop):
         raise FileExistsError(f"{target} exists; pass overwrite=True to replace it.")
 
 
 def get(source: str, local: str, context: SparkContext | None = None, *, hadoop: bool = False) -> None:
-    """Copies a file or directory to a local path that is not there yet.
+    """Copy a file or directory to a local path that does not exist yet.
 
     Raises:
-        FileNotFoundError: it is not there. OSError: with the filesystem's reason.
+        FileNotFoundError: the source does not exist.
+        OSError: with the filesystem's reason.
     """
     if not exists(source, context, hadoop=hadoop):
         raise FileNotFoundError(f"{source} does not exist.")
     if on_hadoop(source, hadoop, context):
-        with said(f"cannot read {source}"):
-            files, place = _place(context, source)
+        with os_errors(f"cannot read {source}"):
+            files, place = _resolve(context, source)
             files.copyToLocalFile(False, place, _path(context, _as_url(local)), True)
     else:
         _copy(local_path(source), local)
 
 
 @contextmanager
-def drafted(target: str, context: SparkContext | None) -> Iterator[str]:
-    """A path beside `target` on its Hadoop filesystem for somebody else to write to, Spark for one.
+def staged(target: str, context: SparkContext | None) -> Iterator[str]:
+    """Yield a hidden path beside `target` on its Hadoop filesystem; at the end rename it to `target`.
 
-    What is there in the end takes the place of `target`, replacing what was there; after an error nothing has changed.
-    Directories above are made. A target without a scheme is one of Spark's default filesystem.
+    The caller, or Spark, writes to that path. An existing target is replaced; after an error nothing has changed.
+    Missing parent directories are created. A target without a scheme belongs to Spark's default filesystem.
     """
-    files, place = _place(context, target)
+    files, place = _resolve(context, target)
     above = place.getParent()
     draft = _path(context, f"{above.toString().rstrip('/')}/.{place.getName()}.{uuid.uuid4().hex}")
     try:
@@ -129,11 +131,11 @@ def drafted(target: str, context: SparkContext | None) -> Iterator[str]:
 
 
 def local_path(path: str) -> str:
-    """The path of a `file:` URL; other paths stay what they are."""
+    """Return the path of a `file:` URL; other paths are returned unchanged."""
     return unquote(urlparse(path).path) if is_url(path) else path
 
 
-def _put_here(local: str, target: str, move: bool) -> None:
+def _put_local(local: str, target: str, move: bool) -> None:
     place = Path(target).absolute()
     place.parent.mkdir(parents=True, exist_ok=True)
     draft, aside = (place.with_name(f".{place.name}.{uuid.uuid4().hex}") for _ in range(2))
@@ -165,17 +167,17 @@ def _copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _put_there(local: str, target: str, context: SparkContext | None) -> None:
-    with drafted(target, context) as draft:
-        files, place = _place(context, draft)
+def _put_hadoop(local: str, target: str, context: SparkContext | None) -> None:
+    with staged(target, context) as draft:
+        files, place = _resolve(context, draft)
         files.copyFromLocalFile(False, True, _path(context, _as_url(local)), place)
 
 
 def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) -> None:
-    """Renames over what is there: in one step for a file, by way of a third name for a directory."""
+    """Rename over an existing target: in one step for a file, by way of a third name for a directory."""
     hadoop = _hadoop(context)
     if not files.exists(place):
-        _must(files.rename(draft, place), place)
+        _check_renamed(files.rename(draft, place), place)
         return
     if not any(files.getFileStatus(path).isDirectory() for path in (draft, place)):
         options = context._gateway.new_array(hadoop.Options.Rename, 1)  # type: ignore[union-attr]  # see _hadoop
@@ -188,9 +190,9 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
             if "UnsupportedFileSystem" not in str(error):  # not every filesystem has a FileContext
                 raise
     aside = _path(context, f"{draft.toString()}.old")
-    _must(files.rename(place, aside), place)
+    _check_renamed(files.rename(place, aside), place)
     try:
-        _must(files.rename(draft, place), place)
+        _check_renamed(files.rename(draft, place), place)
     except BaseException:
         if not files.exists(place):
             files.rename(aside, place)
@@ -198,13 +200,13 @@ def _rename(context: SparkContext | None, files: Any, draft: Any, place: Any) ->
     files.delete(aside, True)
 
 
-def _must(done: bool, place: Any) -> None:
+def _check_renamed(done: bool, place: Any) -> None:
     if not done:
         raise OSError(f"the filesystem did not rename to {place.toString()}, and does not say why.")
 
 
-def _place(context: SparkContext | None, url: str) -> tuple[Any, Any]:
-    """The filesystem of a URL and its path there."""
+def _resolve(context: SparkContext | None, url: str) -> tuple[Any, Any]:
+    """Return the filesystem of a URL and the path on it."""
     path = _path(context, url)
     return path.getFileSystem(_configuration(context)), path
 
@@ -222,13 +224,13 @@ def _configuration(context: SparkContext | None) -> Any:
 
 
 def _hadoop(context: SparkContext | None) -> Any:
-    """The JVM's package of Hadoop filesystems. Spark has no public name for it in Python."""
+    """Return the JVM's package of Hadoop filesystems. Spark has no public Python name for it."""
     return context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # on_hadoop has seen to it
 
 
 @contextmanager
-def said(what: str) -> Iterator[None]:
-    """Errors of the JVM as OSErrors that say what was tried and why it failed."""
+def os_errors(what: str) -> Iterator[None]:
+    """Translate errors of the JVM to OSErrors that say what was tried and why it failed."""
     try:
         yield
     except Py4JJavaError as error:

@@ -1,4 +1,4 @@
-"""Job groups: under which name a job shows in Spark's UI, can be cancelled, and can be asked how far it is."""
+"""Job groups: name jobs in Spark's UI, cancel them, and count their tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description")
 
 @contextmanager
 def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """Jobs of this thread belong to `group` until the end; then to whatever group they belonged to before."""
+    """Put the jobs of this thread into `group`; restore the previous group afterwards."""
     before = {name: context.getLocalProperty(name) for name in _PROPERTIES}
     context.setJobGroup(group, description)
     try:
@@ -23,7 +23,7 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
 
 
 def tasks(context: SparkContext, group: str) -> tuple[int, int]:
-    """(tasks of the group's jobs that run now, tasks that have ended), in whatever stage, as Spark knows at the moment."""
+    """Return (running tasks, ended tasks) of the group's jobs, over all stages, as Spark knows now."""
     tracker = context.statusTracker()
     running = ended = 0
     for job in tracker.getJobIdsForGroup(group):

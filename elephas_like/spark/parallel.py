@@ -212,7 +212,7 @@ class JobRuns(Runs[Result]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all jobs, and waits until the processes of cancelled tasks are gone."""
+        """End all jobs, and wait until the processes of cancelled tasks are gone."""
         super().__exit__(kind, error, trace)
         interrupted = isinstance(error, KeyboardInterrupt)  # Spark's own SIGINT handler cancels all jobs
         if (self.cut_short or interrupted) and not stopped(self._context):

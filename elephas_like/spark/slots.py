@@ -1,6 +1,6 @@
-"""How many workers can run at once, and who may: slots are counted, and reserved, before long tasks are started.
+"""Task slots: how many workers can run at once, and reservations of slots before long tasks start.
 
-Two fits of two workers on two slots would otherwise take one slot each, and wait for each other for ever.
+Without reservations, two fits of two workers on two slots could take one slot each and wait for each other forever.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ _changed = threading.Condition()
 
 
 SETTLED_SECONDS = 5.0
-"""After so long without another executor, those of a fresh cluster context are taken to be all."""
+"""Seconds without another executor after which a new cluster context is taken to be complete."""
 
 
 def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) -> int:
-    """Tasks that can run at the same time, busy slots included.
+    """Return the number of tasks that can run at the same time, busy slots included.
 
-    Under dynamic allocation with a `maxExecutors`, what the application may grow to. Executors of a fresh cluster context register one after
-    the other, over seconds: this waits for the first and, within `wait` of the context's start, for others.
+    Under dynamic allocation with a `maxExecutors` this is what the application may grow to. Executors of a new cluster
+    context register one after another, over seconds: this waits for the first and, until `wait` seconds after the
+    context's start, for
+        more.
 
     Args:
         wait: seconds to wait for executors.
-        wanted: slots that are enough; None waits until no more executors come.
+        wanted: number of slots that is enough; None waits until no more executors come.
     """
     most = context.getConf().get("spark.dynamicAllocation.maxExecutors")
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true" and most is not None:
@@ -50,13 +52,13 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
 
 
 def _concurrent_tasks(context: SparkContext) -> int:
-    """Slots that are registered now. Spark has no public name for it; barrier mode checks itself against the same."""
+    """Return the slots registered now. Spark has no public name for it; barrier mode uses the same method."""
     scala = context._jsc.sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
 def task_cpus(context: SparkContext) -> int:
-    """`spark.task.cpus`: cores that a task may use."""
+    """Return `spark.task.cpus`: cores per task."""
     return int(context.getConf().get("spark.task.cpus", "1"))
 
 
@@ -64,16 +66,16 @@ def task_cpus(context: SparkContext) -> int:
 def reservation(
     context: SparkContext, num_workers: int, available: int, timeout: float, *, at_least: int | None = None
 ) -> Iterator[int]:
-    """Holds slots of this application against other fits of this driver process, and gives their number.
+    """Reserve slots of this application against other fits of this driver process; yield their number.
 
     Args:
-        num_workers: slots that are asked for.
+        num_workers: slots to reserve.
         available: slots that Spark has, busy ones included.
-        timeout: seconds to wait for slots that other fits hold; 0 takes what is free at this moment, or nothing.
-        at_least: slots that will do where others hold the rest; None wants all `num_workers`.
+        timeout: seconds to wait for slots that other fits hold; 0 does not wait.
+        at_least: slots that are enough if others hold the rest; None needs all `num_workers`.
 
     Raises:
-        CapacityError: more than there are at all.
+        CapacityError: Spark has fewer slots than that.
         WaitError: other fits hold them for longer than `timeout` seconds.
     """
     least = num_workers if at_least is None else at_least
@@ -101,6 +103,6 @@ def reservation(
 
 
 def free(context: SparkContext, available: int) -> int:
-    """Slots that no fit of this process has reserved."""
+    """Return the slots that no fit of this process has reserved."""
     with _changed:
         return available - _reserved.get(context.applicationId, 0)

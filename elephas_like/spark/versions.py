@@ -1,4 +1,4 @@
-"""Whether executors have what the driver has: the versions that must agree, and a sentence where they do not."""
+"""Compare the package versions of executors with the driver's, and say what to do where they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("elephas-like", "keras")
 
 
 def versions() -> dict[str, str]:
-    """Versions of this process's packages on which driver and executors must agree; "none" where one is missing."""
+    """Return the versions of the packages on which driver and executors must agree; "none" for a missing package."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -25,7 +25,12 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(driver: Mapping[str, str]) -> None:
-    """Nothing, if this executor's packages agree with the driver's: elephas-like to the letter, others to the minor.
+    """Raise ElephasError if package versions differ from the driver's.
+
+    elephas-like must be equal; other packages must have the same minor version.
+
+    Args:
+        driver: the result of `versions()` on the driver.
 
     Raises:
         ElephasError: naming the package, both versions and the host.
@@ -41,7 +46,7 @@ def check_versions(driver: Mapping[str, str]) -> None:
 
 
 def missing_package(message: str) -> str | None:
-    """What to do about a package that is missing on the executors, if a Spark error is about one."""
+    """Return advice if a Spark error is about a package that is missing on the executors, else None."""
     found = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", message)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Waiting for Spark: a job that gets nowhere is cancelled, and tidying up hides nothing of what went before it."""
+"""Wait for Spark jobs: cancel a job without progress, and clean up without hiding an earlier error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 KILLED_AFTER = 3.0
-"""Seconds within which Spark kills a cancelled task's Python process, TensorFlow or not; what it wrote goes only then."""
+"""Seconds within which Spark kills the Python process of a cancelled task. Only then can its files be deleted."""
 TIDY_SECONDS = 20.0
-"""How long the jobs may take that delete files at the end of a run."""
-LONGEST_LOOK = 1.0
-"""Seconds between two looks at whether a job has got on, at most."""
+"""Seconds that the jobs which delete files at the end of a run may take."""
+MAX_POLL_SECONDS = 1.0
+"""Maximum seconds between two checks of a job's progress."""
 GONE = (
     "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
     "it."
@@ -32,7 +32,7 @@ STOPPED = f"{GONE} After a fit that was under way the model holds the state of t
 
 
 class Overdue(Exception):
-    """A job was cancelled because it had got nowhere for too long. Whoever ran it knows what was waited for."""
+    """A job was cancelled because it made no progress for too long. The caller knows what it was waiting for."""
 
 
 def run_within(
@@ -44,22 +44,25 @@ def run_within(
     *,
     progress: Callable[[], object] = lambda: None,
 ) -> Result:
-    """What the job returns, which runs in this thread and in a job group of its own.
+    """Run a job in this thread, in a job group of its own, and return its result.
 
     Args:
-        seconds: for which `progress` may stay the same, whether tasks run or wait for a slot; for the whole job without.
-        description: what Spark's UI shows.
-        progress: something that changes when the job has got on; asked by another thread.
+        seconds: longest time without progress, whether tasks run or wait for a slot. Without `progress`, the limit of
+            the whole job.
+        group: the Spark job group, cancelled after that time.
+        description: text in Spark's UI.
+        job: starts the job.
+        progress: returns a value that changes when the job gets on; called from another thread.
 
     Raises:
-        Overdue: it got nowhere for so long, and was cancelled.
+        Overdue: the job made no progress for `seconds` and was cancelled.
         ElephasError: the job failed, or the SparkContext was stopped.
     """
     ended, overdue = threading.Event(), threading.Event()
 
     def watch() -> None:
         seen, deadline = progress(), time.monotonic() + seconds
-        while not ended.wait(min(LONGEST_LOOK, max(0.0, deadline - time.monotonic()))):
+        while not ended.wait(min(MAX_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
             if (now := progress()) != seen:
                 seen, deadline = now, time.monotonic() + seconds
             elif time.monotonic() >= deadline:
@@ -79,12 +82,12 @@ def run_within(
         raise
     finally:
         ended.set()
-        watcher.join()  # so that a cancellation that is under way meets no later job of the group
+        watcher.join()  # a late cancellation must not hit the next job of the group
 
 
 @contextmanager
 def readably(context: SparkContext) -> Iterator[None]:
-    """Raises what Spark raises in the user's terms: a worker's own words, or that there is no SparkContext any more."""
+    """Translate Spark's errors: a worker's own exception, or that the SparkContext was stopped."""
     try:
         yield
     except Exception as error:  # py4j and pyspark raise many kinds
@@ -92,7 +95,10 @@ def readably(context: SparkContext) -> Iterator[None]:
 
 
 def stopped(context: SparkContext) -> bool:
-    """Whether a SparkContext was stopped, here or in the JVM: it has no public name for that, but answers nothing then."""
+    """Return whether a SparkContext was stopped, here or in the JVM.
+
+    Spark has no public name for it, but then every call fails.
+    """
     try:
         context.defaultParallelism  # noqa: B018  # the question is asked for its error
     except Exception:
@@ -101,7 +107,7 @@ def stopped(context: SparkContext) -> bool:
 
 
 def hides_interrupt(error: BaseException | None) -> bool:
-    """Whether py4j raised an error of its own while it handled Ctrl-C, which came amid a call to the JVM."""
+    """Return whether py4j raised an error of its own while it handled Ctrl-C during a call to the JVM."""
     if not type(error).__module__.startswith("py4j"):
         return False
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -110,16 +116,16 @@ def hides_interrupt(error: BaseException | None) -> bool:
 
 
 def destroy(context: SparkContext, broadcast: Broadcast) -> None:
-    """Frees what was shipped to the executors."""
+    """Free what was shipped to the executors."""
     with tidying(context, "free what was shipped to the executors"):
         broadcast.destroy()
 
 
 @contextmanager
 def tidying(context: SparkContext, what: str) -> Iterator[None]:
-    """Logs an error of what tidies up, where it would hide the outcome of what went before it.
+    """Log an error of cleaning up instead of raising it, so that it does not hide what happened before.
 
-    Where the SparkContext was stopped there is nothing to say: Spark has ended its executors, and what they held.
+    Nothing is logged if the SparkContext was stopped: Spark has ended its executors, with all they held.
     """
     try:
         yield

@@ -1,4 +1,9 @@
-"""Spark ML: `estimator` and `ensemble_stages` hold the stages, `stage` what they share, `params` the table of their Params.
+"""Spark ML stages around Keras models.
 
-`saving` writes and reads stages. `udf` makes a model a SQL function.
+estimator           ElephasEstimator, ElephasTransformer, their loaders, and SQL functions
+ensemble_stages     the stages of ensembles
+stage               what all stages share
+params              one table of Params, with checks and defaults
+saving              stages written and read
+udf                 a model as a SQL function
 """

@@ -1,4 +1,4 @@
-"""Spark ML stages of ensembles: an estimator that trains members on a DataFrame, and the model in which they vote."""
+"""Spark ML stages of ensembles: an estimator that trains the members, and the model that combines their votes."""
 
 from __future__ import annotations
 
@@ -52,25 +52,26 @@ _FIT = {
     "column_shapes": "columnShapes",
     "column_dtypes": "columnDtypes",
 }
-"""Arguments of `train_ensemble`, and the Params that hold them."""
+"""Arguments of `train_ensemble`, each with the Param that holds it."""
 
 
 class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
     """Trains the members of an ensemble in parallel on the rows of a DataFrame; `fit` returns an EnsembleModel.
 
     Args:
-        build_or_model: a compiled Keras model, which stays as it is: each member is a copy whose trainable weights are drawn
-            anew; or a function that returns one, called once per member, as for `train_ensemble`. Or none, and
-            `keras_model_config` (JSON), `loss`, `optimizer_config`, `metrics`; given beside a model or function, the last
-            three compile its models anew.
-        callbacks: Keras callbacks; each member has copies of its own. validation_data: a DataFrame, arrays or an RDD. Neither
-            is saved with the estimator.
+        build_or_model: a compiled Keras model, which is not changed: each member is a copy whose trainable weights are
+            drawn anew. Or a function that returns one, called once per member, as for `train_ensemble`. Or None with
+                `keras_model_config` (JSON),
+            `loss`, `optimizer_config`, `metrics`; the last three also compile a given model or function's models anew.
+        callbacks: Keras callbacks; each member has copies of its own. Not saved with the estimator.
+        validation_data: a DataFrame, arrays or an RDD. Not saved with the estimator.
         params: by name, camelCase or snake_case: `num_members`, `bagging`, `voting`, `weights`, `workers_per_member`,
-            `max_failures`, `features_col`, `label_col`, `sample_weight_col`, `validation_col`, `epochs`, `batch_size`, ...
-            `explainParams()` lists them. They mean what they mean to `train_ensemble`.
+            `max_failures`, `features_col`, `label_col`, `sample_weight_col`, `validation_col`, `epochs`, `batch_size`,
+                ...
+            `explainParams()` lists them. They have the meaning they have for `train_ensemble`.
 
     Raises:
-        TypeError, ValueError: unknown names and values that make no sense, when they are set.
+        TypeError, ValueError: unknown names and invalid values, when they are set.
     """
 
     __module__ = "elephas_like.ml_ensemble"  # saved stages name their class by this path
@@ -95,16 +96,16 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
         self._set(**params)
 
     @classmethod
-    def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> EnsembleEstimator:
-        """The estimator of what was saved."""
+    def from_saved(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> EnsembleEstimator:
+        """Return the estimator that was saved."""
         return cls(model, **params)
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         check_frame(dataset)
-        begun = self._begun()
+        source = self._members_source()
         rows, held, split = self.split(dataset)
         ensemble = train_ensemble(
-            begun,
+            source,
             rows,
             self.given("numMembers"),
             validation_split=split,
@@ -114,15 +115,15 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
         )
         return self._copyValues(EnsembleModel(ensemble))._resetUid(self.uid)
 
-    def _begun(self) -> Callable[..., keras.Model] | keras.Model:
-        """What members are made from."""
+    def _members_source(self) -> Callable[..., keras.Model] | keras.Model:
+        """Return what members are made from: a model, or a function that builds one."""
         build = self.given("build")
         if build is None:
             return self.get_model()
         if self._model is not None or self.isDefined("keras_model_config"):
             raise ValueError("give a model (or keras_model_config), or a function that builds one; got both.")
 
-        @functools.wraps(build)  # it is asked whether it takes a seed
+        @functools.wraps(build)  # train_ensemble inspects whether it takes a seed
         def built(*seed: int) -> keras.Model:
             model = build(*seed)
             return (
@@ -133,11 +134,11 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
 
 
 class EnsembleModel(Stage, _EnsembleModelParams, Model):
-    """Applies an ensemble to the rows of a DataFrame: `transform` adds a column of predictions, in one pass for all members.
+    """Applies an ensemble to the rows of a DataFrame: `transform` adds a column of predictions in one pass.
 
-    The prediction of hard and soft votes is the index of the class, a double, as Spark's evaluators want it; of "mean" the
-    mean output, an array unless it is one number. On request `probability_col` and `raw_prediction_col` hold Vectors; with
-    two classes the latter is there by default.
+    With hard and soft votes the prediction is the index of the class, a double, as Spark's evaluators expect. With
+    "mean" it is the mean output, an array unless it is one number. `probability_col` and `raw_prediction_col` add
+    columns of Vectors; with two classes the latter is added by default.
 
     Args:
         ensemble: a VotingModel.
@@ -160,15 +161,15 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
 
     @property
     def histories(self) -> list[dict[str, list[float]]]:
-        """Loss and metrics per epoch, `val_*` among them, of each member."""
+        """Loss and metrics per epoch, `val_*` included, of each member."""
         return self.ensemble.histories
 
-    def kept_models(self) -> list[keras.Model]:
-        """The models to save."""
+    def models_to_save(self) -> list[keras.Model]:
+        """Return the models to save."""
         return self.ensemble.models
 
     def packed(self, custom_objects: Mapping[str, object]) -> bytes:
-        """What `VotingModel.save` writes: members, votes and histories."""
+        """Return the file that `VotingModel.save` writes: members, votes and histories."""
         for model in self.ensemble.models:
             refuse_lambdas(model)
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
@@ -178,15 +179,15 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
 
     @classmethod
     def unpacked(cls, content: bytes, custom_objects: Mapping[str, object]) -> VotingModel:
-        """The ensemble that `packed` packed."""
+        """Return the ensemble that `packed` packed."""
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / "ensemble.zip"
             path.write_bytes(content)
             return VotingModel.load(path, custom_objects)
 
     @classmethod
-    def remade(cls, ensemble: VotingModel, history: list[Any], params: dict[str, Any]) -> EnsembleModel:
-        """The model of what was saved."""
+    def from_saved(cls, ensemble: VotingModel, history: list[Any], params: dict[str, Any]) -> EnsembleModel:
+        """Return the model that was saved."""
         return cls(ensemble, **params)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

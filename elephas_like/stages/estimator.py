@@ -58,7 +58,7 @@ _TransformerParams: Any = stage_params(
 
 
 class _ElephasStage(Stage):
-    """What Elephas' stages have besides: setters that are deprecated there, and HDF5."""
+    """What Elephas' stages have in addition: setters that Elephas deprecated, and HDF5 files."""
 
     def setFeaturesCol(self, value: Any) -> Any:
         """Deprecated: give features_col to the constructor."""
@@ -75,10 +75,14 @@ class _ElephasStage(Stage):
     def save(
         self, path: str | os.PathLike[str] | None = None, *, file_name: str | os.PathLike[str] | None = None
     ) -> None:
-        """Saves the stage in a new directory; or as Elephas' HDF5 file, replacing it, if the name ends in .h5.
+        """Save the stage in a new directory; if the name ends in .h5, as Elephas' HDF5 file, replacing an existing one.
 
         Args:
-            path: a path, or a URL of any filesystem that Spark reaches. `file_name=` means the same, as in Elephas.
+            path: a path, or a URL of any filesystem that Spark reaches.
+            file_name: another name for `path`, as in Elephas.
+
+        Raises:
+            TypeError: neither `path` nor `file_name` is given, or both.
         """
         given = path if path is not None else file_name
         if given is None or None not in (path, file_name):
@@ -91,7 +95,11 @@ class _ElephasStage(Stage):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None) -> Any:
-        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
+        """Return the stage that was saved under `path`.
+
+        Args:
+            custom_objects: classes and functions by name, if their saved import paths no longer lead to them.
+        """
         name = os.fspath(path)
         if name.endswith(".h5") or os.path.isfile(name):  # Elephas asked for no suffix
             return read_h5(cls, name, custom_objects)
@@ -105,7 +113,7 @@ class _ElephasStage(Stage):
         )
         return self._set(**{name: value})
 
-    def _chosen(self) -> ColumnChoice:
+    def _column_choice(self) -> ColumnChoice:
         given = self.given
         return ColumnChoice(given("featuresCol"), None, None, given("columnShapes") or {}, given("columnDtypes") or {})
 
@@ -114,15 +122,18 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
     """Trains a Keras model on the rows of a DataFrame; `fit` returns an ElephasTransformer.
 
     Args:
-        model: a compiled Keras model. It stays as it is: each fit trains a copy from these weights, so that grid searches
-            may run in parallel. Or none, and Elephas' way: `keras_model_config` (JSON), `optimizer_config`, `loss`,
-            `metrics`; given beside a model, those compile its copy anew.
-        callbacks, worker_callbacks, validation_data: as for `SparkModel.fit`. They are not saved with the estimator.
+        model: a compiled Keras model. It is not changed: each fit trains a copy from its weights, so that grid searches
+            may run in parallel. Or None with Elephas' `keras_model_config` (JSON), `optimizer_config`, `loss`,
+            `metrics`; the last
+                three also
+            compile the copy of a given model anew.
+        callbacks, worker_callbacks, validation_data: as for `SparkModel.fit`. Not saved with the estimator.
         params: by name, camelCase or snake_case: `features_col`, `label_col`, `sample_weight_col`, `validation_col`,
-            `epochs`, `batch_size`, ... `explainParams()` lists them. They mean what they mean to SparkModel and its `fit`.
+            `epochs`, `batch_size`, ... `explainParams()` lists them. They have the meaning they have for SparkModel and
+                its `fit`.
 
     Raises:
-        TypeError, ValueError: unknown names and values that make no sense, when they are set.
+        TypeError, ValueError: unknown names and invalid values, when they are set.
     """
 
     __module__ = "elephas_like.ml_model"  # saved stages name their class by this path
@@ -145,18 +156,18 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         self._set(**params)
 
     def get_config(self) -> dict[str, Any]:
-        """Elephas' names with what they are set to."""
+        """Return the values of the Params by Elephas' names."""
         names = "mode frequency num_workers categorical loss metrics validation_split featuresCol labelCol epochs batch_size"
         config = {name: self.given(name) for name in f"{names} verbose nb_classes outputCol optimizer_config".split()}
         return {
-            "keras_model_config": self.kept_architecture(),
+            "keras_model_config": self.architecture_to_save(),
             **config,
             "custom_objects": self.given("custom_objects"),
         }
 
     @classmethod
-    def remade(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
-        """The estimator of what was saved."""
+    def from_saved(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
+        """Return the estimator that was saved."""
         architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
         estimator: ElephasEstimator = cls(model, **params)._set(**architecture)
         return estimator
@@ -169,6 +180,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         rows, held, split = self.split(dataset)
         options = {name: self.given(name) for name in _OPTIONS}
         spark_model = SparkModel(model, **options)
+        # A batch size that was not set gives way to a global one; if both were set, `fit` raises.
         arguments = {name: self.given(name) for name in _FIT}
         if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
             arguments["batch_size"] = None
@@ -191,7 +203,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         return self._copyValues(fitted)._resetUid(self.uid)
 
     def _check_labels(self, dataset: DataFrame, model: keras.Model) -> None:
-        """Elephas' nb_classes and categorical, against what the model says."""
+        """Check Elephas' `nb_classes` and `categorical` against the model."""
         classes, asked = one_hot_classes(model), self.given("nb_classes")
         if asked is not None and classes is not None and asked != classes:
             raise ValueError(f"nb_classes={asked}, and the model has {classes} outputs.")
@@ -207,16 +219,20 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
 class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     """Applies a Keras model to the rows of a DataFrame: `transform` adds a column of predictions.
 
-    A classifier's prediction is the index of the class, a double, as Spark's evaluators want it; a regression's is the
-    value. Other models, and `predict_classes=False`, give what the model puts out, an array. On request `probability_col`
-    and `raw_prediction_col` hold Vectors; with two classes the latter is there by default.
+    A classifier's prediction is the index of the class, a double, as Spark's evaluators expect; a regression's is the
+    value. Other models, and `predict_classes=False`, give the model's output, an array. `probability_col` and
+    `raw_prediction_col` add columns of Vectors; with two classes the latter is added by default.
 
     Args:
-        model: a Keras model, trained. Or none, and Elephas' way: `keras_model_config` (JSON) and `weights`.
+        model: a trained Keras model. Or None with Elephas' `keras_model_config` (JSON) and `weights`.
         weights: arrays in `get_weights()` order.
-        model_type: "classification" or "regression" (or Elephas' ModelType), where loss and activation do not say it.
+        model_type: "classification" or "regression" (or Elephas' ModelType), where loss and activation do not determine
+            it.
         history: of the training, a dict of lists per fit.
         params: by name, camelCase or snake_case; `explainParams()` lists them.
+
+    Raises:
+        TypeError, ValueError: unknown names and invalid values, when they are set.
     """
 
     __module__ = "elephas_like.ml_model"  # saved stages name their class by this path
@@ -243,7 +259,7 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
 
     @property
     def history(self) -> list[dict[str, list[float]]]:
-        """Loss and metrics per epoch, `val_*` among them: one dict per fit."""
+        """Loss and metrics per epoch, `val_*` included: one dict per fit."""
         return self._history
 
     @property
@@ -253,7 +269,11 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         return weights
 
     def get_model(self) -> keras.Model:
-        """The Keras model, with its weights."""
+        """Return the Keras model with its weights.
+
+        Raises:
+            ValueError: neither a model nor `keras_model_config` with `weights` was given.
+        """
         if self._model is None:
             if not self.isDefined("keras_model_config"):
                 raise ValueError(
@@ -269,27 +289,27 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         return self._model
 
     def get_config(self) -> dict[str, Any]:
-        """Elephas' names with what they are set to; weights as lists."""
+        """Return the values of the Params by Elephas' names, with the weights as lists."""
         return {
             "keras_model_config": self.get_model().to_json(),
             "labelCol": self.given("labelCol"),
             "featuresCol": self.given("featuresCol"),
             "outputCol": self.given("outputCol"),
             "weights": [weight.tolist() for weight in self.weights],
-            "model_type": self._known_type() or self._told_type(),
+            "model_type": self._given_type() or self._inferred_type(),
         }
 
-    def kept_models(self) -> list[keras.Model]:
-        """The model to save."""
+    def models_to_save(self) -> list[keras.Model]:
+        """Return the model to save."""
         return [self.get_model()]
 
-    def kept_history(self) -> list[dict[str, list[float]]]:
-        """The history to save."""
+    def history_to_save(self) -> list[dict[str, list[float]]]:
+        """Return the history to save."""
         return self._history
 
     @classmethod
-    def remade(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
-        """The transformer of what was saved."""
+    def from_saved(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
+        """Return the transformer that was saved."""
         architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
         transformer: ElephasTransformer = cls(model, history=history, **params)._set(**architecture)
         return transformer
@@ -297,30 +317,30 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
         model = self.get_model()
-        found = task(model, self._known_type()) if self.given("predict_classes") else Task.VALUES
+        found = task(model, self._given_type()) if self.given("predict_classes") else Task.VALUES
         raw = self.given("rawPredictionCol")
         if raw is None and _has_two_classes(model, found) and "rawPrediction" not in dataset.columns:
             raw = "rawPrediction"
         return appended(
             dataset,
-            self._chosen(),
+            self._column_choice(),
             model,
             batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
             task=found,
             names=(self.given("outputCol"), self.given("probabilityCol"), raw),
         )
 
-    def _known_type(self) -> ModelType | None:
+    def _given_type(self) -> ModelType | None:
         return _type_of(self.given("modelType"))
 
-    def _told_type(self) -> ModelType:
+    def _inferred_type(self) -> ModelType:
         return ModelType.CLASSIFICATION if task(self.get_model()).classifies else ModelType.REGRESSION
 
 
 def load_ml_estimator(
     file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
 ) -> ElephasEstimator:
-    """The estimator of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
+    """Return the estimator saved in an HDF5 file of Elephas or this package, or in a directory that `write()` made."""
     estimator: ElephasEstimator = ElephasEstimator.load(file_name, custom_objects)
     return estimator
 
@@ -328,7 +348,7 @@ def load_ml_estimator(
 def load_ml_transformer(
     file_name: str | os.PathLike[str], custom_objects: Mapping[str, object] | None = None
 ) -> ElephasTransformer:
-    """The transformer of an HDF5 file, Elephas' own or one of ours, or of a directory that `write()` made."""
+    """Return the transformer saved in an HDF5 file of Elephas or this package, or in a directory that `write()` made."""
     transformer: ElephasTransformer = ElephasTransformer.load(file_name, custom_objects)
     return transformer
 
@@ -344,16 +364,23 @@ def register_keras_udf(
     model_type: ModelType | str | None = None,
     dtype: str | None = None,
 ) -> Any:
-    """Makes a model a SQL function: `SELECT name(features) FROM t`; returns it for use with DataFrames.
+    """Register a model as a SQL function, `SELECT name(features) FROM t`, and return it for use with DataFrames.
 
-    Its arguments are columns of vectors, numbers, text, arrays or bytes: several are put together for a model with one
+    Its arguments are columns of vectors, numbers, text, arrays or bytes. Several are concatenated for a model with one
     input, or go to its inputs in their order.
 
     Args:
-        batch_size: rows that are predicted at once.
-        output: "prediction" (class index, or value, or what the model puts out), "probability" (an array).
-        model_type: "classification" or "regression", where loss and activation do not say it.
+        spark: the session to register it in.
+        name: of the SQL function.
+        model: a trained Keras model.
+        custom_objects: classes and functions that the model refers to, by name.
+        batch_size: rows that are predicted at once; default 1024.
+        output: "prediction" (class index, value, or the model's output) or "probability" (an array).
+        model_type: "classification" or "regression", where loss and activation do not determine it.
         dtype: of the bytes in binary arguments.
+
+    Raises:
+        TypeError, ValueError: an argument is invalid, or the model has several outputs.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras.Model; got {type(model).__name__}.")

@@ -1,6 +1,6 @@
-"""Spark ML Params from one table: what a stage can be told, what it takes where nothing is said, and how values are checked.
+"""Spark ML Params from one table: names, checks of values, and defaults.
 
-Elephas' `Has*` mixins come from the same table: alone they take any value and keep Elephas' defaults.
+Elephas' `Has*` mixins come from the same table. Used alone they accept any value and have Elephas' defaults.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState
 from elephas_like.core.voting import normalized
 
 UNSET: Any = object()
-"""No default: asking for a value that was not set is an error."""
+"""Marks a Param without default: reading it before it is set is an error."""
 
 Check = Callable[[str, Any], object]
 
 
 @dataclass(frozen=True)
 class Mixin:
-    """One of Elephas' mixins: its name, the ending of its setter and getter, and its own default."""
+    """One of Elephas' mixins: its name, the suffix of its setter and getter, and its own default."""
 
     name: str
     verb: str
@@ -37,7 +37,7 @@ class Mixin:
 
 @dataclass(frozen=True)
 class Entry:
-    """A Param: its name, the check of its values, the stage's default, and Elephas' mixin for it if there is one."""
+    """One Param: its name, check, documentation, the stage's default, and Elephas' mixin if there is one."""
 
     name: str
     check: Check
@@ -94,14 +94,14 @@ def _codec(name: str, value: Any) -> object:
 
 
 def _compiled_part(name: str, value: Any) -> object:
-    """What `compile` may take: a name, a function, a Keras object or its configuration, or those by output."""
+    """Check an argument of `compile`: a name, a function, a Keras object or its configuration, or those by output."""
     if isinstance(value, str | list | tuple | Mapping) or callable(value) or hasattr(value, "get_config"):
         return value
     raise TypeError(f"{name} must be a name, a function, or a Keras object or its configuration; got {value!r}.")
 
 
 def _columns(name: str, value: Any) -> object:
-    """A column's name, several, or a mapping to those."""
+    """Check one column's name, a list of names, or a mapping to those."""
     if isinstance(value, Mapping):
         return {_text(name, key): _columns(name, columns) for key, columns in value.items()}
     if isinstance(value, str):
@@ -204,7 +204,7 @@ COLUMNS = (
         Mixin("HasCustomObjects", "custom_objects", {}),
     ),
 )
-"""What estimator and transformer share."""
+"""Params that estimator and transformer share."""
 
 FITTING = (
     Entry(
@@ -274,7 +274,7 @@ FITTING = (
     Entry("shuffle", _flag, "whether each worker sees its rows in a new order each epoch", True),
     Entry("initial_epoch", _whole(0), "the epoch to begin with", 0),
 )
-"""What the estimator takes besides: the arguments of SparkModel and of its fit."""
+"""Further Params of the estimator: the arguments of SparkModel and of its `fit`."""
 
 
 ENSEMBLE = (
@@ -299,33 +299,33 @@ ENSEMBLE = (
         "build", _function, "a function that returns a compiled model, called once per member; None: a model is copied"
     ),
 )
-"""What ensembles take besides, of the arguments of train_ensemble."""
+"""Further Params of ensembles: arguments of `train_ensemble`."""
 
 
 def entries_of(table: Iterable[Entry], names: str) -> tuple[Entry, ...]:
-    """The entries of a table that have these names, in the order of the names, which blanks part."""
+    """Return the entries with the given names, which are separated by blanks, in that order."""
     by_name = {entry.name: entry for entry in table}
     return tuple(by_name[name] for name in names.split())
 
 
 def snake(name: str) -> str:
-    """FeaturesCol as features_col."""
+    """Return "features_col" for "FeaturesCol"."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def camel(name: str) -> str:
-    """batch_size as batchSize."""
+    """Return "batchSize" for "batch_size"."""
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
 def _spellings(entry: Entry) -> dict[str, None]:
-    """Names by which a Param may be given, in both styles."""
+    """Return the names by which a Param may be given, in both styles."""
     return {spelled: None for name in (entry.name, *entry.aliases) for spelled in (name, snake(name), camel(name))}
 
 
 def _accessors(entry: Entry) -> dict[str, object]:
-    """set_x, get_x, setX and getX of a Param, under all of its names, and properties for its other spellings."""
+    """Return set_x, get_x, setX and getX of a Param under all of its names, and properties for its other spellings."""
 
     def setter(self: Any, value: Any) -> Any:
         return self._set(**{entry.name: value})
@@ -349,7 +349,7 @@ def _accessors(entry: Entry) -> dict[str, object]:
 
 
 def _mixin(entry: Entry) -> Any:
-    """Elephas' mixin: instantiable alone, its setter takes anything and returns the object."""
+    """Return Elephas' mixin. It can be instantiated alone; its setter accepts anything and returns the object."""
     assert entry.mixin is not None
     name, verb, default = entry.mixin.name, entry.mixin.verb, entry.mixin.default
 
@@ -396,7 +396,7 @@ HasVerbosity = MIXINS["HasVerbosity"]
 
 
 def stage_params(name: str, entries: tuple[Entry, ...]) -> Any:
-    """A base class of stages with the Params of a table: checked when they are set, in both styles of names."""
+    """Return a base class of stages with the Params of a table, checked when they are set, in both styles of names."""
     by_name = {entry.name: entry for entry in entries}
     spelled = {spelling: entry.name for entry in entries for spelling in _spellings(entry)}
 
@@ -416,7 +416,7 @@ def stage_params(name: str, entries: tuple[Entry, ...]) -> Any:
         return super(kind, self)._set(**values)
 
     def given(self: Any, name: str) -> Any:
-        """The value of a Param, None where there is none."""
+        """Return the value of a Param, None where there is none."""
         return self.getOrDefault(name) if self.isDefined(name) else None
 
     members: dict[str, object] = {"__init__": initialize, "__module__": __name__, "_set": checked_set, "given": given}

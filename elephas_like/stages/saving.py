@@ -1,7 +1,7 @@
-"""Spark ML stages written and read: Params as JSON, the model in Keras' own format, code by its import path.
+"""Write and read Spark ML stages: Params as JSON, the model in Keras' own format, code by its import path.
 
-A directory, on any filesystem that Spark reaches, holds `metadata` as every Spark ML stage has it, and `model`, the bytes of a
-`.keras` archive (of an ensemble: of a zip of those) in Parquet. Elephas' HDF5 files are read too. Nothing that is read is unpickled.
+A directory, on any filesystem that Spark reaches, holds `metadata` like every Spark ML stage, and `model`: the bytes of
+a `.keras` archive (of an ensemble, a zip of those) in Parquet. Elephas' HDF5 files are read too. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from elephas_like.spark import files
 from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20
-"""Bytes of a model that one row holds."""
+"""Bytes of a model per row of the Parquet table."""
 
 
 class StageWriter(MLWriter):
-    """Writes a stage (stages.stage.Stage); `overwrite()` replaces what is there."""
+    """Writes a stage (stages.stage.Stage); `overwrite()` allows replacing an existing one."""
 
     def __init__(self, stage: Any) -> None:
         super().__init__()
         self._stage = stage
 
     def save(self, path: str) -> None:
-        """Writes the stage under `path`, whole or not at all: what `overwrite()` replaces is there until the end.
+        """Write the stage under `path`, completely or not at all. A stage that is replaced stays until the end.
 
         Raises:
-            FileExistsError: something is there, and it is not to be replaced. OSError: with the filesystem's reason.
-            ValueError: a setting that cannot be saved, by name.
+            FileExistsError: `path` exists, and `overwrite()` was not called.
+            OSError: with the filesystem's reason.
+            ValueError: a setting cannot be saved; the message names it.
         """
         path, context = os.fspath(path), self.sparkSession.sparkContext
         if not self.shouldOverwrite and files.exists(path, context, hadoop=True):
             raise FileExistsError(f"{path} already exists; write().overwrite().save(...) replaces it.")
-        with files.said(f"cannot write {path}"), files.drafted(path, context) as draft:
+        with files.os_errors(f"cannot write {path}"), files.staged(path, context) as draft:
             self.saveImpl(draft)
 
     def saveImpl(self, path: str) -> None:
-        """Writes the stage under `path`."""
+        """Write the stage under `path`."""
         described, model = describe(self._stage)
         DefaultParamsWriter.saveMetadata(
             self._stage,
@@ -68,7 +69,7 @@ class StageWriter(MLWriter):
 class StageReader(MLReader):
     """Reads what StageWriter wrote.
 
-    custom_objects: classes and functions by name, for those that cannot be imported by the path under which they were saved.
+    custom_objects: classes and functions by name, for those that can no longer be imported from their saved paths.
     """
 
     def __init__(self, kind: type, custom_objects: Mapping[str, object] | None = None) -> None:
@@ -76,7 +77,11 @@ class StageReader(MLReader):
         self._kind, self._custom_objects = kind, dict(custom_objects or {})
 
     def load(self, path: str) -> Any:
-        """The stage, with the uid that it was saved with."""
+        """Return the stage, with the uid that it was saved with.
+
+        Raises:
+            ValueError: `path` holds a stage of another class.
+        """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
         if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator: Params and no more
@@ -94,14 +99,14 @@ class StageReader(MLReader):
 
 
 def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
-    """What there is to save of a stage as JSON can hold it, and its models as bytes.
+    """Return a stage's settings as JSON values, and its models as bytes.
 
     Raises:
-        ValueError: a setting that cannot be saved, by name.
+        ValueError: a setting cannot be saved; the message names it.
     """
     given = stage.given("custom_objects") or {}
     custom: dict[str, object] = {}
-    for model in stage.kept_models():
+    for model in stage.models_to_save():
         custom |= custom_objects_of(model)
     custom |= given
     params = {
@@ -114,7 +119,7 @@ def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
         "params": params,
         "given": sorted(given),
         "custom_objects": {name: encoded(f"the custom object {name!r}", value) for name, value in custom.items()},
-        "history": encoded("the history", stage.kept_history()),
+        "history": encoded("the history", stage.history_to_save()),
         "has_model": packed is not None,
     }
     return described, packed
@@ -123,7 +128,7 @@ def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
 def restored(
     kind: Any, described: Mapping[str, Any], content: bytes | None, custom_objects: Mapping[str, object]
 ) -> Any:
-    """The stage of what `describe` gave."""
+    """Return the stage that `describe` described."""
     custom = dict(custom_objects)
     for name, value in described["custom_objects"].items():
         if name not in custom:
@@ -133,14 +138,17 @@ def restored(
     if chosen:
         params["custom_objects"] = chosen
     model = None if content is None else kind.unpacked(content, custom)
-    return kind.remade(model, decoded(described["history"]), params)
+    return kind.from_saved(model, decoded(described["history"]), params)
 
 
 def encoded(what: str, value: Any) -> Any:
-    """A value as JSON can hold it: code by its import path, dataclasses and Keras' objects by their fields.
+    """Return a value as JSON can hold it: code by its import path, dataclasses and Keras objects by their fields.
+
+    Args:
+        what: the name of the setting, for the error.
 
     Raises:
-        ValueError: naming `what`, where there is no way to load it again.
+        ValueError: the value could not be loaded again.
     """
     if isinstance(value, str | bool | int | float) or value is None:
         return value
@@ -169,7 +177,7 @@ def encoded(what: str, value: Any) -> Any:
 
 
 def decoded(value: Any, custom_objects: Mapping[str, object] | None = None) -> Any:
-    """The value that `encoded` describes."""
+    """Return the value that `encoded` encoded."""
     if isinstance(value, list):
         return [decoded(item, custom_objects) for item in value]
     if not isinstance(value, dict):
@@ -185,7 +193,7 @@ def decoded(value: Any, custom_objects: Mapping[str, object] | None = None) -> A
 
 
 def _with_fields(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """A dataclass by its fields, also where its constructor takes other arguments (`KerasOuter` takes an optimizer)."""
+    """Return a dataclass with these fields, also if its constructor takes others (`KerasOuter` takes an optimizer)."""
     if kind.__dataclass_params__.init:
         return kind(**fields)
     made = object.__new__(kind)
@@ -197,10 +205,10 @@ def _with_fields(kind: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def imported(path: str, custom_objects: Mapping[str, object] | None = None) -> Any:
-    """The class or function at "module:name".
+    """Return the class or function at "module:name", or the custom object of that name.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: it cannot be imported.
     """
     module, _, name = path.partition(":")
     last = name.rpartition(".")[2]
@@ -219,7 +227,7 @@ def imported(path: str, custom_objects: Mapping[str, object] | None = None) -> A
 
 
 def write_bytes(spark: SparkSession, path: str, content: bytes) -> None:
-    """Bytes of any length as a Parquet table of chunks."""
+    """Write bytes of any length as a Parquet table of chunks."""
     rows = [
         (index, content[start : start + CHUNK]) for index, start in enumerate(range(0, max(1, len(content)), CHUNK))
     ]
@@ -227,16 +235,18 @@ def write_bytes(spark: SparkSession, path: str, content: bytes) -> None:
 
 
 def read_bytes(spark: SparkSession, path: str) -> bytes:
-    """The bytes that `write_bytes` wrote."""
+    """Return the bytes that `write_bytes` wrote."""
     rows = spark.read.parquet(path).orderBy("part").toLocalIterator()
     return b"".join(bytes(row["content"]) for row in rows)
 
 
 def write_h5(stage: Any, file_name: str) -> None:
-    """Elephas' form: settings as JSON in an HDF5 attribute; and beside it what its form has no place for.
+    """Write Elephas' HDF5 form: settings as JSON in an attribute.
+
+    And beside it everything that this form has no place for.
 
     Args:
-        file_name: a path, or a URL of any Hadoop filesystem. A file that is there is replaced, as Elephas does.
+        file_name: a path, or a URL of any Hadoop filesystem. An existing file is replaced, as in Elephas.
     """
     described, model = describe(stage)
     with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
@@ -251,13 +261,16 @@ def write_h5(stage: Any, file_name: str) -> None:
 
 
 def read_h5(kind: Any, file_name: str, custom_objects: Mapping[str, object] | None = None) -> Any:
-    """A stage from a file of ours or of Elephas'.
+    """Return a stage from an HDF5 file of this package or of Elephas.
 
     Args:
+        kind: the class of the stage.
         file_name: a path, or a URL of any Hadoop filesystem.
+        custom_objects: classes and functions by name.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: the file holds something else.
+        FileNotFoundError: there is no such file.
+        ValueError: the file holds something else.
     """
     with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
         local = str(Path(folder) / "stage.h5")

@@ -1,4 +1,4 @@
-"""What Spark ML stages around Keras models share: saving and loading, and how an estimator comes to model and rows."""
+"""What Spark ML stages around Keras models share: saving and loading, and how an estimator gets its model and rows."""
 
 from __future__ import annotations
 
@@ -17,49 +17,53 @@ from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archi
 
 
 class Stage(MLReadable, MLWritable):
-    """A stage with Params of a table (stages/params.py) and Keras models, which writes and reads itself."""
+    """A stage with Params from a table (stages/params.py) and Keras models, which can be written and read."""
 
     def set_params(self, **params: Any) -> Any:
-        """Sets Params by name, in either style."""
+        """Set Params by name, in either style."""
         return self._set(**params)
 
     def write(self) -> StageWriter:
-        """The writer, for `write().overwrite().save(path)`."""
+        """Return the writer, for `write().overwrite().save(path)`."""
         return StageWriter(self)
 
     @classmethod
     def read(cls, custom_objects: Mapping[str, object] | None = None) -> StageReader:
-        """The reader, for `read().load(path)`."""
+        """Return the reader, for `read().load(path)`."""
         return StageReader(cls, custom_objects)
 
     @classmethod
     def load(cls, path: str, custom_objects: Mapping[str, object] | None = None) -> Any:
-        """The stage that was saved under `path`; `custom_objects` by name, where the saved import paths do not lead to them."""
+        """Return the stage that was saved under `path`.
+
+        Args:
+            custom_objects: classes and functions by name, if their saved import paths no longer lead to them.
+        """
         return cls.read(custom_objects).load(path)
 
-    def kept_models(self) -> list[keras.Model]:
-        """The models to save."""
+    def models_to_save(self) -> list[keras.Model]:
+        """Return the models to save."""
         raise NotImplementedError
 
-    def kept_history(self) -> list[dict[str, list[float]]]:
-        """The history to save."""
+    def history_to_save(self) -> list[dict[str, list[float]]]:
+        """Return the history to save."""
         return []
 
     def packed(self, custom_objects: Mapping[str, object]) -> bytes | None:
-        """The models as bytes; None where there is none."""
-        models = self.kept_models()
+        """Return the models as bytes; None if there is none."""
+        models = self.models_to_save()
         return archive(models[0]) if models else None
 
     @classmethod
     def unpacked(cls, content: bytes, custom_objects: Mapping[str, object]) -> Any:
-        """What `packed` packed, as `remade` takes it."""
+        """Return the models that `packed` packed, as `from_saved` takes them."""
         return from_archive(content, custom_objects)
 
 
 class KerasEstimator(Stage):
-    """An estimator that begins with a compiled Keras model, or with Elephas' configuration of one, in its Params.
+    """An estimator whose fits start from a compiled Keras model, or from Elephas' configuration of one in its Params.
 
-    Every fit begins with a copy, so that fits with other Params may run at the same time.
+    Every fit starts from a copy, so that fits with other Params may run at the same time.
     """
 
     _model: keras.Model | None
@@ -67,7 +71,11 @@ class KerasEstimator(Stage):
     validation_data: Any
 
     def get_model(self) -> keras.Model:
-        """The model that a fit would begin with, a new one each time."""
+        """Return the model that a fit starts from, a new one each time.
+
+        Raises:
+            ValueError: neither a model nor `keras_model_config` was given.
+        """
         custom = self.given("custom_objects")
         if self._model is not None:
             model = copy_of(self._model)
@@ -78,9 +86,10 @@ class KerasEstimator(Stage):
         return self.compiled(model, whole=self._model is None and self.isSet("loss"))
 
     def compiled(self, model: keras.Model, *, whole: bool = False) -> keras.Model:
-        """A model compiled as the Params say, which may say nothing; it is the same model.
+        """Return the same model, compiled with the Params that are set, if any.
 
-        whole: nothing of an earlier compilation is left, so that the metrics are the Params' too, by default.
+        Args:
+            whole: keep nothing of an earlier compilation: metrics come from the Params too, by default.
         """
         parts = {"loss": self.given("loss"), "optimizer": self.given("optimizer_config")}
         if self.isSet("metrics") or whole:
@@ -90,7 +99,14 @@ class KerasEstimator(Stage):
         return model
 
     def split(self, dataset: DataFrame) -> tuple[DataFrame, Any, float]:
-        """Rows to train on, those to score (by the validation column, or what was given), and the share to hold out."""
+        """Return (rows to train on, rows to validate on, share to hold out).
+
+        Rows to validate on come from the validation column or from `validation_data`.
+
+        Raises:
+            TypeError: the validation column is not boolean.
+            ValueError: both are given, or the column does not exist.
+        """
         held, name = self.validation_data, self.given("validationCol")
         if name is not None:
             if held is not None:
@@ -109,7 +125,10 @@ class KerasEstimator(Stage):
         return dataset, held, share
 
     def copy(self, extra: Mapping[Any, Any] | None = None) -> Any:
-        """A copy with other values; callbacks are copied too, since fits with param maps may run at the same time."""
+        """Return a copy with other values.
+
+        Callbacks are copied too, because fits with param maps may run at the same time.
+        """
         copied = super().copy(extra)
         for name in ("callbacks", "worker_callbacks"):
             given = getattr(self, name, None)
@@ -118,20 +137,20 @@ class KerasEstimator(Stage):
                 setattr(copied, name, copy.copy(given) if one else [copy.copy(callback) for callback in given])
         return copied
 
-    def kept_models(self) -> list[keras.Model]:
-        """The model to save, if one was given."""
+    def models_to_save(self) -> list[keras.Model]:
+        """Return the model to save, if one was given."""
         return [] if self._model is None else [self._model]
 
-    def kept_architecture(self) -> str | None:
-        """The model's architecture in JSON."""
+    def architecture_to_save(self) -> str | None:
+        """Return the model's architecture in JSON."""
         return self._model.to_json() if self._model is not None else self.given("keras_model_config")
 
 
 def check_frame(dataset: object) -> None:
-    """Nothing, if this is a classic Spark DataFrame.
+    """Raise TypeError if `dataset` is no classic Spark DataFrame.
 
     Raises:
-        TypeError: another thing, with what to do.
+        TypeError: with what to do instead.
     """
     refuse_connect(dataset)
     if not isinstance(dataset, DataFrame):
@@ -142,10 +161,11 @@ def check_frame(dataset: object) -> None:
 
 
 def check_one_model(model: object, params: Mapping[str, Any]) -> None:
-    """Nothing, if there is one model at most: a Keras model, or Elephas' configuration of one among the Params.
+    """Raise if both a Keras model and Elephas' configuration of one are given.
 
     Raises:
-        TypeError: no Keras model. ValueError: both.
+        TypeError: `model` is no Keras model.
+        ValueError: both are given.
     """
     if model is None:
         return

@@ -1,4 +1,7 @@
-"""A model as a SQL function: its arguments' types are known when the first batch comes, and the plan is made then."""
+"""A model as a SQL function.
+
+Its arguments' types are known only when the first batch comes; then the reading of columns is planned.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ _VECTOR_FIELDS = {"type", "size", "indices", "values"}
 
 
 def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dtype: str | None) -> Any:
-    """A Spark function of any number of columns that gives one field of a model's predictions.
+    """Return a Spark function of any number of columns that gives one field of a model's predictions.
 
     Args:
-        inputs: the model's, a Slot or a tree of Slots.
+        inputs: the model's inputs, a Slot or a tree of Slots.
+        score: predicts.
+        field: the prediction column to return.
+        floatx: the float type of the model.
         dtype: of the bytes in binary arguments.
 
     Raises:
-        RuntimeError: Spark has no Arrow UDFs.
+        RuntimeError: this Spark has no Arrow UDFs.
     """
     needs_arrow_udf()
 
@@ -52,13 +58,13 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
             for found in predicted([structs], made, score, [field]):
                 yield found.field(0)
 
-    # Spark reads what the function takes from its hints, which must be classes and not text.
+    # Spark reads the function's types from its hints, which must be classes and not text.
     scores.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     return functions.arrow_udf(scores, field.type)
 
 
 def _spark_type(kind: pa.DataType) -> sql.DataType:
-    """The Spark type of an argument; widths of numbers do not matter to a plan."""
+    """Return the Spark type of an argument. The widths of numbers do not matter."""
     if pa.types.is_struct(kind):
         names = [kind.field(index).name for index in range(kind.num_fields)]
         if set(names) == _VECTOR_FIELDS:

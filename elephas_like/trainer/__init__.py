@@ -1,1 +1,29 @@
-"""Keras lives here."""
+"""Keras on one machine: compiled models are made, trained, evaluated and saved. No pyspark, no sockets.
+
+A worker
+    worker      trains a shard from a state
+    programs    compiled models that are kept between fits
+    steps       the compiled loop of train steps
+    batches     a shard's rows, step by step
+    state       a model's variables and metrics, read and written
+A model in transit
+    spec        a compiled model as plain data
+    live_pickle a model by value; code: user code by value; graph: what a model refers to
+A model in files
+    archive, recipe     `.keras` archives
+    model_files         files with a configuration beside the model
+    legacy_files        files and architectures of Keras 2
+    serialization       Elephas' dicts of architecture and weights
+    copies              copies with a new optimizer or new weights
+The driver's side
+    request     the arguments of a fit, checked
+    callbacks   Keras callbacks around rounds and epochs; bars: progress bars
+Questions about a model
+    task        inputs, outputs, and how to read them
+    compile_arguments, learning_rate, metric_names, metric_sums
+Others
+    inference   predictions on executors
+    outer       a Keras optimizer as a strategy
+    seeds       seeded random generators
+    tensors     the part of TensorFlow that the other files use
+"""

@@ -1,4 +1,4 @@
-"""Keras' archive of a model (`.keras`), as files that people keep hold it; and what its configuration says of a model."""
+"""Keras' archive of a model (`.keras`), for files that people keep; and what its configuration says about the model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from elephas_like.trainer.graph import automatic_name, code_of, reachable
 
 
 def archive_of(model: keras.Model) -> bytes:
-    """A compiled model in Keras' own format, optimizer included.
+    """Return a compiled model in Keras' own format, optimizer included.
 
     Raises:
-        ElephasError: where Keras cannot save the model, with Keras' reason.
+        ElephasError: Keras cannot save the model; the message has Keras' reason.
     """
     kind = type(model)
     if kind.compile is not keras.Model.compile and kind.compile_from_config is keras.Model.compile_from_config:
@@ -38,7 +38,7 @@ def archive_of(model: keras.Model) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         try:
-            with warnings.catch_warnings(), _named(lambdas_of(model)):
+            with warnings.catch_warnings(), _lambdas_named(lambdas_of(model)):
                 warnings.simplefilter("ignore")  # unbuilt models: they are restored by what we do
                 keras.saving.save_model(model, path)
         except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
@@ -50,43 +50,43 @@ def archive_of(model: keras.Model) -> bytes:
 
 
 def architecture(model: keras.Model) -> str:
-    """Digest of what a model computes at inference, its weights aside: equal for models whose weights can be averaged.
+    """Return a digest of a model's inference, weights aside: equal for models whose weights can be averaged.
 
-    How the model is trained stays out (initializers, regularizers, dropout rates, seeds, compile arguments), and so do
-    its own name and automatic ones.
+    The digest ignores how the model is trained (initializers, regularizers, dropout rates, seeds, compile arguments),
+    its own name and automatic names.
     """
     with zipfile.ZipFile(io.BytesIO(archive_of(model))) as entries:
         config = json.loads(entries.read("config.json"))
     config.pop("compile_config", None)
     if isinstance(config.get("config"), dict):
         config["config"].pop("name", None)
-    text = _without_numbers(_settled(_of_inference(config), {}))
+    text = _renumbered(_canonical(_inference_config(config), {}))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-_OF_TRAINING = ("_initializer", "_regularizer", "_constraint", "seed", "rate", "momentum")
+_TRAINING_KEYS = ("_initializer", "_regularizer", "_constraint", "seed", "rate", "momentum")
 
 
-def _of_inference(config: object) -> object:
-    """A configuration without the keys that matter to training only."""
+def _inference_config(config: object) -> object:
+    """Return a configuration without the keys that matter for training only."""
     if isinstance(config, list):
-        return [_of_inference(item) for item in config]
+        return [_inference_config(item) for item in config]
     if not isinstance(config, dict):
         return config
-    return {name: _of_inference(value) for name, value in config.items() if not str(name).endswith(_OF_TRAINING)}
+    return {name: _inference_config(value) for name, value in config.items() if not str(name).endswith(_TRAINING_KEYS)}
 
 
-def _settled(config: object, shared: dict[object, int]) -> object:
-    """A configuration without what differs between two savings of one model.
+def _canonical(config: object, shared: dict[object, int]) -> object:
+    """Return a configuration without what differs between two saves of one model.
 
-    A learning rate that is a number is a variable of the optimizer, and so part of the state. Keras marks what is shared
-    by its address: here by the order in which it comes.
+    A learning rate that is a number is a variable of the optimizer, and so part of the state. Keras marks shared
+    objects by their address; here they are numbered in order of occurrence.
     """
     if isinstance(config, list):
-        return [_settled(item, shared) for item in config]
+        return [_canonical(item, shared) for item in config]
     if not isinstance(config, dict):
         return config
-    plain = {name: _settled(value, shared) for name, value in config.items()}
+    plain = {name: _canonical(value, shared) for name, value in config.items()}
     if isinstance(plain.get("learning_rate"), float):
         plain["learning_rate"] = None
     if "shared_object_id" in plain:
@@ -94,15 +94,15 @@ def _settled(config: object, shared: dict[object, int]) -> object:
     return plain
 
 
-def _without_numbers(config: object) -> str:
-    """A model's configuration as text in which automatic names are numbered from the start.
+def _renumbered(config: object) -> str:
+    """Return a model's configuration as text in which automatic names are numbered from the start.
 
-    Keras numbers them through a process ("dense_7"), so that the same code gives another configuration each time, and
-    compiled models could not serve a second fit. Names that are their user's own stay; so do those of inputs, by
-    which rows may be keyed, unless there is but one.
+    Keras numbers names through a process ("dense_7"). The same code would give another configuration each time, and a
+    compiled model could not serve a second fit. Names given by the user stay. So do the names of several inputs,
+    because rows may be keyed by them.
     """
     kinds: list[str] = []
-    _collect(config, kinds)
+    _collect_class_names(config, kinds)
     automatic = {automatic_name(kind.split(">")[-1]) for kind in kinds}
     if kinds.count("InputLayer") > 1:
         automatic.discard("input_layer")
@@ -119,20 +119,23 @@ def _without_numbers(config: object) -> str:
     return re.sub(r'"([a-z][a-z0-9_]*?)(?:_(\d+))?"', renumbered, text)
 
 
-def _collect(config: object, kinds: list[str]) -> None:
-    """The class names of a configuration, one per object."""
+def _collect_class_names(config: object, kinds: list[str]) -> None:
+    """Append the class names of a configuration to `kinds`, one per object."""
     if isinstance(config, dict):
         if isinstance(config.get("class_name"), str):
             kinds.append(config["class_name"])
         for value in config.values():
-            _collect(value, kinds)
+            _collect_class_names(value, kinds)
     elif isinstance(config, list):
         for value in config:
-            _collect(value, kinds)
+            _collect_class_names(value, kinds)
 
 
 def custom_objects_of(model: keras.Model) -> dict[str, object]:
-    """The user's classes and functions that a model refers to, by name and by registered name; lambdas have none."""
+    """Return the user's classes and functions that a model refers to, by name and by registered name.
+
+    Lambdas are left out.
+    """
     found: dict[str, object] = {}
     for code in code_of(model, into_functions=False):
         name = getattr(code, "__name__", "<lambda>")
@@ -143,9 +146,9 @@ def custom_objects_of(model: keras.Model) -> dict[str, object]:
 
 
 def lambdas_of(model: keras.Model) -> dict[str, object]:
-    """The lambdas that a model refers to, under names in the order in which they are met.
+    """Return the lambdas that a model refers to, under names in the order in which they are found.
 
-    Keras would carry a lambda as bytecode, without the globals that it uses: `keras.ops` itself is one of those.
+    Keras would save a lambda as bytecode, without the globals that it uses, `keras.ops` among them.
     """
     lambdas = [
         thing
@@ -156,8 +159,8 @@ def lambdas_of(model: keras.Model) -> dict[str, object]:
 
 
 @contextmanager
-def _named(lambdas: Mapping[str, object]) -> Iterator[None]:
-    """Lambdas under their names, as long as Keras saves them."""
+def _lambdas_named(lambdas: Mapping[str, object]) -> Iterator[None]:
+    """Give lambdas their names while Keras saves them."""
     try:
         for name, thing in lambdas.items():
             thing.__name__ = name  # type: ignore[attr-defined]  # functions have it

@@ -6,6 +6,6 @@ from tqdm.auto import tqdm
 
 
 class Bar(tqdm):
-    """A tqdm bar without tqdm's monitor thread: nothing of ours outlives a call."""
+    """A tqdm bar without tqdm's monitor thread: no thread of this package outlives a call."""
 
     monitor_interval = 0

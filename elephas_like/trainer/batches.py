@@ -1,4 +1,4 @@
-"""A shard's columns as batches: which rows come when, resident in memory or read chunk by chunk."""
+"""A shard's columns as batches: which rows come in which step, held in memory or read chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from elephas_like.core.types import Array, FitConfig, Integers, ShardRef, Struct
 
 
 class ShardData:
-    """The rows of one worker: its training rows and, by `validation_split`, the rows held out.
+    """The rows of one worker: training rows and, with `validation_split`, the rows held out.
 
-    The rows held out are a seeded random share of the shard, the same in every epoch and on every attempt. So are the
-    training rows that a bootstrap draws from the others.
+    The held-out rows are a seeded random share of the shard, the same in every epoch and on every attempt. With
+    `bootstrap`, training rows are drawn with replacement from the others, just as reproducibly.
+
+    Args:
+        ref: the shard's files.
+        config: batch size, seeds, split and shuffling.
+        class_weight: weight of a row by its label; None for none.
+
+    Raises:
+        ShardMissing: the shard's files are not here.
+        ValueError: `class_weight` with sample weights, or with rows without a single label.
     """
 
     def __init__(self, ref: ShardRef, config: FitConfig, class_weight: Mapping[int, float] | None = None) -> None:
@@ -51,9 +60,9 @@ class ShardData:
         return sum(reader.nbytes for reader in self._readers)
 
     def order(self, epoch: int) -> Integers:
-        """The training rows in the order of an epoch: shuffled by (seed, worker, epoch), or as they came.
+        """Return the training rows in the order of an epoch: shuffled by (seed, worker, epoch), or as they came.
 
-        The same array for the same epoch, read-only, as long as no other epoch is asked for: it has many rounds.
+        An epoch has many rounds: the same read-only array is returned until another epoch is asked for.
         """
         if not self._config.shuffle:
             return self.rows
@@ -64,21 +73,24 @@ class ShardData:
         return self._order[1]
 
     def take(self, rows: Integers, *, weighted: bool = True) -> list[Array]:
-        """The columns of some rows, in that order, the weights of their classes last."""
+        """Return the columns of some rows, in that order; the weights of their classes come last."""
         taken = [reader.take(rows) for reader in self._readers]
         if self._weights is not None and weighted:
             taken.append(self._weights[rows])
         return taken
 
     def whole(self) -> list[Array]:
-        """All rows of the shard as they lie, the weights of their classes last: views of its files where that can be."""
+        """Return all rows of the shard in file order, the weights of their classes last.
+
+        Numeric columns are views of the files.
+        """
         columns = [reader.whole() for reader in self._readers]
         return columns if self._weights is None else [*columns, self._weights]
 
     def chunks(
         self, order: Integers, first_step: int, last_step: int, *, weighted: bool = True
     ) -> Iterator[tuple[list[Array], int]]:
-        """(columns, steps) of at most `chunk_bytes` that together hold the batches `first_step` to `last_step`."""
+        """Yield (columns, steps) of at most `chunk_bytes`, which together hold the batches `first_step` to `last_step`."""
         batch = self._config.batch_size
         at_once = max(1, self._config.chunk_bytes // (batch * self.row_nbytes))
         for step in range(first_step, last_step, at_once):
@@ -86,12 +98,15 @@ class ShardData:
             yield self.take(order[step * batch : until * batch], weighted=weighted), until - step
 
     def unweighted(self, rows: Integers) -> tuple[Structure, Iterator[tuple[list[Array], int]]]:
-        """Structure and chunks of rows to evaluate, in order: without class weights, which Keras trains with only."""
+        """Return the structure and the chunks of rows to evaluate, in order.
+
+        Class weights are left out, as in Keras' evaluation.
+        """
         steps = rounds.steps(len(rows), self._config.batch_size)
         return self.ref.structure, self.chunks(rows, 0, steps, weighted=False)
 
     def _with_class_weights(self, class_weight: Mapping[int, float]) -> tuple[Structure, Array]:
-        """The structure with a sample weight per row, looked up by its label as Keras does: 1 where none is given."""
+        """Return the structure with a sample weight per row, looked up by its label as in Keras: 1 for other labels."""
         structure = self.ref.structure
         assert isinstance(structure, list)
         if len(structure) == 3:
@@ -114,13 +129,13 @@ class ShardData:
 
 
 def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
-    """The first rows of a shard as a batch, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
+    """Return the first rows of a shard as a batch, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
 
     Args:
-        rows: in the batch; a shard of fewer gives them more than once.
+        rows: rows of the batch; a shard with fewer repeats them.
 
     Raises:
-        ShardMissing: its files are not here.
+        ShardMissing: the shard's files are not here.
     """
     if ref.rows == 0:
         return None

@@ -1,8 +1,8 @@
-"""The driver's side of a fit: Keras callbacks, unchanged, on the user's model, with the averaged state and global metrics.
+"""The driver's side of a fit: Keras callbacks on the user's model, with the averaged state and global metrics.
 
-The order in which state is read and written follows what callbacks do in Keras' own fit: `on_train_begin` may load
-state, `on_epoch_begin` and `on_epoch_end` may change weights, learning rate and `stop_training`, and nothing is written
-after `on_train_end`, or `restore_best_weights` would be undone.
+State is read and written in the order of Keras' own fit: `on_train_begin` may load state, `on_epoch_begin` and
+`on_epoch_end` may change weights, learning rate and `stop_training`. Nothing is written after `on_train_end`, or
+`restore_best_weights` would be undone.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from elephas_like.trainer.state import Variables, metric_results
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
-_ANSWERED = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
+_HANDLED_HERE = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
 
 
 def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Nothing, if all callbacks can do on the driver what they promise.
+    """Raise if a callback cannot work on the driver.
 
-    No batch is global in data-parallel training: workers are at different ones. So hooks and settings that ask for
-    batches are refused where Keras' own callbacks would do nothing without them, and named in a warning elsewhere.
+    No batch is global in data-parallel training: each worker is at a different one. Keras' own callbacks whose settings
+    need batches are refused. Batch hooks of the user's callbacks are not called, and named in a warning.
 
     Raises:
-        TypeError: something that is no Keras callback.
-        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch`, a LambdaCallback's batch hooks, or SwapEMAWeights
-            around evaluations.
+        TypeError: an object is no Keras callback.
+        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch`, a LambdaCallback's batch hooks, or
+            SwapEMAWeights around evaluations.
     """
-    way = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
+    advice = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
@@ -47,33 +47,37 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
         if frequency != "epoch" and isinstance(
             callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
         ):
-            raise ValueError(f"{name}(save_freq={frequency!r}) counts batches; use save_freq='epoch'. {way}")
+            raise ValueError(f"{name}(save_freq={frequency!r}) counts batches; use save_freq='epoch'. {advice}")
+        # Settings of Keras' own callbacks that need batches.
         if isinstance(callback, keras.callbacks.TensorBoard):
             if callback.update_freq != "epoch":
-                raise ValueError(f"TensorBoard(update_freq={callback.update_freq!r}): use update_freq='epoch'. {way}")
-            if _profiles(callback):
-                raise ValueError(f"TensorBoard(profile_batch=...) looks at batches: use profile_batch=0. {way}")
+                raise ValueError(
+                    f"TensorBoard(update_freq={callback.update_freq!r}): use update_freq='epoch'. {advice}"
+                )
+            if _profiles_batches(callback):
+                raise ValueError(f"TensorBoard(profile_batch=...) looks at batches: use profile_batch=0. {advice}")
         elif isinstance(callback, keras.callbacks.LambdaCallback):
             asked = [hook for hook in _BATCH_HOOKS if hook in vars(callback) and not _is_default(vars(callback)[hook])]
             if asked:
-                raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {way}")
+                raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {advice}")
         if isinstance(callback, keras.callbacks.SwapEMAWeights) and not callback.swap_on_epoch:
             raise ValueError(
                 "SwapEMAWeights() swaps weights around an evaluation, which is on the workers: use swap_on_epoch=True."
             )
+        # Hooks of the user's callbacks: warn, since the callback may do more than that.
         for hook in (*_BATCH_HOOKS, *_TEST_HOOKS):
-            if not isinstance(callback, _ANSWERED) and _is_users(type(callback), hook):
-                warnings.warn(f"{name}.{hook} will not be called on the driver. {way}", UserWarning, stacklevel=4)
+            if not isinstance(callback, _HANDLED_HERE) and _is_user_code(type(callback), hook):
+                warnings.warn(f"{name}.{hook} will not be called on the driver. {advice}", UserWarning, stacklevel=4)
                 break
 
 
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Nothing, if all callbacks can do on a worker what they promise.
+    """Raise if a callback cannot work on a worker.
 
     Raises:
-        TypeError: something that is no Keras callback.
-        ValueError: EarlyStopping and TerminateOnNaN: no worker can end a training that all share. LearningRateScheduler and
-            ReduceLROnPlateau: each round brings the driver's learning rate.
+        TypeError: an object is no Keras callback.
+        ValueError: EarlyStopping and TerminateOnNaN, because no worker can end a training that all share;
+            LearningRateScheduler and ReduceLROnPlateau, because each round brings the driver's learning rate.
     """
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
@@ -96,23 +100,27 @@ def _is_default(hook: object) -> bool:
     return getattr(hook, "__name__", "") == "<lambda>" and "keras" in getattr(hook, "__module__", "")
 
 
-def _is_users(kind: type, hook: str) -> bool:
-    """Whether a hook is of the user's own code; those of Keras' own callbacks do nothing that is asked for here."""
+def _is_user_code(kind: type, hook: str) -> bool:
+    """Return whether a hook is defined by the user's code.
+
+    Hooks of Keras' own callbacks do nothing that is needed here.
+    """
     owner = next((owner for owner in kind.__mro__ if hook in vars(owner)), keras.callbacks.Callback)
     return not owner.__module__.startswith("keras.")
 
 
-def _profiles(callback: keras.callbacks.TensorBoard) -> bool:
-    """Whether a TensorBoard is to profile batches: it keeps the range in private attributes only."""
+def _profiles_batches(callback: keras.callbacks.TensorBoard) -> bool:
+    """Return whether a TensorBoard callback profiles batches. Keras keeps that range in private attributes only."""
     return bool(getattr(callback, "_start_batch", 0))
 
 
 @dataclass
 class DriverHooks:
-    """What happens on the driver around rounds and epochs (core.loop.Hooks).
+    """Calls callbacks on the driver around rounds and epochs (core.loop.Hooks).
 
-    model: the user's own, compiled and built; it receives the state at each epoch's end.
+    model: the user's model, compiled and built; it receives the state at the end of each epoch.
     verbose: 0 silent, 1 a bar per epoch, 2 a line per epoch.
+    rows, steps: of an epoch; known once all workers have joined.
     sample: a batch of one row, of which only structure, dtypes and shapes matter; metrics are built from it.
     """
 
@@ -127,9 +135,11 @@ class DriverHooks:
 
     def __post_init__(self) -> None:
         self.variables = Variables(self.model)
-        self._own = [callback for callback in self.callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
+        self._user_callbacks = [
+            callback for callback in self.callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)
+        ]
         self._list = keras.callbacks.CallbackList(
-            [*self._own, self.history],
+            [*self._user_callbacks, self.history],
             add_history=False,
             add_progbar=False,
             model=self.model,
@@ -137,13 +147,16 @@ class DriverHooks:
             epochs=self.epochs,
             steps=self.steps,
         )
-        self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._own)
+        self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
         self._bar: Bar | None = None
         self._epoch_started = 0.0
         self.history.epoch_seconds = []
 
     def planned(self, rows: int, steps: int, sample: tuple[object, ...] | None) -> None:
-        """Takes what is known once all workers have joined: rows and steps an epoch, and what a row looks like."""
+        """Set rows and steps per epoch and a sample row, once all workers have joined.
+
+        Warn of metrics that cannot be summed.
+        """
         self.rows, self.steps, self.sample = rows, steps, sample
         if sample is not None:
             warn_of_metrics(self.model, sample)
@@ -151,18 +164,18 @@ class DriverHooks:
 
     @property
     def terminates_on_nan(self) -> bool:
-        """Whether NaN ends the training in order instead of raising."""
+        """Whether a NaN ends the training in an orderly way instead of raising."""
         return self._terminates_on_nan
 
     def train_begin(self, initial_epoch: int) -> tuple[TrainState, int]:
-        """Calls `on_train_begin`, which may load state: returns the state after it and the epoch to begin with."""
+        """Call `on_train_begin`, which may load state. Return the state after it and the first epoch."""
         self.model.stop_training = False
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
         return self.variables.read(), restored or initial_epoch
 
     def train_end(self, state: TrainState) -> None:
-        """Loads the final state, makes it final (EMA weights), and calls `on_train_end`. Nothing is written after."""
+        """Load the final state, finalize it (EMA weights) and call `on_train_end`. Nothing is written afterwards."""
         self.close()
         self.variables.write(state)
         if self.model.optimizer is not None:
@@ -170,25 +183,25 @@ class DriverHooks:
         self._list.on_train_end(self.history.history and {k: v[-1] for k, v in self.history.history.items()})
 
     def close(self) -> None:
-        """Takes the progress bar away."""
+        """Remove the progress bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def stopped(self) -> bool:
-        """Whether a callback has set `model.stop_training`."""
+        """Return whether a callback has set `model.stop_training`."""
         return bool(self.model.stop_training)
 
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
-        """Calls `on_epoch_begin` and returns the state with what callbacks changed."""
+        """Call `on_epoch_begin` and return the state with the callbacks' changes."""
         self._epoch_started = time.perf_counter()
         self.model.reset_metrics()
         if self.verbose == 1:
             self._bar = Bar(total=self.rows, unit=" samples", unit_scale=True, desc=f"Epoch {epoch + 1}/{self.epochs}")
-        return self._around(state, lambda: self._list.on_epoch_begin(epoch))
+        return self._call_with_state(state, lambda: self._list.on_epoch_begin(epoch))
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
-        """Moves the bar; ends the training on NaN where TerminateOnNaN is among the callbacks."""
+        """Advance the bar; stop the training on NaN if TerminateOnNaN is among the callbacks."""
         if self._terminates_on_nan and (
             any(worker.dropped and not worker.stale for worker in record.workers)
             or (record.loss is not None and not math.isfinite(record.loss))
@@ -203,13 +216,13 @@ class DriverHooks:
                 self._bar.set_postfix(loss=f"{record.loss:.4f}", refresh=False)
 
     def loss_of(self, metrics: Floats) -> float | None:
-        """The mean loss in metric sums: Keras' loss tracker comes first, as (total, count)."""
+        """Return the mean loss in metric sums, or None. Keras' loss tracker comes first, as (total, count)."""
         if metrics.size < 2 or not self.model.metrics or self.model.metrics[0].name != "loss":
             return None
         return float(metrics[0] / metrics[1]) if metrics[1] else None
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
-        """Loads the epoch's state into the model, calls `on_epoch_end` with the logs, returns the state after it."""
+        """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
         logs = metric_results(self.model, record.metrics, self.sample)
         if record.validation is not None:
             logs |= {
@@ -226,16 +239,16 @@ class DriverHooks:
             rate = record.samples / seconds if seconds else math.inf
             Bar.write(f"Epoch {record.epoch + 1}/{self.epochs} - {seconds:.1f}s - {rate:,.0f} samples/s - {shown}")
         self._epoch_started = time.perf_counter()
-        return self._around(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
+        return self._call_with_state(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
 
-    def _around(self, state: TrainState, call: Callable[[], None], load: bool = False) -> TrainState:
-        """Calls hooks with `state` in the model where they may look at it; returns it with what they changed.
+    def _call_with_state(self, state: TrainState, call: Callable[[], None], load: bool = False) -> TrainState:
+        """Call hooks with `state` in the model, if the user has callbacks; return it with their changes.
 
-        Parts that no callback touched are returned as they were, not as a variable of fewer bits gives them back.
+        Parts that no callback changed are returned as they were: a variable of fewer bits would round them.
         """
-        if load or self._own:
+        if load or self._user_callbacks:
             self.variables.write(state)
-        if not self._own:
+        if not self._user_callbacks:
             call()
             return state
         before = self.variables.read()
@@ -248,7 +261,7 @@ class DriverHooks:
 
 
 def warn_of_metrics(model: keras.Model, sample: tuple[object, ...]) -> None:
-    """Names the metrics of the user's whose values cannot be put together from those of workers, or of rounds."""
+    """Warn of the user's metrics whose values cannot be combined from those of several workers or rounds."""
     names = not_summable(model, sample)
     if names:
         warnings.warn(
@@ -261,9 +274,10 @@ def warn_of_metrics(model: keras.Model, sample: tuple[object, ...]) -> None:
 
 
 def _restored_epoch(model: keras.Model, train_begin: Callable[[], None]) -> int | None:
-    """The epoch that BackupAndRestore sets in `on_train_begin`, if it found a backup.
+    """Return the epoch that BackupAndRestore sets in `on_train_begin`, if it found a backup.
 
-    It leaves it in a private attribute of the model; Keras' fit reads it there, and so do we, nowhere else.
+    BackupAndRestore stores it in a private attribute of the model, which Keras' fit reads too. It is used nowhere else
+    here.
     """
     model._initial_epoch = None
     train_begin()

@@ -1,7 +1,7 @@
-"""User code by value: classes and functions of files that workers may not have travel inside a pickle.
+"""User code by value: classes and functions of modules that workers may not have are sent inside the pickle.
 
-cloudpickle ships what is defined in `__main__` by value, and everything else by name. Modules of the user's own (a file
-beside the script, a notebook's helper) are not installed on workers, so they are shipped by value too.
+cloudpickle sends what is defined in `__main__` by value, and everything else by name. The user's own modules (a file
+beside the script, a notebook's helper) are not installed on workers, so they are sent by value too.
 """
 
 from __future__ import annotations
@@ -25,71 +25,77 @@ _Result = TypeVar("_Result")
 
 
 def pickle_by_value(thing: object) -> bytes:
-    """A cloudpickle in which code of modules that are not installed travels by value, as code of `__main__` does.
+    """Return a cloudpickle in which code of modules that are not installed is sent by value, as code of `__main__` is.
 
-    So does what that code imports from other such modules, unless one of them holds what cannot be pickled.
+    Modules which that code imports are sent by value too if they are not installed, unless one holds something that
+    cannot be pickled.
     """
-    return with_code_by_value(_parts(thing), lambda: cloudpickle.dumps(thing))
+    return with_code_by_value(_roots(thing), lambda: cloudpickle.dumps(thing))
 
 
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:
-    """What `dump` returns while cloudpickle ships the modules of `roots` by value, and the modules that those import.
+    """Call `dump` while cloudpickle sends the modules of `roots`, and the modules which those import, by value.
 
-    Where an imported module holds what cannot be pickled, only the modules of the roots themselves are shipped.
+    If an imported module holds something that cannot be pickled, `dump` is called again with the modules of `roots`
+    only.
 
     Args:
         roots: classes, functions, or objects of them.
+        dump: pickles something.
+
+    Returns:
+        What `dump` returns.
     """
-    direct = _own_modules(roots)
+    direct = _user_modules(roots)
     imported = _with_imports(direct)
     with _lock:
         try:
-            with _registered(imported):
+            with _sent_by_value(imported):
                 return dump()
         except (TypeError, ValueError, AttributeError, pickle.PicklingError, RecursionError):
             if len(imported) == len(direct):
                 raise
-            with _registered(direct):
+            with _sent_by_value(direct):
                 return dump()
 
 
 def is_foreign(thing: object) -> bool:
-    """Whether a class or function is of Keras, of its backends, or of this package: no code of the user's."""
+    """Return whether a class or function belongs to Keras, a backend or this package, and is no user code."""
     return (getattr(thing, "__module__", None) or "").split(".")[0] in _FOREIGN
 
 
-def _parts(thing: object) -> list[object]:
+def _roots(thing: object) -> list[object]:
     return list(thing.values()) if isinstance(thing, dict) else thing if isinstance(thing, list) else [thing]
 
 
-def _own_modules(roots: list[object]) -> list[types.ModuleType]:
-    """Modules of the user's own files in which the roots, or their classes, are defined."""
+def _user_modules(roots: list[object]) -> list[types.ModuleType]:
+    """Return the user's own modules in which the roots, or their classes, are defined."""
     found: dict[str, types.ModuleType] = {}
     for value in roots:
         for owner in [*getattr(value, "__mro__", ()), value, *type(value).__mro__]:
             module = sys.modules.get(getattr(owner, "__module__", None) or "")
-            if module is not None and _is_own(module):
+            if module is not None and _is_users_file(module):
                 found[module.__name__] = module
     return list(found.values())
 
 
 def _with_imports(modules: list[types.ModuleType]) -> list[types.ModuleType]:
-    """The modules, and the user's own ones among what they import, and so on."""
+    """Return the modules, and the user's own ones among their imports, transitively."""
     found = {module.__name__: module for module in modules}
     queue = list(modules)
     while queue:
         for value in list(vars(queue.pop()).values()):
             name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             module = sys.modules.get(name) if isinstance(name, str) else None
-            if module is not None and module.__name__ not in found and _is_own(module):
+            if module is not None and module.__name__ not in found and _is_users_file(module):
                 found[module.__name__] = module
                 queue.append(module)
     return list(found.values())
 
 
 @cache
-def _is_own(module: types.ModuleType) -> bool:
-    """Whether a module is a file of the user's, which workers may not have."""
+def _is_users_file(module: types.ModuleType) -> bool:
+    """Return whether a module is the user's own file, which workers may not have."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__.split(".")[0] in (*_FOREIGN, "__main__"):
         return False
@@ -103,7 +109,7 @@ def _installed() -> list[Path]:
 
 
 @contextmanager
-def _registered(modules: list[types.ModuleType]) -> Iterator[None]:
+def _sent_by_value(modules: list[types.ModuleType]) -> Iterator[None]:
     added = []
     for module in modules:
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():

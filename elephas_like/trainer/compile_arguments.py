@@ -1,4 +1,4 @@
-"""What a model was compiled with, as the model itself keeps it; and calls of `compile` that mean something else."""
+"""The arguments of `compile` that a model keeps, and the repair of calls with metrics as third argument."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from elephas_like.trainer.serialization import output_count
 
 
 def complete_compile_arguments(model: keras.Model) -> None:
-    """Puts the optimizer back among what a model was compiled with.
+    """Put the optimizer back among a model's compile arguments.
 
-    Keras 3 takes it out when it saves `.h5`; what is saved or rebuilt later would have the default, RMSprop. There is no
-    public way to it.
+    Keras 3 removes it when it saves `.h5`. A model saved or rebuilt later would have the default, RMSprop. There is no
+    public way.
     """
     arguments = _compile_arguments(model)
     if arguments is not None and model.optimizer is not None:  # a model that was never compiled has not even the name
@@ -23,24 +23,25 @@ def complete_compile_arguments(model: keras.Model) -> None:
 
 
 def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
-    """What `compile` was given, by name, as the model itself keeps it."""
+    """Return the arguments of `compile` by name, as the model keeps them; None where it keeps none."""
     arguments = getattr(getattr(model, "_compile_config", None), "config", None)
     return arguments if isinstance(arguments, dict) else None
 
 
 def repair_compile(model: keras.Model) -> bool:
-    """Takes `compile(optimizer, loss, ["acc"])` as it is meant; True where that was needed.
+    """Compile the model again if it was compiled as `compile(optimizer, loss, ["acc"])`. Return whether it was.
 
-    The third positional argument of Keras 3's compile is `loss_weights`; before, and in the examples that Elephas'
-    users know, it was `metrics`.
+    The third positional argument of Keras 3's compile is `loss_weights`. In earlier versions, and in Elephas' examples,
+    it was `metrics`.
 
     Raises:
-        ValueError: `metrics` was given too, and not as a list of a single output's.
+        ValueError: `metrics` was given too, and not as a list for a single output.
     """
     given = _compile_arguments(model) or {}
     names = given.get("loss_weights")
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
         return False
+    # Names among the loss weights are metrics; they can be merged with metrics= only for a single output.
     more = given.get("metrics") or []
     flat = isinstance(more, list | tuple) and not any(isinstance(part, list | tuple | dict) for part in more)
     if not flat or (more and output_count(model) > 1):

@@ -1,4 +1,4 @@
-"""Copies of a model: with other weights, or begun anew as its layers' initializers would have it."""
+"""Copies of a model: with a new optimizer, or with weights drawn anew by its initializers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from elephas_like.trainer.spec import ModelSpec
 
 
 def fresh_copy(model: keras.Model) -> keras.Model:
-    """The same compiled model with the same weights, and an optimizer that has not taken a step."""
+    """Return the same compiled model with the same weights, and an optimizer that has not taken a step."""
     copy = ModelSpec.from_model(model).build()
     reset_optimizer(copy)
     return copy
 
 
 def reset_optimizer(model: keras.Model) -> None:
-    """Gives the optimizer of a built model the variables of a new one: no steps, no momenta, the same learning rate."""
+    """Reset the optimizer of a built model: no steps, no momenta, the same learning rate."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not model.built:
         return
@@ -31,19 +31,20 @@ def reset_optimizer(model: keras.Model) -> None:
 
 
 def reinitialized(model: keras.Model, seed: int) -> keras.Model:
-    """A copy whose trainable weights are drawn anew, by `seed`, and whose BatchNorm statistics and optimizer are new.
+    """Return a copy whose trainable weights are drawn anew by `seed`, with new BatchNorm statistics and optimizer.
 
-    Everything else stays: frozen weights, what `adapt` left in preprocessing layers, the compile arguments. Initializers
-    with a seed of their own draw what they always draw.
+    Frozen weights, the state that `adapt` left in preprocessing layers and the compile arguments are kept. Initializers
+    with a seed of their own draw the same weights as ever.
 
     Raises:
-        ValueError: a model that Keras cannot make from its configuration, or that is not built.
+        ValueError: Keras cannot make the model from its configuration, or the model is not built.
     """
     if not model.built:
         raise ValueError(
             f"the model {model.name!r} is not built, so that its weights cannot be drawn anew: give it a keras.Input, or "
             "pass a function that builds it."
         )
+    # The copy keeps everything; the second model only provides newly drawn weights.
     spec = ModelSpec.from_model(model)
     with seeded(seed):
         copy = spec.build()
@@ -55,6 +56,7 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
                 f"the model {model.name!r} cannot be begun anew, because Keras cannot make it from its configuration: "
                 f"{cause}\nPass a function that builds it instead."
             ) from cause
+    # A subclass may ignore arguments in `from_config` and build other layers.
     shapes = [tuple(tuple(v.shape) for v in each.trainable_variables) for each in (copy, drawn)]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -63,6 +65,7 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
         )
     for variable, value in zip(copy.trainable_variables, drawn.trainable_variables, strict=True):
         variable.assign(value)
+    # Statistics are no trainable weights, but belong to the weights that were replaced.
     for layer in layers_of(copy):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built:
             layer.moving_mean.assign(layer.moving_mean_initializer(layer.moving_mean.shape))

@@ -1,4 +1,4 @@
-"""Walks over what a model refers to: layers, optimizers, variables and functions, wherever they are kept."""
+"""Walk over everything that a model refers to: layers, optimizers, variables and functions, wherever they are kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import keras
 from elephas_like.trainer.code import is_foreign
 from elephas_like.trainer.tensors import is_compiled, is_variable
 
-# What Keras keeps beside a model: the graph of its tensors, wrappers around its methods, traced functions, bookkeeping.
-# Everything that they lead to is reached by other ways.
-_BESIDE = frozenset(
+# Attributes that Keras adds: the graph of tensors, wrappers of methods, traced functions, bookkeeping. The walk skips
+# them: everything they lead to is reached by other attributes.
+_KERAS_INTERNALS = frozenset(
     {
         "train_function",
         "test_function",
@@ -47,7 +47,7 @@ _BESIDE = frozenset(
 
 
 def children(thing: object) -> Iterator[tuple[str, object]]:
-    """The objects that one refers to, each with the text that leads to it: ".loss", "[0]", ".__closure__['rate']"."""
+    """Yield the objects that one refers to, each with its access path: ".loss", "[0]", ".__closure__['rate']"."""
     if isinstance(thing, Mapping):
         for key, value in list(thing.items()):
             yield f"[{key!r}]", value
@@ -55,7 +55,7 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
         for number, value in enumerate(thing):
             yield f"[{number}]", value
     elif isinstance(thing, types.FunctionType):
-        yield from _of_function(thing)
+        yield from _children_of_function(thing)
     elif isinstance(thing, types.MethodType):
         yield ".__self__", thing.__self__
         yield ".__func__", thing.__func__
@@ -70,18 +70,18 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
     if isinstance(attributes, dict) and not isinstance(thing, type | types.ModuleType | types.FunctionType):
         keras_own = isinstance(thing, KERAS_KINDS)
         for name, value in list(attributes.items()):
-            if not (keras_own and name in _BESIDE and _is_keras_wrapper(name, value)):
+            if not (keras_own and name in _KERAS_INTERNALS and _is_keras_wrapper(name, value)):
                 yield f".{name}", value
 
 
 def _is_keras_wrapper(name: str, value: object) -> bool:
-    """Whether an attribute is what Keras put there; a method that the user patched is not."""
+    """Return whether Keras made an attribute; False for a method that the user patched."""
     if name not in ("build", "quantize"):
         return True
     return getattr(getattr(value, "__code__", None), "co_qualname", "Layer.__new__").startswith("Layer.__new__")
 
 
-def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -113,18 +113,20 @@ KERAS_KINDS: tuple[type, ...] = (
 
 
 def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[object]:
-    """Every object that may hold code, variables or layers, met once on a walk over a model and what it was compiled with.
+    """Yield, once each, every object reachable from a model that may hold code, variables or layers.
 
-    Keras' own objects, functions, and the user's own objects; data, modules and classes are not walked into.
+    The walk starts from the model and its compile arguments.
+
+    The walk enters Keras' objects, functions and the user's objects; it does not enter data, modules and classes.
 
     Args:
-        into_functions: whether to go on to what functions close over and refer to.
+        into_functions: whether to enter functions: what they close over and refer to.
     """
     seen: set[int] = set()
     queue: list[object] = [model]
     while queue:
         thing = queue.pop()
-        if id(thing) in seen or not _is_walked(thing):
+        if id(thing) in seen or not _is_visited(thing):
             continue
         seen.add(id(thing))
         if not isinstance(thing, list | tuple | dict | set | frozenset | deque):
@@ -135,7 +137,7 @@ def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[ob
             queue.extend(reversed([value for _, value in children(thing)]))
 
 
-def _is_walked(thing: object) -> bool:
+def _is_visited(thing: object) -> bool:
     if thing is None or isinstance(thing, str | bytes | int | float | type | types.ModuleType):
         return False
     if isinstance(thing, (list, tuple, dict, set, frozenset, deque)):
@@ -151,12 +153,12 @@ def _is_walked(thing: object) -> bool:
 
 
 def _is_library(module: str) -> bool:
-    """Whether objects of a module are data or machinery, not the user's own."""
+    """Return whether objects of a module are data or library internals, not the user's own."""
     return module.split(".")[0] in ("numpy", "pandas", "pyspark", "py4j", "scipy", "tensorflow", "inspect", "re")
 
 
 def path_to(root: object, target: object) -> str | None:
-    """How one object is reached from another, shortest first: ".loss.handle"; None where it is not."""
+    """Return the shortest path from one object to another, such as ".loss.handle"; None where there is none."""
     seen = {id(root)}
     queue: deque[tuple[str, object]] = deque([("", root)])
     while queue:
@@ -171,7 +173,7 @@ def path_to(root: object, target: object) -> str | None:
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
-    """Every layer that a model reaches, nested, wrapped and kept in attributes, in the order of its weights first."""
+    """Return every layer that a model reaches (nested, wrapped, kept in attributes), ordered by their first weight."""
     place = {id(variable): number for number, variable in enumerate(model.weights)}
     found = [thing for thing in reachable(model) if isinstance(thing, keras.layers.Layer) and thing is not model]
     return sorted(
@@ -180,7 +182,7 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that a model reaches, its own first; those inside others (of a loss scale) are left out."""
+    """Return the optimizers that a model reaches, its own first. Those inside others (of a loss scale) are left out."""
     found = [thing for thing in reachable(model) if isinstance(thing, keras.optimizers.Optimizer)]
     own = getattr(model, "optimizer", None)
     inner = {id(part) for each in found for part in inner_optimizers(each)}
@@ -189,7 +191,7 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def inner_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that one steers and whose variables are its own: a LossScaleOptimizer's."""
+    """Return the optimizers inside one whose variables belong to it: a LossScaleOptimizer's."""
     found: list[keras.optimizers.Optimizer] = []
     for value in vars(optimizer).values():
         parts = value if isinstance(value, list | tuple) else [value]
@@ -198,7 +200,7 @@ def inner_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimi
 
 
 def code_of(model: keras.Model, *, into_functions: bool = True) -> list[object]:
-    """The classes and functions of the user's that a model refers to."""
+    """Return the user's classes and functions that a model refers to."""
     found: dict[int, object] = {}
     for thing in reachable(model, into_functions=into_functions):
         code = thing if isinstance(thing, types.FunctionType) else type(thing)
@@ -208,5 +210,5 @@ def code_of(model: keras.Model, *, into_functions: bool = True) -> list[object]:
 
 
 def automatic_name(kind: str) -> str:
-    """The name that Keras gives to the first object of a class: Conv2DTranspose becomes conv2d_transpose."""
+    """Return the name that Keras gives to the first object of a class: conv2d_transpose for Conv2DTranspose."""
     return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", kind)).lower()

@@ -1,4 +1,4 @@
-"""Predictions of a shard's rows with compiled models that are kept per Python process."""
+"""Predictions for the rows of a shard. Compiled models are cached per Python process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.tensors import text_tensors
 
-_KEPT = 2
+_MODELS_CACHED = 2
 _models: OrderedDict[str, tuple[keras.Model, ...]] = OrderedDict()
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts on executors: what the driver sends them.
+    """Predicts with one model on executors. The driver sends it as plain data.
 
-    key: digest of the model with its weights, by which a process recognises a model that it has.
+    key: digest of the model with its weights, the key of the process's cache.
     """
 
     spec: ModelSpec
@@ -37,25 +37,25 @@ class Predictor:
 
     @classmethod
     def of(cls, model: keras.Model, batch_size: int) -> Predictor:
-        """The predictor of a model."""
+        """Return the predictor of a model."""
         spec = ModelSpec.from_model(model, Carry.WEIGHTS)
         return cls(spec, spec.content_key(), batch_size)
 
     def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
-        """(output arrays with a leading axis of rows, their structure) of one batch after the other, in row order."""
+        """Yield (output arrays with a leading axis of rows, their structure) for each batch, in row order."""
         model = self.model()
         for features, *_ in batches(ref, self.batch_size):
             yield _predicted(model, features)
 
     def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
-        """The same of features that are in memory: an array, or a tuple or dict of them, with `rows` rows."""
+        """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
         model = self.model()
-        for batch in _parts(features, rows, self.batch_size):
+        for batch in _batches_in_memory(features, rows, self.batch_size):
             yield _predicted(model, batch)
 
     def model(self) -> keras.Model:
-        """The model, built when this process first asks for it."""
-        (model,) = _kept(self.key, [self.spec])
+        """Return the model, built when this process first uses it."""
+        (model,) = _cached(self.key, [self.spec])
         return model
 
 
@@ -63,7 +63,7 @@ class Predictor:
 class EnsemblePredictor:
     """Predicts with several models of one output each, in one pass over the rows.
 
-    combine: makes the members' outputs for a batch into the ensemble's; a picklable.
+    combine: picklable function of the members' outputs for a batch; returns the ensemble's output.
     """
 
     members: tuple[Predictor, ...]
@@ -71,28 +71,28 @@ class EnsemblePredictor:
     batch_size: int
 
     def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
-        """(the ensemble's output alone, its structure) of one batch after the other, in row order."""
+        """Yield ([the ensemble's output], its structure) for each batch, in row order."""
         models = self.models()
         for features, *_ in batches(ref, self.batch_size):
             yield [self._combined(models, features)], 0
 
     def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
-        """The same of features that are in memory: an array, or a tuple or dict of them, with `rows` rows."""
+        """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
         models = self.models()
-        for batch in _parts(features, rows, self.batch_size):
+        for batch in _batches_in_memory(features, rows, self.batch_size):
             yield [self._combined(models, batch)], 0
 
     def models(self) -> tuple[keras.Model, ...]:
-        """The members, built when this process first asks for them."""
+        """Return the members, built when this process first uses them."""
         key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
-        return _kept(key, [member.spec for member in self.members])
+        return _cached(key, [member.spec for member in self.members])
 
     def _combined(self, models: Sequence[keras.Model], features: object) -> Array:
         return self.combine([_predicted(model, features)[0][0] for model in models])
 
 
 def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:
-    """(x,), (x, y) or (x, y, sample_weight) of successive batches of a shard's rows, as a model takes them."""
+    """Yield successive batches of a shard's rows as a model takes them: (x,), (x, y) or (x, y, sample_weight)."""
     data = ShardData(ref, FitConfig(batch_size=batch_size, shuffle=False))
     for step in range(rounds.steps(ref.rows, batch_size)):
         rows = np.arange(step * batch_size, min((step + 1) * batch_size, ref.rows))
@@ -101,19 +101,19 @@ def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:
         yield batch
 
 
-def _parts(features: object, rows: int, batch_size: int) -> Iterator[object]:
-    """Successive batches of features that are in memory."""
+def _batches_in_memory(features: object, rows: int, batch_size: int) -> Iterator[object]:
+    """Yield successive batches of features that are in memory."""
     leaves, structure = flatten(features)
     for begin in range(0, rows, batch_size):
         yield unflatten(structure, [leaf[begin : begin + batch_size] for leaf in leaves])  # type: ignore[index]  # arrays
 
 
-def _kept(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
-    """The models that are used together under one key, built when this process first asks for them."""
+def _cached(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
+    """Return the models that belong together under one key, built when this process first uses them."""
     with _lock:
         if key not in _models:
             _models[key] = tuple(spec.build() for spec in specs)
-            while len(_models) > _KEPT:
+            while len(_models) > _MODELS_CACHED:
                 _models.popitem(last=False)
         _models.move_to_end(key)
         return _models[key]
@@ -121,22 +121,22 @@ def _kept(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
 
 @dataclass(frozen=True)
 class Scorer:
-    """What a UDF calls: features in, the arrays of the prediction columns out (core/decisions.py)."""
+    """Predicts for a SQL function: features in, the arrays of the prediction columns out (core/decisions.py)."""
 
     predictor: Predictor | EnsemblePredictor
     task: Task
 
     def __call__(self, features: object, rows: int) -> list[Array]:
-        """The arrays of `rows` rows, each with the rows first."""
+        """Return the arrays of `rows` rows, rows first."""
         parts = [columns_of(self.task, outputs) for outputs, _ in self.predictor.of_arrays(features, rows)]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _predicted(model: keras.Model, features: object) -> tuple[list[Array], Structure]:
-    outputs, structure = flatten(_tupled(model.predict_on_batch(text_tensors(features))))
+    outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure
 
 
-def _tupled(outputs: object) -> object:
-    """Several outputs as a tuple, whatever kind of list Keras makes of them."""
+def _as_tuple(outputs: object) -> object:
+    """Return several outputs as a tuple, whatever kind of list Keras makes of them."""
     return tuple(outputs) if isinstance(outputs, list) else outputs

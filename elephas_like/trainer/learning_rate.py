@@ -1,4 +1,4 @@
-"""The learning rate of a state: its own number, or what the optimizer's schedule gives at the state's step."""
+"""The learning rate of a state: its own number, or the value of the optimizer's schedule at the state's step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from elephas_like.trainer.state import Variables, own_optimizer
 
 
 def learning_rates(model: keras.Model) -> Callable[[TrainState, int], float]:
-    """A function of (a state, further steps) that gives the optimizer's learning rate there; 1 where it has none.
+    """Return a function of (state, further steps): the optimizer's learning rate there; 1 without an optimizer.
 
     Args:
-        model: compiled and built. Nothing of it is changed.
+        model: compiled and built; not changed.
     """
     optimizer, variables = own_optimizer(model), Variables(model)
 
@@ -22,7 +22,7 @@ def learning_rates(model: keras.Model) -> Callable[[TrainState, int], float]:
         held = next((variable for variable in getattr(optimizer, "variables", []) if variable.name == name), None)
         return None if held is None else variables.place(held).start
 
-    # There is no public way to the schedule or function itself: the property says what it gives now.
+    # Keras has no public name for the schedule or function itself: the property gives its current value.
     given = getattr(optimizer, "_learning_rate", None)
     if not callable(given) or isinstance(given, keras.Variable):
         held = place("learning_rate")

@@ -1,8 +1,9 @@
-"""Models in `.h5` files: those that Keras 3 saves and cannot load again, and those of Keras 2, by Elephas 3 to 7; and
-architectures in Keras 2's JSON, which Elephas' Spark ML files hold.
+"""Models in `.h5` files: those of Keras 3 that it cannot load again, and those of Keras 2 (Elephas 3 to 7).
 
-Keras 3 loads the architecture and the weights of such files, and trips over what they were compiled with: short names of
-losses ("mse"), wrapped metrics, arguments of optimizers and layers that are gone. Here that part is read by us.
+Also architectures in Keras 2's JSON, as in Elephas' Spark ML files.
+
+Keras 3 loads the architecture and the weights of such files but fails on their compile arguments: short names of losses
+("mse"), wrapped metrics, removed arguments of optimizers and layers. That part is read here.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import keras
 
 from elephas_like.trainer.state import restore_slots
 
-# Arguments of Keras 2's layers that Keras 3 does not know, with the values that mean nothing.
-_GONE: dict[str, tuple[object, ...]] = {
+# Arguments of Keras 2's layers that Keras 3 removed, with the values that have no effect.
+_REMOVED: dict[str, tuple[object, ...]] = {
     "time_major": (False,),
     "groups": (1,),
     "renorm": (False,),
@@ -33,10 +34,10 @@ _ACCURACIES = ("acc", "accuracy")
 
 
 def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
-    """The model in an `.h5` file, compiled with its optimizer and its slots if it was saved so.
+    """Return the model in an `.h5` file, compiled with its optimizer and slots if it was saved so.
 
     Args:
-        custom_objects: names of classes and functions that the model refers to.
+        custom_objects: classes and functions that the model refers to, by name.
     """
     objects = dict(custom_objects or {})
     with h5py.File(path, "r") as file:
@@ -45,7 +46,7 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> ke
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
         warnings.simplefilter("ignore")  # about arguments that the file has, and nobody can take out of it
         if old and architecture is not None:
-            path = _without_gone_arguments(path, architecture, folder)
+            path = _copy_without_removed(path, architecture, folder)
         model = keras.saving.load_model(path, custom_objects=objects, compile=False)
         if training is not None:
             with keras.saving.custom_object_scope(objects):
@@ -55,61 +56,68 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> ke
 
 
 def is_old_architecture(config: Mapping[str, Any]) -> bool:
-    """Whether the JSON of an architecture is of Keras 2, or of an `.h5` file: layers do not say their modules there."""
+    """Return whether an architecture's JSON comes from Keras 2 or an `.h5` file.
+
+    Layers do not name their modules there.
+    """
     return "class_name" in config and "module" not in config
 
 
 def of_old_architecture(config: Mapping[str, Any], custom_objects: Mapping[str, object] | None = None) -> keras.Model:
-    """The model of such an architecture, with weights drawn anew."""
+    """Return the model of an old architecture, with weights drawn anew."""
     objects = dict(custom_objects or {})
     known = objects.get(config["class_name"], keras.Sequential if config["class_name"] == "Sequential" else keras.Model)
     with warnings.catch_warnings(), keras.saving.custom_object_scope(objects):
         warnings.simplefilter("ignore")  # about arguments that nobody can take out of it
-        model: keras.Model = known.from_config(_cleared(config["config"]), custom_objects=objects)  # type: ignore[attr-defined]
+        model: keras.Model = known.from_config(_without_removed(config["config"]), custom_objects=objects)  # type: ignore[attr-defined]
     return model
 
 
-def _without_gone_arguments(path: str, architecture: str | bytes, folder: str) -> str:
-    """The path of a copy of the file whose layers have the arguments that Keras 3 knows."""
+def _copy_without_removed(path: str, architecture: str | bytes, folder: str) -> str:
+    """Return the path of a copy of the file without the layer arguments that Keras 3 removed."""
     copy = str(Path(folder) / "model.h5")
     shutil.copyfile(path, copy)
     with h5py.File(copy, "a") as file:
-        file.attrs["model_config"] = json.dumps(_cleared(json.loads(architecture))).encode()
+        file.attrs["model_config"] = json.dumps(_without_removed(json.loads(architecture))).encode()
     return copy
 
 
-def _cleared(config: object) -> Any:
+def _without_removed(config: object) -> Any:
     if isinstance(config, list):
-        return [_cleared(item) for item in config]
+        return [_without_removed(item) for item in config]
     if not isinstance(config, dict):
         return config
-    return {name: _cleared(value) for name, value in config.items() if not (name in _GONE and value in _GONE[name])}
+    return {
+        name: _without_removed(value)
+        for name, value in config.items()
+        if not (name in _REMOVED and value in _REMOVED[name])
+    }
 
 
 def _compile_arguments(training: dict[str, Any], model: keras.Model, objects: Mapping[str, object]) -> dict[str, Any]:
-    """Arguments for `compile` from what a file says of the last one."""
+    """Return arguments for `compile` from the training configuration of a file."""
     arguments: dict[str, Any] = {
         "optimizer": _optimizer(training["optimizer_config"]),
-        "loss": _each(training.get("loss"), lambda loss: _loss(loss, objects)),
+        "loss": _map_each(training.get("loss"), lambda loss: _loss(loss, objects)),
         "loss_weights": training.get("loss_weights"),
     }
     for name in ("metrics", "weighted_metrics"):
         metrics = training.get(name)
         if metrics and len(model.outputs or [None]) == 1 and isinstance(metrics, list) and isinstance(metrics[0], list):
             metrics = metrics[0]  # Keras 2 has a list for each output, of one output too
-        arguments[name] = _each(metrics, lambda metric: _metric(metric, objects)) or None
+        arguments[name] = _map_each(metrics, lambda metric: _metric(metric, objects)) or None
     for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
         if training.get(name) is not None:
             arguments[name] = training[name]
     return arguments
 
 
-def _each(tree: Any, read: Any) -> Any:
-    """What `read` makes of each loss or metric in lists and in dicts by output."""
+def _map_each(tree: Any, read: Any) -> Any:
+    """Apply `read` to each loss or metric in lists and in dicts by output."""
     if isinstance(tree, list):
-        return [_each(item, read) for item in tree]
+        return [_map_each(item, read) for item in tree]
     if isinstance(tree, dict) and "class_name" not in tree:
-        return {name: _each(item, read) for name, item in tree.items()}
+        return {name: _map_each(item, read) for name, item in tree.items()}
     return None if tree is None else read(tree)
 
 

@@ -1,14 +1,15 @@
-"""A live Keras model by value: what it is now, whatever its constructors and `get_config` say of it.
+"""Pickle a live Keras model by value: its current state, whatever its constructors and `get_config` say.
 
-Keras' own format makes a model anew from a configuration. What no configuration holds is lost on the way: constructor
-arguments of subclasses, attributes set later, losses without `get_config`, two functions of one name, an optimizer's
-exclusions, layers frozen after construction. Here each object is written as pickle writes a plain Python object, by its
-class and its attributes, with these exceptions:
+Keras' own format rebuilds a model from a configuration. What no configuration holds is lost: constructor arguments of
+subclasses, attributes set later, losses without `get_config`, two functions of one name, an optimizer's exclusions,
+layers frozen after construction. Here each object is written as pickle writes a plain Python object, by its class and
+its attributes, with these exceptions:
 
-- The values of variables lie in a table beside the program, and so does what no training depends on, such as the seeds that
-  Keras draws for initializers. The program alone says whether two models train alike.
-- Objects are written in layers, first the shells, then the attributes: a deep graph needs no deep recursion.
-- What is an address (ids of tracked objects, keys of an optimizer's variables) is made anew.
+- Values of variables lie in a table beside the program. So does what no training depends on, such as the seeds that
+Keras draws
+  for initializers. The program alone determines whether two models train alike.
+- All objects are first written without attributes, then the attributes: a deep graph needs no deep recursion.
+- Addresses (ids of tracked objects, keys of an optimizer's variables) are recomputed on loading.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
 from elephas_like.trainer.tensors import backend_variable, reduction
 
 _CONSTANT_BYTES = 4096
-"""Arrays of `Constant` initializers from this size on lie in the table: a built layer has no use for them."""
+"""Bytes from which on the array of a `Constant` initializer lies in the table: a built layer does not need it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LivePickle:
     """A model as bytes.
 
     program: structure, code and attributes.
-    values: what the program takes from the table, arrays for variables; None for a variable without its value.
+    values: the table: arrays for variables; None for a variable without its value.
     digest: equal for models that train alike from the same state; automatic names count by their order.
     """
 
@@ -53,7 +54,7 @@ class LivePickle:
 
 
 class PickleError(TypeError):
-    """A model that holds what cannot be pickled. culprit: the object."""
+    """The model holds something that cannot be pickled. culprit: that object."""
 
     def __init__(self, message: str, culprit: object) -> None:
         super().__init__(message)
@@ -67,15 +68,17 @@ def dumps(
     constants: bool = True,
     kept_names: Iterable[str] = (),
 ) -> LivePickle:
-    """A model by value.
+    """Pickle a model by value.
 
     Args:
-        without: Keras variables whose values stay out; they are zeros where the model is made again.
-        constants: whether the matrices of `Constant` initializers go along; a built layer has its weights from them already.
+        model: any Keras model.
+        without: Keras variables whose values are left out; they are zeros in the loaded model.
+        constants: whether to include the matrices of `Constant` initializers; the weights of a built layer contain them
+            already.
         kept_names: automatic names that the digest takes as they are, because rows are keyed by them.
 
     Raises:
-        PickleError: it holds what cannot be pickled.
+        PickleError: the model holds something that cannot be pickled.
     """
     file = io.BytesIO()
     omitted = {id(backend_variable(variable)) for variable in without}
@@ -101,7 +104,7 @@ def dumps(
 
 
 def loads(program: bytes, values: Sequence[object]) -> keras.Model:
-    """The model that `dumps` wrote. The bytes are our driver's own, handed over by Spark."""
+    """Return the model that `dumps` wrote. The bytes come from this package's own driver, through Spark."""
     unpickler = _Unpickler(program, values)
     model = unpickler.load()
     restored: list[tuple[object, object]] = []
@@ -110,34 +113,39 @@ def loads(program: bytes, values: Sequence[object]) -> keras.Model:
             _restore(thing, state)
         restored += batch
     for thing, state in restored:
-        _settle(thing, state)
+        _recompute_addresses(thing, state)
     assert isinstance(model, keras.Model)
     return model
 
 
 @dataclass(frozen=True)
-class _Tabled:
-    """A value that lies in the table."""
+class _TableValue:
+    """A value that is stored in the table."""
 
     value: object
 
 
 @dataclass(frozen=True)
-class _Keyed:
-    """The items of a dict or set of an optimizer's whose keys are those that it gives to variables."""
+class _VariableKeyed:
+    """The items of an optimizer's dict or set whose keys are the optimizer's keys of variables."""
 
     optimizer: Any
     variables: tuple[object, ...]
     values: tuple[object, ...] | None
 
     def items(self) -> Any:
-        """The items as they are in this process."""
+        """Return the items with the keys of this process."""
         keys = [self.optimizer._var_key(variable) for variable in self.variables]
         return keys if self.values is None else list(zip(keys, self.values, strict=True))
 
 
 class _Pickler(cloudpickle.Pickler):
-    """pending: objects whose shells are written and whose attributes are not. values: the table."""
+    """Writes the program.
+
+    pending: objects that are written without their attributes so far.
+    values: the table.
+    last: the object that was reduced last, the likely culprit of an error.
+    """
 
     def __init__(self, file: io.BytesIO, omitted: set[int], model: keras.Model, constants: bool) -> None:
         super().__init__(file)
@@ -147,13 +155,13 @@ class _Pickler(cloudpickle.Pickler):
         self._omitted = omitted
         self._model = model
         self._constants = constants
-        self._keyed: dict[int, _Keyed] = {}
+        self._keyed: dict[int, _VariableKeyed] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
-        self._twins: dict[tuple[types.CodeType, int], types.FunctionType] = {}
+        self._written_functions: dict[tuple[types.CodeType, int], types.FunctionType] = {}
 
     def persistent_id(self, thing: object) -> int | None:
-        if type(thing) is not _Tabled:
+        if type(thing) is not _TableValue:
             return None
         self.values.append(thing.value)
         return len(self.values) - 1
@@ -162,8 +170,8 @@ class _Pickler(cloudpickle.Pickler):
         self.last = thing
         kind: Any = type(thing)
         if kind is types.FunctionType:
-            twin = self._twin_of(thing)
-            return super().reducer_override(thing) if twin is thing else (_same, (twin,))
+            duplicate = self._duplicate_of(thing)
+            return super().reducer_override(thing) if duplicate is thing else (_same, (duplicate,))
         if isinstance(thing, type):
             return super().reducer_override(thing)
         if isinstance(thing, io.IOBase) and not isinstance(thing, io.BytesIO | io.StringIO):
@@ -180,14 +188,14 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(thing)
 
     def state_of(self, thing: object) -> object:
-        """The attributes of an object, and the items of a container, as they travel."""
+        """Return the attributes of an object, and the items of a container, as they are pickled."""
         own = getattr(type(thing), "__getstate__", None)
         attributes = dict(vars(thing)) if own is _GETSTATE else thing.__getstate__()
         if not isinstance(attributes, dict):
             return attributes  # which the class' own __setstate__ understands
         self._note_name(thing, attributes)
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
-            attributes = _travelling(thing, attributes, constants=self._constants)
+            attributes = _pickled_attributes(thing, attributes, constants=self._constants)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
             for name, keyed in _keyed_by_variables(thing, attributes, self._model).items():
@@ -201,7 +209,7 @@ class _Pickler(cloudpickle.Pickler):
         return attributes
 
     def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
-        """The automatic names met, and what they are by their order: "dense_7" is the first of its kind, "dense#0"."""
+        """Return replacements for the automatic names found: "dense_7", the first of its kind, becomes "dense#0"."""
         names: dict[str, str] = {}
         seen: collections.Counter[str] = collections.Counter()
         for base, name in self._named:
@@ -214,18 +222,19 @@ class _Pickler(cloudpickle.Pickler):
             names[variable.name] = names[variable.path] = f"slot#{number}"
         return names
 
-    def _twin_of(self, function: Any) -> types.FunctionType:
-        """A function of Keras' that was written already and is the same but for its identity, or else the function itself.
+    def _duplicate_of(self, function: Any) -> types.FunctionType:
+        """Return a Keras function that was written before and differs only in identity, or else the function itself.
 
-        Each of Keras' trackers has its own copies of six lambdas: 1,100 in a MobileNetV2, half of what it takes to write one.
+        Each of Keras' trackers has its own copies of six lambdas: 1,100 in a MobileNetV2, half of the time to write
+        one.
         """
         bound = function.__closure__ or function.__defaults__ or function.__kwdefaults__ or vars(function)
         if bound or not str(function.__module__).startswith("keras.") or "<locals>" not in function.__qualname__:
             return function
-        return self._twins.setdefault((function.__code__, id(function.__globals__)), function)
+        return self._written_functions.setdefault((function.__code__, id(function.__globals__)), function)
 
-    def _value_of(self, variable: Any) -> _Tabled:
-        return _Tabled(None if id(variable) in self._omitted else np.asarray(variable.numpy()))
+    def _value_of(self, variable: Any) -> _TableValue:
+        return _TableValue(None if id(variable) in self._omitted else np.asarray(variable.numpy()))
 
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
         name = attributes.get("name") or attributes.get("_name")
@@ -235,6 +244,8 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads the program, with values from the table."""
+
     def __init__(self, program: bytes, values: Sequence[object]) -> None:
         super().__init__(io.BytesIO(program))
         self._values = values
@@ -256,7 +267,7 @@ def _nothing() -> None:
 
 
 def _shell(kind: type) -> object:
-    """An object without its attributes."""
+    """Return an object without its attributes."""
     bases: tuple[Any, ...] = (OrderedDict, dict, list, set, object)
     return next(base for base in bases if issubclass(kind, base)).__new__(kind)
 
@@ -267,7 +278,7 @@ _GETSTATE = object.__getstate__ if hasattr(object, "__getstate__") else None
 
 @cache
 def _is_shell(kind: Any) -> bool:
-    """Whether objects of a class are their attributes (and, of Keras' containers, their items), and nothing else."""
+    """Return whether an object's attributes describe it fully (for Keras' containers, attributes and items)."""
     of_keras = kind.__module__.startswith("keras.")
     # Keras' own __reduce__ writes an archive, the thing that this module is there to avoid.
     archives = kind.__reduce__ is getattr(keras.Layer, "__reduce__", None)
@@ -289,11 +300,12 @@ def _is_shell(kind: Any) -> bool:
     return kind is not types.ModuleType and not issubclass(kind, type | BaseException)
 
 
-# Everything below knows attributes that Keras keeps to itself: there is no public way to a live object's whole state.
+# Everything below uses private attributes of Keras: there is no public way to a live object's whole state.
 
 
-def _travelling(thing: object, attributes: dict[str, Any], *, constants: bool) -> dict[str, Any]:
-    """The attributes of an object of Keras' kinds that travel: without traces, addresses, and what a run leaves behind."""
+def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants: bool) -> dict[str, Any]:
+    """Return the attributes of a Keras object that are pickled: without traces, addresses and what a run leaves behind."""
+    # What a run leaves behind: traced functions, counters, the last history.
     if isinstance(thing, keras.Model):
         left = ("train_function", "test_function", "predict_function", "_initial_epoch")
         attributes |= {name: None for name in left if name in attributes}
@@ -302,32 +314,34 @@ def _travelling(thing: object, attributes: dict[str, Any], *, constants: bool) -
         if isinstance(attributes.get("history"), keras.callbacks.History):  # what the last fit left
             del attributes["history"]
         attributes["stop_training"] = False
+    # What no training depends on goes to the table: drawn seeds, and constants that weights already contain.
     if isinstance(thing, keras.Layer):
         if "_losses" in attributes:
             attributes |= {"_losses": [], "_loss_ids": set()}
-        _into_table(attributes, "_called")
+        _move_to_table(attributes, "_called")
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
         if draws and type(thing).__module__.startswith("keras."):
-            _into_table(attributes, "seed")  # drawn by Keras where the user gave none; the generator's state counts
+            _move_to_table(attributes, "seed")  # drawn by Keras where the user gave none; the generator's state counts
     elif isinstance(thing, keras.random.SeedGenerator):
-        _into_table(attributes, "_initial_seed")
+        _move_to_table(attributes, "_initial_seed")
     elif isinstance(thing, keras.initializers.Initializer):
         if attributes.get("_init_seed", 0) is None:
-            _into_table(attributes, "seed")
+            _move_to_table(attributes, "seed")
         large = getattr(attributes.get("value"), "nbytes", 0) >= _CONSTANT_BYTES
         if large and type(thing) is keras.initializers.Constant:
-            attributes["value"] = _Tabled(np.asarray(attributes["value"]) if constants else None)
+            attributes["value"] = _TableValue(np.asarray(attributes["value"]) if constants else None)
     elif isinstance(thing, keras.optimizers.Optimizer):
         attributes.pop("_exclude_from_weight_decay_cache", None)
     elif "stored_ids" in attributes:  # a Tracker
         attributes["stored_ids"] = None
+    # Addresses are None here; `_recompute_addresses` recomputes them.
     if isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in attributes:
         attributes["_nodes"] = None
     return attributes
 
 
 def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Attributes in which TensorFlow's list of what a checkpoint saves names what the attributes hold now, once each."""
+    """Limit TensorFlow's list of checkpoint dependencies to the current attributes, once each."""
     listed, named = "_self_unconditional_checkpoint_dependencies", "_self_unconditional_dependency_names"
     if listed in attributes:
         current = [part for part in attributes[listed] if attributes.get(part.name) is part.ref]
@@ -336,38 +350,38 @@ def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _into_table(attributes: dict[str, Any], name: str) -> None:
+def _move_to_table(attributes: dict[str, Any], name: str) -> None:
     if isinstance(attributes.get(name), int):
-        attributes[name] = _Tabled(attributes[name])
+        attributes[name] = _TableValue(attributes[name])
 
 
-def _keyed_by_variables(optimizer: Any, attributes: Mapping[str, Any], model: keras.Model) -> dict[str, _Keyed]:
-    """The attributes of an optimizer that are dicts and sets with an entry for each of some variables."""
+def _keyed_by_variables(optimizer: Any, attributes: Mapping[str, Any], model: keras.Model) -> dict[str, _VariableKeyed]:
+    """Return the attributes of an optimizer that are dicts or sets keyed by variables."""
     variables = [*getattr(optimizer, "_trainable_variables", ()), *model.variables]
     known = {optimizer._var_key(variable): variable for variable in reversed(variables)}
     place = {key: number for number, key in enumerate(known)}
-    found: dict[str, _Keyed] = {}
+    found: dict[str, _VariableKeyed] = {}
     for name, value in attributes.items():
         if isinstance(value, dict | set) and value and all(key in known for key in value):
             keys = sorted(value, key=place.__getitem__)
             values = tuple(value[key] for key in keys) if isinstance(value, dict) else None
-            found[name] = _Keyed(optimizer, tuple(known[key] for key in keys), values)
+            found[name] = _VariableKeyed(optimizer, tuple(known[key] for key in keys), values)
     return found
 
 
 def _restore(thing: Any, state: Any) -> None:
-    """Gives a shell its attributes, and a container its items."""
+    """Set the attributes of an object, and the items of a container."""
     if hasattr(type(thing), "__setstate__"):
         thing.__setstate__(state)
         return
     attributes, items = state if isinstance(state, tuple) else (state, None)
     vars(thing).update(attributes)
-    if items is not None and not isinstance(items, _Keyed):
+    if items is not None and not isinstance(items, _VariableKeyed):
         _fill(thing, items)
 
 
 def _fill(container: Any, items: Iterable[Any]) -> None:
-    """Puts items into one of Keras' containers without its noticing: what they hold is tracked already."""
+    """Put items into one of Keras' containers without its tracking: they are tracked already."""
     if isinstance(container, dict):
         for key, value in items:
             (OrderedDict if isinstance(container, OrderedDict) else dict).__setitem__(container, key, value)
@@ -377,13 +391,13 @@ def _fill(container: Any, items: Iterable[Any]) -> None:
         set.update(container, items)
 
 
-def _settle(thing: Any, state: Any) -> None:
-    """Makes addresses anew, once everything has its attributes."""
-    if isinstance(state, tuple) and isinstance(state[1], _Keyed):
+def _recompute_addresses(thing: Any, state: Any) -> None:
+    """Recompute addresses, once every object has its attributes."""
+    if isinstance(state, tuple) and isinstance(state[1], _VariableKeyed):
         _fill(thing, state[1].items())
     elif isinstance(thing, keras.optimizers.Optimizer):
         for name, value in list(vars(thing).items()):
-            if isinstance(value, _Keyed):
+            if isinstance(value, _VariableKeyed):
                 vars(thing)[name] = set(value.items()) if value.values is None else dict(value.items())
     elif isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in vars(thing):
         vars(thing)["_nodes"] = set(_node_keys(thing))
@@ -392,7 +406,7 @@ def _settle(thing: Any, state: Any) -> None:
 
 
 def _node_keys(function: Any) -> Iterator[str]:
-    """The keys of a functional graph's nodes, as `keras.src.ops.function.make_node_key` writes them."""
+    """Yield the keys of a functional graph's nodes, as `keras.src.ops.function.make_node_key` writes them."""
     for nodes in function._nodes_by_depth.values():
         for node in nodes:
             number = next(i for i, other in enumerate(node.operation._inbound_nodes) if other is node)

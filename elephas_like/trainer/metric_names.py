@@ -1,4 +1,4 @@
-"""Names of metrics as a fresh process gives them: Keras numbers those without a name by process, as auc, auc_1, auc_2."""
+"""Names of metrics as in a fresh process. Keras numbers unnamed metrics through a process: auc, auc_1, auc_2."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import keras
 
 
 def freshly_named(model: keras.Model, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logs in which a model's metrics without a name are called as in a process that has made no others.
+    """Return logs in which unnamed metrics have the names of a process that has made no others.
 
-    Processes are kept from trial to trial: the second trial's `AUC()` is auc_1, and `val_auc` would be sought in vain. That
-    Keras made a name is seen by the metric's class: auc_3 of an AUC. Other names stay, and so do logs that would collide.
+    Processes are reused from trial to trial: the second trial's `AUC()` is auc_1, and `val_auc` would not be found. A
+    name counts as Keras' own if it fits the metric's class: auc_3 of an AUC. Other names stay; logs whose names would
+    collide are returned unchanged.
     """
     fresh = _fresh_names(model)
     renamed = {_renamed(key, fresh): value for key, value in logs.items()}
@@ -21,10 +22,10 @@ def freshly_named(model: keras.Model, logs: Mapping[str, Any]) -> dict[str, Any]
 
 
 class FreshNames(keras.callbacks.Callback):
-    """Names the logs of an epoch freshly, for all callbacks after it."""
+    """Renames the metrics in the logs of an epoch, for all callbacks after it."""
 
     def on_epoch_end(self, epoch: int, logs: MutableMapping[str, Any] | None = None) -> None:
-        """Changes the logs, which all callbacks share, in place."""
+        """Rename in place: all callbacks share the logs."""
         if logs:
             fresh = freshly_named(self.model, logs)
             logs.clear()
@@ -32,12 +33,12 @@ class FreshNames(keras.callbacks.Callback):
 
 
 def _fresh_names(model: keras.Model) -> dict[str, str]:
-    """The fresh name of each metric's name. Numbers of a class count from its first one in the model, as they were given."""
+    """Return the fresh name of each metric. Numbers of a class count from its first one in the model."""
     found = [metric for one in model.metrics for metric in getattr(one, "metrics", None) or [one]]
     fresh = {metric.name: metric.name for metric in found}
     groups: dict[str, dict[int, list[str]]] = {}
     for metric in {id(metric): metric for metric in found}.values():
-        base, number = _parts(metric.name)
+        base, number = _base_and_number(metric.name)
         if base.replace("_", "").lower() == type(metric).__name__.replace("_", "").lower():
             groups.setdefault(base, {}).setdefault(number, []).append(metric.name)
     for base, numbered in groups.items():
@@ -47,13 +48,13 @@ def _fresh_names(model: keras.Model) -> dict[str, str]:
     return fresh
 
 
-def _parts(name: str) -> tuple[str, int]:
+def _base_and_number(name: str) -> tuple[str, int]:
     found = re.fullmatch(r"(.+)_(\d+)", name)
     return (found[1], int(found[2])) if found else (name, 0)
 
 
 def _renamed(key: str, fresh: Mapping[str, str]) -> str:
-    """A key of the logs: `val_` and the name of an output may come before the metric's."""
+    """Return a key of the logs with the metric's fresh name; `val_` and an output's name may come before it."""
     bare = key.removeprefix("val_")
     name = max((name for name in fresh if bare == name or bare.endswith(f"_{name}")), key=len, default="")
     return key.removesuffix(name) + fresh.get(name, "")

@@ -1,7 +1,8 @@
-"""Which of a user's metrics cannot be summed over workers: a running maximum, a moving mean, the last value seen.
+"""Find a user's metrics that cannot be summed over workers: a running maximum, a moving mean, the last value seen.
 
-Workers' metric states are added up, and `result()` is asked of the sum: exact for whatever keeps sums and counts, as all of
-Keras' own metrics do. A state is such a sum if it begins at zero, and if the same batch twice makes it twice as large.
+Workers' metric states are summed, and `result()` is computed from the sum. That is exact for metrics that keep sums and
+counts, as all of Keras' own do. A state is such a sum if it begins at zero and the same batch twice makes it twice as
+large.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ log = logging.getLogger(__name__)
 
 
 def own_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
-    """The metrics of a compiled model whose classes are not Keras'."""
+    """Return the metrics of a compiled model whose classes are not Keras'."""
     found = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
     return [metric for metric in found if not type(metric).__module__.startswith("keras.")]
 
 
 def not_summable(model: keras.Model, sample: tuple[object, ...]) -> list[str]:
-    """The names of the user's metrics that no sum of states can answer for; the model is left as it was.
+    """Return the names of the user's metrics whose states cannot be summed. The model is left as it was.
 
     Args:
-        sample: a batch of rows, (x,), (x, y) or (x, y, sample_weight): what it makes of metrics that are not moved by it, or
-            of a model that cannot be evaluated, is not known, and those are not named.
+        sample: a batch of rows, (x,), (x, y) or (x, y, sample_weight). Metrics whose state it does not change are not
+            named, and no metric is if the model cannot be evaluated on it.
     """
     metrics = own_metrics(model)
     if not metrics:

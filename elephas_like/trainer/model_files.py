@@ -1,6 +1,6 @@
-"""Keras models in files, with a configuration beside them that plain `keras.models.load_model` does not see.
+"""Keras models in files, with a configuration beside them that plain `keras.models.load_model` ignores.
 
-.h5      the HDF5 attribute `distributed_config`, as Elephas wrote it
+.h5      the HDF5 attribute `distributed_config`, as in Elephas
 .keras   the member `distributed_config.json` of the zip archive
 """
 
@@ -22,10 +22,10 @@ _MEMBER = f"{KEY}.json"
 
 
 def save_model(model: keras.Model, path: str, config: Mapping[str, Any]) -> None:
-    """Saves a model, optimizer included, and a configuration of JSON values.
+    """Save a model, optimizer included, and a configuration of JSON values.
 
     Args:
-        path: ends with `.keras` or `.h5`; what is there is replaced.
+        path: ends with `.keras` or `.h5`; an existing file is replaced.
     """
     text = json.dumps(config)
     complete_compile_arguments(model)
@@ -39,7 +39,7 @@ def save_model(model: keras.Model, path: str, config: Mapping[str, Any]) -> None
 
 
 def load_model(path: str, custom_objects: Mapping[str, object] | None = None) -> tuple[keras.Model, dict[str, Any]]:
-    """A model that `save_model`, Keras or Elephas saved, compiled if it was, and its configuration, {} for none."""
+    """Return a model saved by `save_model`, Keras or Elephas, compiled if it was, and its configuration, {} for none."""
     if path.endswith(".h5"):
         return load_h5(path, custom_objects), _of_h5(path)
     with zipfile.ZipFile(path) as archive:

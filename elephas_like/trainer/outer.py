@@ -1,4 +1,4 @@
-"""Any Keras optimizer as the outer step. It runs on the driver; workers only ever see its configuration."""
+"""Any Keras optimizer as the outer step. It runs on the driver; workers only receive its configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
 from elephas_like.core.types import Vector
 
-_built: dict[tuple[str, int], tuple[keras.optimizers.Optimizer, keras.Variable]] = {}
-"""The optimizers of this process by configuration and size. Each step sets all that they hold, so they may be shared."""
-_KEPT = 2
+_cache: dict[tuple[str, int], tuple[keras.optimizers.Optimizer, keras.Variable]] = {}
+"""The optimizers of this process by configuration and size. Each step sets all their variables, so they may be shared."""
+_OPTIMIZERS_CACHED = 2
 _lock = threading.Lock()
 
 
@@ -50,7 +50,7 @@ class KerasOuter(Strategy):
         self.__post_init__()
 
     def init(self, weights: Vector) -> OuterState:
-        """The variables of a fresh optimizer, counters among them."""
+        """Return the variables of a new optimizer, counters included."""
         fresh = keras.optimizers.deserialize(json.loads(self.config))
         fresh.build([keras.Variable(np.zeros_like(weights))])
         return _read(fresh)
@@ -58,7 +58,7 @@ class KerasOuter(Strategy):
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One step of the optimizer from the variables in `outer`."""
+        """Apply one step of the optimizer, whose variables are set from `outer`."""
         with _lock:  # of several fits at a time
             optimizer, variable = self._optimizer(weights.size)
             for place, mine in enumerate(optimizer.variables):
@@ -69,18 +69,18 @@ class KerasOuter(Strategy):
 
     def _optimizer(self, size: int) -> tuple[keras.optimizers.Optimizer, keras.Variable]:
         key = (self.config, size)
-        if key not in _built:
-            while len(_built) >= _KEPT:
-                _built.pop(next(iter(_built)))
+        if key not in _cache:
+            while len(_cache) >= _OPTIMIZERS_CACHED:
+                _cache.pop(next(iter(_cache)))
             optimizer = keras.optimizers.deserialize(json.loads(self.config))
             variable = keras.Variable(np.zeros(size, np.float32))
             optimizer.build([variable])
-            _built[key] = (optimizer, variable)
-        return _built[key]
+            _cache[key] = (optimizer, variable)
+        return _cache[key]
 
 
 def _read(optimizer: keras.optimizers.Optimizer) -> OuterState:
-    """The optimizer's variables as flat arrays, by position: their names are numbered anew in each process."""
+    """Return the optimizer's variables as flat arrays, by position: their names are numbered anew in each process."""
     return {
         _key(place): np.array(keras.ops.convert_to_numpy(variable.value)).ravel()
         for place, variable in enumerate(optimizer.variables)

@@ -1,4 +1,4 @@
-"""Models made anew: from Elephas' configuration, compiled otherwise, or from an archive that was saved."""
+"""Make models: from an architecture in JSON, as a copy, compiled otherwise, or from a saved archive."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from elephas_like.trainer.legacy_files import is_old_architecture, of_old_archit
 from elephas_like.trainer.spec import ModelSpec
 
 in_turn = threading.RLock()
-"""Keras keeps settings of saving and loading, and the generators of initial weights, per process: parallel fits of a grid
-search take turns where they make models."""
+"""Lock for making models.
+
+Keras keeps the settings of saving and loading, and the generators of initial weights, per process: parallel fits of a
+grid search must not make models at the same time."""
 
 
 def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *, compiled: bool = True) -> keras.Model:
-    """The model of an architecture in JSON, with weights drawn anew.
+    """Return the model of an architecture in JSON, with weights drawn anew.
 
     Args:
-        config: what `model.to_json()` gave, of Keras 2 or 3; Keras 3 puts there what the model was compiled with, too.
-        compiled: whether to take that.
+        config: the result of `model.to_json()`, of Keras 2 or 3. Keras 3 includes the compile arguments.
+        custom_objects: classes and functions that the architecture refers to, by name.
+        compiled: whether to use those compile arguments.
     """
     parts = json.loads(config)
     if not compiled:
@@ -37,7 +40,7 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
 
 
 def copy_of(model: keras.Model) -> keras.Model:
-    """A model with the same weights, compile arguments and optimizer state, that shares nothing with the first."""
+    """Return a model with the same weights, compile arguments and optimizer state that shares nothing with `model`."""
     with in_turn:
         return ModelSpec.from_model(model).build()
 
@@ -50,15 +53,16 @@ def compile_as(
     metrics: Sequence[object] | None = None,
     custom_objects: Mapping[str, object] | None = None,
 ) -> None:
-    """Compiles a model with what is given; the rest stays as it was compiled before.
+    """Compile a model with the given arguments; arguments that are not given stay as they were.
 
     Args:
-        optimizer: a name, an optimizer (a copy is taken), or what `keras.optimizers.serialize` gives.
-        loss, metrics: as for `model.compile`; of metric objects copies are taken: a metric is a state, and models that are
-            trained side by side each need their own.
+        optimizer: a name, an optimizer (a copy is used), or the result of `keras.optimizers.serialize`.
+        loss, metrics: as for `model.compile`. Metric objects are copied: they hold state, and models that are trained
+            side by side each need their own.
+        custom_objects: classes and functions by name.
 
     Raises:
-        ValueError: there is no loss, here or before.
+        ValueError: no loss is given, and the model was not compiled before.
     """
     if loss is None and not model.compiled:
         raise ValueError(f"the model {model.name!r} is not compiled: give a loss too.")
@@ -83,10 +87,10 @@ def _own_metric(metric: object) -> object:
 
 
 def archive(model: keras.Model) -> bytes:
-    """The model in `.keras` format, optimizer included.
+    """Return the model in `.keras` format, optimizer included.
 
     Raises:
-        ValueError: it holds a lambda, which no other process could be sure to read.
+        ValueError: it holds a lambda, which another process cannot load safely.
     """
     refuse_lambdas(model)
     with in_turn:
@@ -94,10 +98,10 @@ def archive(model: keras.Model) -> bytes:
 
 
 def refuse_lambdas(model: keras.Model) -> None:
-    """Nothing, if a model can be saved for other processes.
+    """Raise ValueError if a model holds a lambda, which another process cannot load safely.
 
     Raises:
-        ValueError: it holds a lambda, which no other process could be sure to read.
+        ValueError: it does.
     """
     if lambdas_of(model):
         raise ValueError(
@@ -107,7 +111,7 @@ def refuse_lambdas(model: keras.Model) -> None:
 
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
-    """The model of an archive."""
+    """Return the model of an archive."""
     with in_turn, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         path.write_bytes(content)

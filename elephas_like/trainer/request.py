@@ -1,4 +1,4 @@
-"""What a fit is asked for: the arguments of `SparkModel.fit` but for the rows, checked before anything starts."""
+"""The arguments of a fit, except for the rows: those of `SparkModel.fit`, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elephas_like.trainer.state import own_optimizer
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The arguments of one fit; what they mean is said by `SparkModel.fit`."""
+    """The arguments of one fit, as documented by `SparkModel.fit`."""
 
     epochs: int
     initial_epoch: int
@@ -48,16 +48,18 @@ class FitRequest:
         shuffle: bool,
         has_validation_data: bool,
     ) -> FitRequest:
-        """The request, if its arguments make sense for the model and together.
+        """Check the arguments, alone, together and against the model, and return the request.
 
         Raises:
-            ValueError, TypeError: they do not.
+            ValueError, TypeError: an argument is invalid.
         """
+        # Combinations that exclude each other.
         split = validation_share(validation_split, has_validation_data=has_validation_data)
         if batch_size is not None and global_batch_size is not None:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
         if class_weight and len(getattr(model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
+        # Callbacks, each on the side where it runs.
         on_driver, on_workers = as_tuple(callbacks), as_tuple(worker_callbacks)
         check_callbacks(on_driver)
         check_worker_callbacks(on_workers)
@@ -90,7 +92,10 @@ class FitRequest:
         bootstrap: int | None,
         optimizer_state: OptimizerState,
     ) -> FitConfig:
-        """What so many workers are told; `batch_size` is that of each where the request does not say."""
+        """Return the configuration for `num_workers` workers.
+
+        `batch_size` is each worker's, unless the request says otherwise.
+        """
         rows, larger = self.batch_size or batch_size, 0
         if self.global_batch_size is not None:
             rows, larger = split_batch(self.global_batch_size, num_workers)
@@ -111,13 +116,13 @@ class FitRequest:
 
 
 def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -> None:
-    """Nothing, if the driver gets all that the optimizer needs at the end of a fit.
+    """Raise if the driver would not get all of the optimizer's state that it needs at the end of a fit.
 
-    Averaged weights (`use_ema`) are slots of the optimizer, and are what the model ends with. Slots that stay on the
-    workers, or are forgotten, would leave the driver's zeros there.
+    Averaged weights (`use_ema`) are slots of the optimizer, and the model ends with them. If slots stay on the workers,
+    or are reset, the driver's are still zeros.
 
     Raises:
-        ValueError: an optimizer with `use_ema`, whose slots are not averaged.
+        ValueError: the optimizer has `use_ema`, and its slots are not averaged.
     """
     if optimizer_state is not OptimizerState.AVERAGE and getattr(own_optimizer(model), "use_ema", False):
         raise ValueError(
@@ -130,14 +135,18 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
 def as_tuple(
     callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None,
 ) -> tuple[keras.callbacks.Callback, ...]:
-    """Callbacks as Keras takes them: none, one, or several."""
+    """Return callbacks as a tuple: none, one, or several are accepted, as in Keras."""
     if callbacks is None:
         return ()
     return tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
 
 def validation_share(validation_split: object, *, has_validation_data: bool) -> float:
-    """`validation_split`, a share from 0 to below 1, which excludes `validation_data`."""
+    """Return `validation_split`, a share from 0 to below 1.
+
+    Raises:
+        ValueError: it is out of range, or given together with validation data.
+    """
     split = checks.share("validation_split", validation_split)
     if split and has_validation_data:
         raise ValueError("give validation_split or validation_data, not both.")
@@ -145,12 +154,12 @@ def validation_share(validation_split: object, *, has_validation_data: bool) -> 
 
 
 def class_weights(given: Mapping[int, float] | None) -> dict[int, float] | None:
-    """Weights by class as plain numbers, or None for none."""
+    """Return weights by class as plain numbers; None for none."""
     return {int(label): float(weight) for label, weight in given.items()} if given else None
 
 
 def split_batch(global_batch_size: int, num_workers: int) -> tuple[int, int]:
-    """(rows a batch on each worker, workers that have one row more): together the global batch."""
+    """Return (rows per batch of each worker, number of workers with one row more), which add up to the global batch."""
     if global_batch_size < num_workers:
         warnings.warn(
             f"global_batch_size={global_batch_size} gives {num_workers} workers less than a row each: batches of one row "

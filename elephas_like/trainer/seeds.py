@@ -1,4 +1,4 @@
-"""The generators that draw weights, dropout and whatever a user's code draws, seeded for a while."""
+"""Seed the random generators of Keras, NumPy and Python for a while."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 @contextmanager
 def seeded(seed: int, *more: int) -> Iterator[None]:
-    """Keras', NumPy's and Python's generators begin at a seed; the last two go on from where they were at the end.
+    """Seed the generators of Keras, NumPy and Python. NumPy's and Python's are restored at the end.
 
     Args:
-        more: what else the seed follows from, such as a trial's number.
+        more: further numbers that the seed is derived from, such as a trial's number.
     """
     keep = np.random.get_state(), random.getstate()
     keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)

@@ -1,6 +1,6 @@
-"""ModelSpec: everything that makes a compiled model again in another process, as plain data.
+"""ModelSpec: a compiled model as plain data, to build it in another process.
 
-The live model travels by value (trainer/live_pickle.py): what it is, whatever its configuration says. Keras' archive is for
+The live model is pickled by value (trainer/live_pickle.py), whatever its configuration says. Keras' archive is for
 files that people keep (trainer/archive.py).
 """
 
@@ -22,7 +22,7 @@ from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to
 from elephas_like.trainer.serialization import overrides
-from elephas_like.trainer.state import Variables, undisturbed
+from elephas_like.trainer.state import Variables, state_restored
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ class Carry(Enum):
     WEIGHTS = "weights"
     """The model's own variables, without its optimizers'."""
     NOTHING = "nothing"
-    """None that a TrainState has: a state is written before the model is used."""
+    """No value that a TrainState has: a state is written before the model is used."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A compiled model as plain data.
 
-    program: the live model by value, without what `values` has.
-    values: arrays of variables by their place in the program; None for those that stay out.
+    program: the live model by value, without `values`.
+    values: arrays of variables by their position in the program; None for values that are left out.
     runtime: Keras' global settings that a rebuilt model depends on.
-    key: what two specs share when one compiled model can serve both, the values of variables aside.
+    key: equal for specs that one compiled model can serve, whatever the values of variables.
     """
 
     program: bytes
@@ -54,16 +54,17 @@ class ModelSpec:
 
     @classmethod
     def from_model(cls, model: keras.Model, carry: Carry = Carry.ALL) -> ModelSpec:
-        """The spec of a compiled model.
+        """Return the spec of a compiled model.
 
-        What travels is built once here, and compared with the model, where no model of this kind was compared before.
+        The first spec of each kind of model is built here and compared with the model.
 
         Args:
             model: built or not, trained or not.
             carry: which values of variables the spec holds.
 
         Raises:
-            ElephasError: it holds what cannot be pickled, or what travels is another model; the message names the object.
+            ElephasError: the model holds something that cannot be pickled, or the rebuilt model differs; the message
+                names the object.
         """
         complete_compile_arguments(model)
         variables = Variables(model)
@@ -93,7 +94,11 @@ class ModelSpec:
         return spec
 
     def build(self) -> keras.Model:
-        """The compiled model with its values, in this process, whose global Keras settings are set to the spec's."""
+        """Return the compiled model with its values, and set this process's global Keras settings to the spec's.
+
+        Raises:
+            ElephasError: this process's Keras has another backend.
+        """
         if keras.backend.backend() != self.runtime["backend"]:
             raise ElephasError(
                 f"the driver's Keras runs on {self.runtime['backend']!r}, this worker's on {keras.backend.backend()!r}: "
@@ -105,7 +110,7 @@ class ModelSpec:
         return live_pickle.loads(self.program, self.values)
 
     def content_key(self) -> str:
-        """What two specs share that make the same model with the same values."""
+        """Return a digest that is equal for specs of the same model with the same values."""
         digest = hashlib.blake2b(self.key.encode(), digest_size=16)
         for value in self.values:
             if isinstance(value, np.ndarray):
@@ -117,7 +122,7 @@ class ModelSpec:
 
 
 def _names_of_columns(model: keras.Model) -> list[str]:
-    """Names by which rows may be keyed: of inputs and outputs, where there are several."""
+    """Return the names by which rows may be keyed: those of several inputs and of several outputs."""
     named = [getattr(model, "input_names", None) or [], getattr(model, "output_names", None) or []]
     return [name for names in named if len(names) > 1 for name in names]
 
@@ -137,7 +142,7 @@ _checked: set[tuple[str, int]] = set()
 
 
 def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> None:
-    """Compares what travels with the model itself, once per kind of model in this process.
+    """Compare the rebuilt model with the model itself, once per kind of model in this process.
 
     Raises:
         ElephasError: they differ.
@@ -153,6 +158,7 @@ def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> No
             f"the model {model.name!r} cannot be sent to workers: what was pickled of it cannot be made again "
             f"({type(error).__name__}: {error}). Has one of its classes a __new__, __hash__ or __setattr__ of its own?"
         ) from error
+    # The variables, one by one, then their number, the optimizers and the settings.
     for mine, theirs in zip(variables.layout.entries, found.layout.entries, strict=False):
         if mine != theirs:
             _refuse(
@@ -178,7 +184,7 @@ def _refuse(model: keras.Model, expected: str, found: object) -> NoReturn:
 
 
 def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model, found: Variables) -> None:
-    """Compares what model and copy make of one row of zeros, where the model says what a row looks like."""
+    """Compare the outputs of model and copy for one row of zeros, if the model says what a row looks like."""
     inputs = getattr(model, "inputs", None)
     if not inputs or not overrides(model, "call") or not model.built:
         return
@@ -188,7 +194,7 @@ def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model
     rows = keras.tree.map_structure(lambda tensor: np.zeros([size or 1 for size in tensor.shape], tensor.dtype), tree)
     found.write(variables.read())
     try:
-        with undisturbed(model):
+        with state_restored(model):
             mine = model(rows, training=False)
     except Exception as error:  # rows of zeros may be nonsense to a model
         log.debug("the model %r was not compared with its copy on a row of zeros: %s", model.name, error)

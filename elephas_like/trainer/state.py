@@ -1,6 +1,6 @@
 """Keras variables of a compiled, built model, read into a TrainState and written back.
 
-Variables are addressed by position, shape and dtype: their names are numbered anew in each process.
+Variables are identified by position, shape and dtype: Keras numbers their names anew in each process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ AnyVariable = Any
 
 
 class Variables:
-    """The variables of one model in the order of its layout: trainable, non-trainable, optimizers', others.
+    """The variables of one model in the order of its layout: trainable, non-trainable, the optimizers', others.
 
     The model must be built, and so must its optimizer (`optimizer.build(model.trainable_variables)`).
 
-    optimizers: the model's, its own first, those inside others too.
+    optimizers: the model's, its own first, including those inside others.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -43,43 +43,43 @@ class Variables:
             variables.append(variable)
             name = variable.path if isinstance(variable, keras.Variable) else variable.name
             entries.append(LayoutEntry(name=name, role=role, shape=tuple(variable.shape), dtype=_dtype(variable)))
-        self.layout = Layout(tuple(_paired(entries, variables)))
+        self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
 
     def __iter__(self) -> Iterator[AnyVariable]:
-        """The variables, in the order of the layout."""
+        """Iterate over the variables in the order of the layout."""
         return iter(self._variables)
 
     def read(self) -> TrainState:
-        """A copy of the values of all variables."""
+        """Return a copy of the values of all variables."""
         return self.layout.flatten([_value(variable) for variable in self._variables])
 
     def place(self, variable: AnyVariable) -> slice:
-        """Where one of the variables lies in the flat vector of its role."""
+        """Return the slice of a variable in the flat vector of its role."""
         number = next(number for number, held in enumerate(self._variables) if held is variable)
         role = self.layout.entries[number].role
         return self.layout.slices(role)[sum(entry.role is role for entry in self.layout.entries[:number])]
 
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
-        """Assigns a state, or the roles of it that are named."""
+        """Assign a state, or only some of its roles."""
         values = self.layout.unflatten(state)
         for entry, variable, value in zip(self.layout.entries, self._variables, values, strict=True):
             if entry.role in roles:
                 _assign(variable, value)
 
 
-# A state is assigned and read at every exchange. Such ops cost a third or less of what Keras' `assign` and
-# `convert_to_numpy` take around them, and need no trace: benchmarks/state.py prints the numbers.
+# A state is assigned and read at every exchange. Raw ops take a third or less of the time of Keras' `assign` and
+# `convert_to_numpy`, and need no trace: benchmarks/state.py prints the numbers.
 
 
 def _assign(variable: AnyVariable, value: Array) -> None:
-    """Sets a variable to an array of its shape; the array stays the caller's."""
+    """Set a variable to an array of its shape. The variable does not keep the array."""
     held = backend_variable(variable)
     tf.raw_ops.AssignVariableOp(resource=held.handle, value=value.astype(held.dtype.as_numpy_dtype, copy=False))
 
 
 def _value(variable: AnyVariable) -> Array:
-    """A copy of a variable's value, bfloat16 as float32."""
+    """Return a copy of a variable's value; bfloat16 as float32."""
     held = backend_variable(variable)
     value = np.asarray(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy())
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
@@ -94,10 +94,11 @@ def _optimizers(model: keras.Model, reached: Sequence[object]) -> list[keras.opt
 def _roles(
     model: keras.Model, reached: Sequence[object], optimizers: Sequence[keras.optimizers.Optimizer]
 ) -> list[tuple[Role, AnyVariable]]:
-    """Every variable that training may change, with its role, in a fixed order: the model's, its optimizers', and others.
+    """Return every variable that training may change, with its role: the model's, its optimizers', others.
 
-    Others are variables that no layer tracks: raw `tf.Variable` attributes, those that a loss closes over. Metrics' variables
-    are sums, which go another way.
+    Others are variables that no layer tracks: raw `tf.Variable` attributes, and those that a loss closes over. Metrics'
+    variables are left
+    out: they are summed, not averaged (`read_metrics`).
     """
     found: list[tuple[Role, AnyVariable]] = []
     seen: set[int] = set()
@@ -119,6 +120,7 @@ def _roles(
             seen.add(held)
             found.append((role, variable))
 
+    # The model's variables first, then its optimizers'.
     for variable in model.trainable_variables:
         take(Role.WEIGHT, variable)
     for variable in model.non_trainable_variables:
@@ -126,6 +128,7 @@ def _roles(
     for optimizer in optimizers:
         for variable in optimizer.variables:
             take(_role_in_optimizer(optimizer, variable), variable)
+    # Variables that no layer tracks; metrics' are marked as seen, so that they stay out.
     metrics = [*model.metrics, *(thing for thing in reached if isinstance(thing, keras.metrics.Metric))]
     seen |= {id(backend_variable(variable)) for metric in metrics for variable in metric.variables}
     for thing in reached:
@@ -135,7 +138,7 @@ def _roles(
 
 
 def _role_of(variable: AnyVariable) -> Role:
-    """The role of a variable that no optimizer owns or moves."""
+    """Return the role of a variable that no optimizer owns or trains."""
     if variable.name == "seed_generator_state":
         return Role.SEED
     return Role.STATISTIC if _is_float(variable) else Role.COUNTER
@@ -156,7 +159,7 @@ def _dtype(variable: AnyVariable) -> str:
 
 
 def _is_number(variable: AnyVariable) -> bool:
-    """Whether a variable can be part of a state: of a known shape, and no text."""
+    """Return whether a variable can be part of a state: its shape is known, and it holds no text."""
     held = backend_variable(variable)
     return held.shape.is_fully_defined() and (held.dtype.is_floating or held.dtype.is_integer or held.dtype.is_bool)
 
@@ -165,8 +168,8 @@ def _is_float(variable: AnyVariable) -> bool:
     return "float" in _dtype(variable)
 
 
-def _paired(entries: list[LayoutEntry], variables: list[AnyVariable]) -> list[LayoutEntry]:
-    """The entries, each moving variance with the place of its moving mean: by name and shape, one after the other."""
+def _with_variances_paired(entries: list[LayoutEntry], variables: list[AnyVariable]) -> list[LayoutEntry]:
+    """Return the entries, each moving variance with the index of its moving mean, found by name, shape and position."""
     paired: list[LayoutEntry] = []
     places: Counter[Role] = Counter()
     mean: tuple[Role, int, tuple[int, ...]] | None = None
@@ -181,15 +184,15 @@ def _paired(entries: list[LayoutEntry], variables: list[AnyVariable]) -> list[La
 
 
 def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
-    """The optimizer that moves the weights: the inner one of a LossScaleOptimizer. None where a model has none."""
+    """Return the optimizer that updates the weights: the inner one of a LossScaleOptimizer. None if the model has none."""
     optimizer = getattr(model, "optimizer", None)
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def build_optimizer(model: keras.Model) -> bool:
-    """Builds the optimizer of a built model, so that its layout is known; False where the model needs a row to be built.
+    """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
 
-    A train step of the user's may have optimizers for parts of the model, which it alone knows: they need a row.
+    It does where the user's train step has optimizers for parts of the model: only the step knows which.
     """
     if not model.built and (overrides(model, "call") or not all(layer.built for layer in layers_of(model))):
         return False
@@ -202,10 +205,10 @@ def build_optimizer(model: keras.Model) -> bool:
 
 
 def restore_slots(model: keras.Model, path: str) -> None:
-    """Gives the optimizer of a model that was loaded from `.h5` the slots that the file has for it.
+    """Load the slots in an `.h5` file into the optimizer of the model that was loaded from it.
 
-    Keras 3 itself builds such an optimizer for the variables of the model's own, of which there are none, so that the
-    loaded model could neither be trained nor would it have its slots.
+    Keras 3 builds such an optimizer for no variables at all: the loaded model could not be trained and would have lost
+    its slots.
     """
     if not build_optimizer(model):
         return
@@ -220,16 +223,16 @@ def restore_slots(model: keras.Model, path: str) -> None:
 
 
 def build(model: keras.Model, sample: tuple[object, ...]) -> None:
-    """Builds whatever of model, optimizers and metrics is not built yet, from a batch of rows.
+    """Build the parts of model, optimizers and metrics that are not built yet, from a batch of rows.
 
-    The batch goes through `test_step` as `evaluate` would hand it over, and through the user's own `train_step` as `fit`
-    would where that alone knows how to build a part, or which variables an optimizer moves. No weight is moved, and what the
-    steps draw, count or assign is put back.
+    The batch goes through `test_step` as in `evaluate`. It also goes through the user's own `train_step`, as in `fit`,
+    where only that builds a part, or knows which variables an optimizer updates. No weight changes: what the steps
+    draw, count or assign is restored.
 
     Args:
         model: compiled.
-        sample: a batch, (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of rows. Its first row is enough
-            for most models that are built; others, and those that count on the size of their batches, see the whole.
+        sample: a batch, (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of rows. Its first row is
+            enough for most built models. Other models, and those that rely on the batch size, get the whole batch.
     """
     if not model.built:
         _build(model, sample)
@@ -244,12 +247,12 @@ def build(model: keras.Model, sample: tuple[object, ...]) -> None:
 
 
 def _fixed_batch_size(model: keras.Model) -> int | None:
-    """The number of rows that a model's inputs insist on."""
+    """Return the number of rows that a model's inputs require, or None."""
     return next((tensor.shape[0] for tensor in getattr(model, "inputs", None) or [] if tensor.shape), None)
 
 
 def _first_rows(sample: tuple[object, ...], rows: int) -> tuple[object, ...]:
-    """As many rows as a model asks for, the first one over and over."""
+    """Return the first row, repeated `rows` times."""
     return tuple(
         keras.tree.map_structure(lambda leaf: None if leaf is None else np.repeat(leaf[:1], rows, axis=0), part)
         for part in sample
@@ -257,7 +260,7 @@ def _first_rows(sample: tuple[object, ...], rows: int) -> tuple[object, ...]:
 
 
 def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
-    with undisturbed(model):
+    with state_restored(model):
         batch = _batch(sample)
         if not overrides(model, "train_step"):
             model.test_step(batch)
@@ -277,8 +280,8 @@ Seen = TypeVar("Seen")
 
 
 def measured(model: keras.Model, sample: tuple[object, ...], look: Callable[[], Seen]) -> list[Seen]:
-    """What `look` says of a built model before, after one and after two test steps on a batch; the model stays as it was."""
-    with undisturbed(model):
+    """Return what `look` returns before, after one and after two test steps on a batch. The model is left as it was."""
+    with state_restored(model):
         batch = _batch(sample)
         model.reset_metrics()
         seen = [look()]
@@ -289,14 +292,14 @@ def measured(model: keras.Model, sample: tuple[object, ...], look: Callable[[], 
 
 
 def _batch(sample: tuple[object, ...]) -> object:
-    """A batch of arrays as a train or test step takes it."""
+    """Return a batch of arrays as a train or test step takes it."""
     x, *rest = (tensor_tree(part) for part in sample)
     return keras.utils.pack_x_y_sample_weight(x, *rest)
 
 
 @contextmanager
-def undisturbed(model: keras.Model) -> Iterator[None]:
-    """Whatever steps draw, count or assign meanwhile is put back; metrics are reset."""
+def state_restored(model: keras.Model) -> Iterator[None]:
+    """Restore afterwards whatever steps draw, count or assign, and reset the metrics."""
     changing = {
         id(backend_variable(thing)): thing for thing in [*model.variables, *reachable(model)] if is_variable(thing)
     }
@@ -310,13 +313,13 @@ def undisturbed(model: keras.Model) -> Iterator[None]:
 
 
 _built_by_step: WeakSet[keras.Model] = WeakSet()
-"""Models whose own train step has built all that it uses. What it does not use stays unbuilt, as in Keras' fit."""
+"""Models whose own train step has built everything it uses. What it does not use stays unbuilt, as in Keras' fit."""
 
 
 def _build_by_train_step(model: keras.Model, batch: object) -> None:
-    """Builds what a train step builds when it is called first: traced and not run, as Keras' fit traces it.
+    """Build what a train step builds on its first call. The step is traced but not run, as Keras' fit traces it.
 
-    A model that runs eagerly cannot be traced: its step is run, with optimizers that are built and move nothing.
+    A model that runs eagerly cannot be traced: its step is run, with optimizers that are built but update nothing.
     """
     if not model.run_eagerly:
         traced_only(model.train_step, batch)
@@ -340,18 +343,18 @@ def _only_building(optimizer: keras.optimizers.Optimizer) -> Callable[..., None]
 
 
 def metric_variables(model: keras.Model) -> list[keras.Variable]:
-    """The variables of all metrics, the loss tracker first, as Keras orders them."""
+    """Return the variables of all metrics, the loss tracker first, in Keras' order."""
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
 def read_metrics(model: keras.Model) -> np.ndarray:
-    """All metric variables in one float64 vector: sums, which add up across workers."""
+    """Return all metric variables in one float64 vector: sums, which add up across workers."""
     values = [_value(variable).ravel() for variable in metric_variables(model)]
     return np.concatenate(values).astype(np.float64) if values else np.zeros(0)
 
 
 def write_metrics(model: keras.Model, sums: np.ndarray) -> None:
-    """Sets all metric variables: what `read_metrics` gave, or sums of it."""
+    """Set all metric variables from a vector of `read_metrics`, or a sum of such vectors."""
     start = 0
     for variable in metric_variables(model):
         size = int(np.prod(variable.shape))
@@ -360,10 +363,10 @@ def write_metrics(model: keras.Model, sums: np.ndarray) -> None:
 
 
 def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None) -> dict[str, float]:
-    """What the metrics say of summed states, by name; an empty state gives {}. The model's metrics are left reset.
+    """Return the metrics' results for summed states, by name; {} for an empty state. The model's metrics are reset.
 
     Args:
-        sample: a batch like those that the sums come from, to build metrics that are not built yet.
+        sample: a batch like those behind the sums, to build metrics that are not built yet.
     """
     if sums.size == 0:
         return {}
@@ -376,11 +379,11 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
 
 
 def metrics_of(model: keras.Model) -> dict[str, float]:
-    """What the metrics say of the state that they are in, by name; without a loss that nobody has kept.
+    """Return the metrics' results for their current states, by name, without a loss that was not tracked.
 
-    A train step of the user's own may leave Keras' loss tracker alone, which would say 0.
+    The user's own train step may not use Keras' loss tracker, whose result would be 0.
     """
-    results = _plain(model.get_metrics_result())
+    results = _plain_numbers(model.get_metrics_result())
     tracker = model.metrics[0] if model.metrics else None
     if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(_value(tracker.count)):
         results.pop("loss", None)
@@ -388,17 +391,17 @@ def metrics_of(model: keras.Model) -> dict[str, float]:
 
 
 def in_order(model: keras.Model, results: Mapping[str, float]) -> list[float]:
-    """Metric results as a list in the order of Keras' `evaluate`: as `model.metrics` has them, what is left by name."""
+    """Return metric results in the order of Keras' `evaluate`: as in `model.metrics`, then the rest by name."""
     names = [part.name for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
     listed = [results[name] for name in names if name in results]
     return listed + [results[name] for name in sorted(results) if name not in names]
 
 
-def _plain(results: dict[str, object]) -> dict[str, float]:
+def _plain_numbers(results: dict[str, object]) -> dict[str, float]:
     plain: dict[str, float] = {}
     for name, value in results.items():
         if isinstance(value, dict):
-            plain.update(_plain(value))
+            plain.update(_plain_numbers(value))
         else:
             array = np.asarray(keras.ops.convert_to_numpy(value))
             plain[name] = float(array) if array.ndim == 0 else array  # type: ignore[assignment]  # per-class metrics

@@ -1,4 +1,4 @@
-"""What a model is for: its inputs and outputs, and how to read what it puts out."""
+"""A model's inputs and outputs, and how to read its outputs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categ
 
 
 def inputs(model: keras.Model) -> object:
-    """A model's inputs in its own structure: a Slot, or a tuple or dict of Slots; one without shape where it has none yet."""
+    """Return a model's inputs in its own structure: a Slot, or a tuple or dict of Slots.
+
+    An unbuilt model's has no shape.
+    """
     return _slots(model, "input", "inputs")
 
 
 def outputs(model: keras.Model) -> object:
-    """A model's outputs in its own structure, likewise."""
+    """Return a model's outputs in its own structure, like `inputs`."""
     return _slots(model, "output", "outputs")
 
 
 def targets(model: keras.Model) -> object:
-    """A model's outputs, likewise, without those that a list of losses has None for: what a row has targets for."""
+    """Return the outputs for which a row has targets: those whose entry in a list of losses is not None."""
     slots, losses = outputs(model), getattr(model, "loss", None)
     if not isinstance(slots, tuple) or not isinstance(losses, list | tuple) or len(losses) != len(slots):
         return slots  # Keras takes a dict of losses with targets for all outputs only
@@ -33,7 +36,7 @@ def targets(model: keras.Model) -> object:
 
 
 def one_hot_classes(model: keras.Model) -> int | None:
-    """How long one-hot labels must be, if that is what the loss of a model with one output wants."""
+    """Return the length of one-hot labels if the loss of a model with one output needs them, else None."""
     slot = outputs(model)
     if not isinstance(slot, Slot) or slot.shape is None or not slot.shape or _loss_name(model) not in _ONE_HOT:
         return None
@@ -41,9 +44,9 @@ def one_hot_classes(model: keras.Model) -> int | None:
 
 
 def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
-    """How the output of a model is read.
+    """Return how the output of a model is read.
 
-    A loss of the user's own says nothing: then the activation of the last layer does (P28), unless `model_type` or
+    An unknown loss of the user's own leaves it to the activation of the last layer (P28), unless `model_type` or
     `LossModelTypeMapper.register_loss` says it.
     """
     slot = outputs(model)
@@ -52,7 +55,7 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
     width = slot.shape[-1] if slot.shape else 1
     flat = len(slot.shape) <= 1
     name, activation = _loss_name(model), _activation(model)
-    kind = model_type or (LossModelTypeMapper().get_model_type(model.loss) if _simple(model) else None)
+    kind = model_type or (LossModelTypeMapper().get_model_type(model.loss) if _has_single_loss(model) else None)
     if kind is None:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
@@ -82,23 +85,23 @@ def _slots(model: keras.Model, tree: str, flat: str) -> object:
     def slot(tensor: keras.KerasTensor) -> Slot:
         return Slot(next(names), tuple(tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype) == "string")
 
-    return _tupled(keras.tree.map_structure(slot, found))
+    return _as_tuple(keras.tree.map_structure(slot, found))
 
 
-def _tupled(tree: object) -> object:
+def _as_tuple(tree: object) -> object:
     if isinstance(tree, list | tuple):
-        return _tupled(tree[0]) if len(tree) == 1 else tuple(map(_tupled, tree))
+        return _as_tuple(tree[0]) if len(tree) == 1 else tuple(map(_as_tuple, tree))
     if isinstance(tree, dict):
-        return {key: _tupled(value) for key, value in tree.items()}
+        return {key: _as_tuple(value) for key, value in tree.items()}
     return tree
 
 
-def _simple(model: keras.Model) -> bool:
+def _has_single_loss(model: keras.Model) -> bool:
     return getattr(model, "loss", None) is not None and not isinstance(model.loss, dict | list | tuple)
 
 
 def _loss_name(model: keras.Model) -> str:
-    if not _simple(model):
+    if not _has_single_loss(model):
         return ""
     loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     # "CategoricalCrossentropy" and "categorical_crossentropy" are one loss; an object's name may be its user's own.
@@ -107,15 +110,15 @@ def _loss_name(model: keras.Model) -> str:
 
 
 def _from_logits(model: keras.Model) -> bool:
-    """Whether a crossentropy takes what the model puts out as logits."""
-    if not _simple(model):
+    """Return whether the loss takes the model's output as logits."""
+    if not _has_single_loss(model):
         return False
     config = model.loss.get_config() if isinstance(model.loss, keras.losses.Loss) else {}
     return bool(config.get("from_logits"))
 
 
 def _activation(model: keras.Model) -> str:
-    """The activation of the last layer, by name."""
+    """Return the name of the last layer's activation; "" for none."""
     layers = getattr(model, "layers", None) or []
     last = layers[-1] if layers else None
     if isinstance(last, keras.Model):

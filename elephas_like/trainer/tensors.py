@@ -1,7 +1,7 @@
-"""TensorFlow's tensors and threads: what the rest of the trainer asks of the backend.
+"""TensorFlow's tensors and threads, as the rest of the room uses them.
 
-With trainer/steps.py and trainer/state.py this is where TensorFlow is known: the seam at which other backends of Keras are to be
-put in (docs/architecture.md).
+Together with trainer/steps.py and trainer/state.py this is all that knows TensorFlow: the seam for other backends of
+Keras (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Reduction = tuple[Callable[..., object], tuple[object, ...]]
 
 
 def check_backend() -> None:
-    """Nothing, if Keras runs on the backend that workers train with.
+    """Raise if Keras does not run on the backend that workers train with.
 
     Raises:
         ElephasError: it runs on another one.
@@ -44,73 +44,73 @@ Tensor: TypeAlias = tf.Tensor
 
 
 def tensors(columns: Sequence[Array]) -> list[Tensor]:
-    """Columns as tensors; Python strings become byte strings."""
+    """Return columns as tensors; Python strings become byte strings."""
     return [tf.convert_to_tensor(column) for column in columns]
 
 
 def row_numbers(order: Integers | int) -> Tensor:
-    """Row numbers as a tensor of int64; of an int the first so many."""
+    """Return row numbers as an int64 tensor; for an int n the numbers 0 to n - 1."""
     return tf.range(order, dtype=tf.int64) if isinstance(order, int) else tf.constant(order, tf.int64)
 
 
 def compiled(step: Callable[..., Result]) -> Callable[..., Result]:
-    """A function of tensors as a graph, traced as seldom as can be."""
+    """Return a function of tensors as a graph, traced as seldom as possible."""
     function: Callable[..., Result] = tf.function(step, reduce_retracing=True)
     return function
 
 
 @contextmanager
 def many_graphs() -> Iterator[None]:
-    """For as long, TensorFlow's advice against tracing many graphs is kept back: where each model is another one."""
+    """Suppress TensorFlow's warning about retracing, where every model is a new graph."""
     logger = tf.get_logger()
 
-    def ours(record: logging.LogRecord) -> bool:
+    def keep(record: logging.LogRecord) -> bool:
         return "tf.function retracing" not in str(record.msg)
 
-    logger.addFilter(ours)
+    logger.addFilter(keep)
     try:
         yield
     finally:
-        logger.removeFilter(ours)
+        logger.removeFilter(keep)
 
 
 def tensor_tree(tree: object) -> object:
-    """The arrays of a tuple, list or dict as tensors; None stays None."""
+    """Return the arrays of a tuple, list or dict as tensors; None stays None."""
     if tree is None:
         return None
     return keras.tree.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), tree)
 
 
 def text_tensors(tree: object) -> object:
-    """A tree of arrays with those of strings as tensors, which alone Keras takes for text."""
+    """Return a tree of arrays with string arrays as tensors, the only form in which Keras accepts text."""
     return keras.tree.map_structure(lambda leaf: tf.constant(leaf.tolist(), tf.string) if is_text(leaf) else leaf, tree)
 
 
 def is_text(array: object) -> bool:
-    """Whether an array holds Python or NumPy strings."""
+    """Return whether an array holds Python or NumPy strings."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS":
         return False
     return array.dtype.kind in "US" or (array.size > 0 and all(isinstance(item, str | bytes) for item in array.flat))
 
 
 def is_ragged(thing: object) -> bool:
-    """Whether an object is a tensor with rows of unequal shape."""
+    """Return whether an object is a tensor with rows of unequal shape."""
     return isinstance(thing, tf.RaggedTensor)
 
 
 def is_sparse(thing: object) -> bool:
-    """Whether an object is a sparse matrix of SciPy's or a sparse tensor."""
+    """Return whether an object is a sparse matrix of SciPy's or a sparse tensor."""
     return isinstance(thing, tf.SparseTensor) or type(thing).__module__.startswith("scipy.sparse")
 
 
 def dense(matrix: Any) -> Array:
-    """A sparse matrix or tensor as an array with all of its zeros."""
+    """Return a sparse matrix or tensor as a dense array."""
     array: Array = tf.sparse.to_dense(matrix).numpy() if isinstance(matrix, tf.SparseTensor) else matrix.toarray()
     return array
 
 
 def limit_threads(cores: int) -> bool:
-    """Gives this process one TensorFlow thread pool of `cores` threads; False where TensorFlow had started already."""
+    """Limit this process's TensorFlow thread pool to `cores` threads. Return False if TensorFlow had started already."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(cores)
         tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1) if cores > 1 else 1)
@@ -120,33 +120,35 @@ def limit_threads(cores: int) -> bool:
 
 
 def traced_only(step: Callable[[object], object], batch: object) -> None:
-    """Traces a step on a batch without running it: what it creates is there afterwards, what it assigns is not assigned."""
+    """Trace a step on a batch without running it: it creates variables but assigns nothing."""
     tf.function(step, autograph=False).get_concrete_function(batch)
 
 
 def is_variable(thing: object) -> bool:
-    """Whether an object is a variable, of Keras' or of TensorFlow's own, which Keras does not know."""
+    """Return whether an object is a variable of Keras, or of TensorFlow, which Keras does not know."""
     return isinstance(thing, keras.Variable | tf.Variable)
 
 
 def backend_variable(variable: Any) -> tf.Variable:
-    """TensorFlow's variable in one of Keras', and its own as they are."""
+    """Return the TensorFlow variable inside a Keras variable; a TensorFlow variable is returned unchanged."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def is_compiled(thing: object) -> bool:
-    """Whether an object is a `tf.function`."""
+    """Return whether an object is a `tf.function`."""
     return isinstance(thing, tf.types.experimental.PolymorphicFunction)
 
 
 def reduction(thing: object, value: Callable[[tf.Variable], object]) -> Reduction | None:
-    """How an object of TensorFlow's is made again elsewhere, as pickle's `__reduce__` says it; None for other objects.
+    """Return how to rebuild a TensorFlow object elsewhere, in the form of pickle's `__reduce__`.
+
+    None for other objects.
 
     Args:
-        value: what stands for a variable's value in the pickle.
+        value: function of a variable that returns what is pickled for its value.
 
     Raises:
-        TypeError: an object that lives in this process only.
+        TypeError: the object exists in this process only.
     """
     if isinstance(thing, tf.Variable):
         return _variable, (value(thing), *_variable_arguments(thing))
@@ -196,7 +198,7 @@ def _variable(
     aggregation: str,
     synchronization: str,
 ) -> tf.Variable:
-    """A variable with a value, or with zeros until a state is written."""
+    """Return a variable with a value, or with zeros until a state is written."""
     if value is None:
         value = tf.zeros([size or 0 for size in shape or ()], dtype)
     return tf.Variable(
@@ -230,7 +232,7 @@ def _sparse(indices: tf.Tensor, values: tf.Tensor, shape: tf.Tensor) -> tf.Spars
 
 
 def _function_reduction(function: tf.types.experimental.PolymorphicFunction) -> Reduction:
-    """A `tf.function`: its Python function, traced anew, with the source that AutoGraph reads."""
+    """Return the reduction of a `tf.function`: its Python function, traced anew, with the source that AutoGraph reads."""
     python = function.python_function
     options = {
         "input_signature": function.input_signature,
@@ -245,7 +247,7 @@ def _function_reduction(function: tf.types.experimental.PolymorphicFunction) -> 
 def _function(
     python: Callable[..., object], options: dict[str, object], source: tuple[str, list[str]] | None
 ) -> object:
-    """The `tf.function`; where the file of its code is not here, its source is put where `inspect` looks for it."""
+    """Return the `tf.function`. If the file of its code is not here, its source is put where `inspect` looks for it."""
     if source is not None and not linecache.getlines(source[0]):
         name, lines = source
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
@@ -253,7 +255,7 @@ def _function(
 
 
 def _source_of(python: object) -> tuple[str, list[str]] | None:
-    """The file of a function's code, and its lines, but for installed ones, which workers have."""
+    """Return the file and lines of a function's code; None for installed files, which workers have."""
     code = getattr(getattr(python, "__func__", python), "__code__", None)
     if not isinstance(code, types.CodeType) or "site-packages" in code.co_filename:
         return None
@@ -280,7 +282,7 @@ def _mutable_table(keys: Array, values: Array, key_dtype: str, value_dtype: str,
 
 @cache
 def _wrappers() -> dict[type, type]:
-    """The classes that TensorFlow wraps the containers of a module's attributes in, and the plain ones."""
+    """Return the classes in which TensorFlow wraps containers in a module's attributes, with the plain classes."""
     module = tf.Module()
     module.list, module.dict, module.tuple = [], {}, (tf.Module(),)
     return {type(value): kind for value, kind in ((module.list, list), (module.dict, dict), (module.tuple, tuple))}

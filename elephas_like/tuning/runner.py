@@ -17,7 +17,7 @@ from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.space import Point, Sampler
-from elephas_like.tuning.trial_runs import TrialRuns, cut_off
+from elephas_like.tuning.trial_runs import TrialRuns, context_was_stopped
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Search:
                 raise self._monitor.error
             if result is not None:
                 self._take(result, bar)
-                if cut_off(result):
+                if context_was_stopped(result):
                     self._end(slots, bar)
                     raise ElephasError(f"{GONE} {self._goes_on()}")
                 most = self._limits.max_failures

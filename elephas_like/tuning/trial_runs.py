@@ -84,7 +84,7 @@ class TrialRuns:
         self.runs.cancel()
 
 
-def cut_off(result: TrialResult) -> bool:
+def context_was_stopped(result: TrialResult) -> bool:
     """Whether a trial ended because its SparkContext did: no other one can run then."""
     return result.failure is not None and result.failure.message == GONE
 

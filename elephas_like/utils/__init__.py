@@ -1,4 +1,7 @@
-"""Elephas' import path for the names of five of its modules."""
+"""Elephas' import path `utils`, with the names of five of its modules: weights, RDDs, lock, serialization and sockets.
+
+Each module here only imports the names of Elephas' module of that name; the code is in `compat`, `core` and `trainer`.
+"""
 
 from elephas_like.utils.functional_utils import (
     add_params,

@@ -1,4 +1,4 @@
-"""Elephas' import path for what kind of model a model is."""
+"""Elephas' import path for the type of a model, and its numbers of inputs and outputs."""
 
 from elephas_like.compat.labeled import argmax
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, ModelTypeEncoder, as_enum

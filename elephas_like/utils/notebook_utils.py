@@ -1,4 +1,4 @@
-"""Elephas' import path for whether this is a notebook."""
+"""Elephas' import path for the test whether this process is a notebook."""
 
 from elephas_like.compat.elephas import is_running_in_notebook
 

@@ -73,7 +73,7 @@ def test_what_somebody_else_writes_takes_its_place_whole_or_not_at_all(base, sc,
     target = f"{base}/deep/saved"
 
     def write(text: str) -> None:
-        with files.drafted(target, sc) as draft:
+        with files.staged(target, sc) as draft:
             files.put(written(tmp_path, text), f"{draft}/a", sc, hadoop=True)
             if text == "bad":
                 raise KeyError

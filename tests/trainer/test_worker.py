@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,12 @@ import pytest
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.strategies import EASGD, Average, Clipped, Context, Int8
-from elephas_like.core.types import FitConfig, OptimizerState, Order, Role, ShardRef, Span, TrainState, Update, nothing
+from elephas_like.core.types import FitConfig, OptimizerState, Order, ShardRef, Span, TrainState, Update, nothing
 from elephas_like.rows.spool import spool
+from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables, build, metric_results
-from elephas_like.trainer.worker import PROGRAMS, LocalTrainer, Program, Programs, SharingFactory, TrainerFactory
+from elephas_like.trainer.worker import LocalTrainer, SharingFactory, TrainerFactory
 from trainer.small import config, mlp, rows, shard
 
 X, Y = rows(22)
@@ -403,70 +403,6 @@ def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path)
             update = train(trainer, start)
             for name, array in expected.arrays().items():
                 np.testing.assert_array_equal(update.arrays()[name], array, err_msg=name)
-
-
-def test_a_program_is_kept_for_the_next_borrower_and_never_lent_twice() -> None:
-    programs, spec = Programs(), ModelSpec.from_model(prepared())
-    one = programs.borrow(spec, (X[:1], Y[:1]), 0)
-    other = programs.borrow(spec, (X[:1], Y[:1]), 0)
-    assert one is not other
-    programs.give_back(one)
-    assert programs.borrow(spec, (X[:1], Y[:1]), 0) is one
-
-
-@pytest.mark.parametrize(
-    ("bounds", "kept"),
-    [
-        ({}, [True, True, True]),
-        ({"count": 2}, [False, True, True]),
-        ({"count": 1}, [False, False, True]),
-        ({"nbytes": 3 * 4 * 95}, [True, True, True]),
-        ({"nbytes": 3 * 4 * 95 - 1}, [False, True, True]),
-        ({"nbytes": 1}, [False, False, True]),
-    ],
-)
-def test_the_longest_unused_programs_go_where_they_are_too_many_or_too_large(bounds: dict, kept: list[bool]) -> None:
-    """Adam of 4 -> 5 -> 1: 31 weights, 62 slots, an iteration and a learning rate."""
-    programs = Programs(**bounds)
-    specs = [ModelSpec.from_model(prepared(loss=loss)) for loss in ("mse", "mae", "log_cosh")]
-    made = [programs.borrow(spec, (X[:1], Y[:1]), 0) for spec in specs]
-    assert [program.nbytes for program in made] == [4 * 95] * 3
-    for program in (made[0], made[2], made[1], made[2]):  # the last one comes twice
-        programs.give_back(program)
-    assert [program.key in programs._free for program in made] == kept
-    for spec, program, there in zip(specs, made, kept, strict=True):
-        again = programs.borrow(spec, (X[:1], Y[:1]), 0)
-        assert (again is program) == there
-        np.testing.assert_array_equal(again.model.predict_on_batch(X[:2]).shape, (2, 1))
-
-
-def test_a_program_of_another_model_is_another_one() -> None:
-    programs = Programs()
-    one = programs.borrow(ModelSpec.from_model(prepared("adam")), (X[:1], Y[:1]), 0)
-    programs.give_back(one)
-    assert programs.borrow(ModelSpec.from_model(prepared("sgd")), (X[:1], Y[:1]), 0) is not one
-
-
-def test_making_a_program_leaves_the_user_s_random_numbers_alone() -> None:
-    spec = ModelSpec.from_model(prepared())
-    np.random.seed(5)
-    random.seed(5)
-    expected = np.random.rand(), random.random()
-    np.random.seed(5)
-    random.seed(5)
-    Program(spec, (X[:1], Y[:1]), 0)
-    assert (np.random.rand(), random.random()) == expected
-
-
-def test_making_a_program_leaves_the_user_s_keras_settings_alone() -> None:
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        spec = ModelSpec.from_model(prepared())
-    finally:
-        keras.config.set_dtype_policy("float32")
-    program = Program(spec, (X[:1], Y[:1]), 0)
-    assert keras.config.dtype_policy().name == "float32"
-    assert program.variables.layout.size(Role.LOSS_SCALE) == 2  # the counter of good steps and the scale
 
 
 def test_what_is_the_user_s_own_reaches_workers_without_its_module(tmp_path: Path, monkeypatch: object) -> None:

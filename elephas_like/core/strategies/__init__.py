@@ -1,4 +1,14 @@
-"""The algorithms of parameter averaging, by object and by name. docs/strategies.md is their table."""
+"""Averaging strategies and codecs, as objects and by name. docs/strategies.md compares them.
+
+algebra         Strategy, Reduce and Context; the weighted mean
+synchronous     strategies for rounds
+asynchronous    strategies for one update at a time
+elastic         strategies whose workers keep their own weights
+robust          reductions other than the mean: medians, trimmed means, clipping
+codecs          compression of updates
+registry        names, and the valid combinations of mode, strategy, frequency and engine
+config          strategies, codecs and schedules as plain data
+"""
 
 from elephas_like.core.strategies.algebra import Context, Mean, Memory, OuterState, Reduce, Strategy, Total
 from elephas_like.core.strategies.asynchronous import (

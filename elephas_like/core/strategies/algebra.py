@@ -1,7 +1,8 @@
-"""What a strategy is: how updates are encoded on the worker, weighted, reduced, stepped and served on the driver.
+"""The interface of a strategy: what a worker sends, and how the driver combines, applies and serves it.
 
-All functions are pure and work on flat float32 vectors. A strategy holds hyper-parameters only; what it remembers
-between exchanges is plain arrays by name, handed in and out: an `OuterState` on the driver, a `Memory` on each worker.
+All functions are pure and work on flat float32 vectors. A strategy object holds hyper-parameters only. Its state
+between exchanges is plain arrays by name, passed in and returned: an `OuterState` on the driver, a `Memory` on each
+worker.
 
     worker    start  = merge(served, memory)                 trains from `start` to `end`
               message, memory = encode(served, end, steps, memory, context)
@@ -9,8 +10,8 @@ between exchanges is plain arrays by name, handed in and out: an `OuterState` on
               weights, outer = step(weights, direction, outer, context)
               served = serve(weights, outer, context)
 
-A `Reduce` says how messages become one direction. It is a part that is handed to a strategy, `Nesterov(reduce=Median())`,
-and parts go around parts, `Clipped(norm=1.0, then=Median())`: strategies are put together, not derived.
+A `Reduce` says how messages are combined into one direction. It is passed to a strategy, `Nesterov(reduce=Median())`,
+and may wrap another one, `Clipped(norm=1.0, then=Median())`: strategies are composed, not derived.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.types import Array, Frequency, Mode, Role, Update, Vector
 
 OuterState = Mapping[str, Vector]
-"""What a strategy remembers on the driver, by name; a checkpoint of it is these arrays."""
+"""State of a strategy on the driver: arrays by name, which are also its checkpoint."""
 Memory = Mapping[str, Vector]
-"""What a strategy remembers on one worker, by name."""
+"""State of a strategy on one worker: arrays by name."""
 NOTHING: Memory = {}
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a strategy may know at an exchange.
+    """What a strategy knows at an exchange.
 
-    version: exchanges that are in the weights. num_workers: K. layout: which tensor lies where in a vector.
+    version: number of exchanges that the weights contain.
+    num_workers: K.
+    layout: where each tensor lies in a vector.
     progress: share of the fit's rows that have been trained, 0 to 1.
-    learning_rate: the workers' optimizers', as of the exchange; 1 where it is not known.
-    weight: in `step`, the weights of the updates of this exchange added up.
-    agreement: what this exchange saw of its updates; known to `step` where workers wait for each other.
+    learning_rate: of the workers' optimizers at the exchange; 1 where it is not known.
+    weight: in `step`, the sum of the weights of this exchange's updates.
+    agreement: how much this exchange's updates agree; known to `step` in synchronous rounds.
     """
 
     version: int
@@ -52,27 +55,27 @@ class Context:
     agreement: Agreement = UNKNOWN
 
     def staleness(self, update: Update) -> int:
-        """Exchanges that took place between the state that an update started from and now: 0 in synchronous rounds."""
+        """Return the exchanges between the state that an update started from and now: 0 in synchronous rounds."""
         return max(0, self.version - update.version)
 
     def tensors(self) -> list[slice]:
-        """Where each tensor lies in a vector; one for everything where the layout is not known."""
+        """Return the slice of each tensor in a vector; one slice over everything where the layout is not known."""
         return self.layout.slices(Role.WEIGHT) or [slice(None)]
 
 
 class Reduction(Protocol):
-    """Takes messages one at a time, in worker order, so that the server need not hold them all."""
+    """Accumulates messages one at a time, in worker order, so that the server need not hold them all."""
 
     def add(self, delta: Vector, weight: float) -> None:
-        """Takes one worker's message."""
+        """Add one worker's message."""
         ...
 
     def result(self) -> Vector | None:
-        """The direction that the messages make together; None where none had any weight."""
+        """Return the direction of all messages together, or None if none had any weight."""
         ...
 
     def held(self) -> dict[str, Array]:
-        """What has been taken so far as plain arrays, for a checkpoint; `Reduce.begin` goes on from it."""
+        """Return the messages accumulated so far as plain arrays, for a checkpoint; `Reduce.begin` continues from them."""
         ...
 
 
@@ -84,7 +87,7 @@ class WeightedMean:
         self._weight = float(held["weight"][0]) if "weight" in held else 0.0
 
     def add(self, delta: Vector, weight: float) -> None:
-        """Takes one vector; nothing where the weight is 0."""
+        """Add one vector; a weight of 0 adds nothing."""
         if weight == 0 or delta.size == 0:
             return
         term = delta * np.float32(weight)
@@ -95,38 +98,38 @@ class WeightedMean:
         self._weight += weight
 
     def result(self) -> Vector | None:
-        """The mean, or None where nothing came."""
+        """Return the mean, or None if nothing was added."""
         if self._sum is None:
             return None
         return self._sum / np.float32(self._weight)
 
     def held(self) -> dict[str, Array]:
-        """The sum and the weight."""
+        """Return the sum and the total weight."""
         return {} if self._sum is None else {"sum": self._sum.copy(), "weight": np.array([self._weight])}
 
 
 class Sum:
-    """sum_i w_i d_i: what additive strategies apply."""
+    """sum_i w_i d_i: the reduction of additive strategies."""
 
     def __init__(self, held: Mapping[str, Array] = NOTHING) -> None:
         self._sum: Vector | None = np.array(held["sum"], np.float32) if "sum" in held else None
 
     def add(self, delta: Vector, weight: float) -> None:
-        """Takes one vector."""
+        """Add one vector."""
         term = delta * np.float32(weight)
         self._sum = term if self._sum is None else self._sum + term
 
     def result(self) -> Vector | None:
-        """The sum, or None where nothing came."""
+        """Return the sum, or None if nothing was added."""
         return self._sum
 
     def held(self) -> dict[str, Array]:
-        """The sum."""
+        """Return the sum."""
         return {} if self._sum is None else {"sum": self._sum}
 
 
 class Gathered:
-    """Holds all messages of an exchange, for a `Reduce` that must see them together: K vectors of memory."""
+    """Keeps all messages of an exchange, for a `Reduce` that must see them together: K vectors of memory."""
 
     def __init__(self, reduce: Reduce, context: Context, held: Mapping[str, Array] = NOTHING) -> None:
         self._reduce, self._context = reduce, context
@@ -134,46 +137,50 @@ class Gathered:
         self._weights = [float(weight) for weight in held.get("weights", ())]
 
     def add(self, delta: Vector, weight: float) -> None:
-        """Keeps one vector; not where it has no weight."""
+        """Keep one vector, unless its weight is 0."""
         if weight and delta.size:
             self._deltas.append(delta)
             self._weights.append(weight)
 
     def result(self) -> Vector | None:
-        """What `Reduce.combine` makes of them."""
+        """Return the result of `Reduce.combine`, or None if nothing was added."""
         return self._reduce.combine(self._deltas, self._weights, self._context) if self._deltas else None
 
     def held(self) -> dict[str, Array]:
-        """The vectors, one a row, and their weights."""
+        """Return the vectors, one a row, and their weights."""
         return {"deltas": np.array(self._deltas), "weights": np.array(self._weights)} if self._deltas else {}
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """How the messages of one exchange become one direction. Write your own by overriding `combine`.
+    """How the messages of one exchange are combined into one direction. Write your own by overriding `combine`.
 
-    Those that can sum as messages come override `begin` instead, and hold one vector however many workers there are.
+    A reduction that can be summed as messages come overrides `begin` instead; it holds one vector, whatever the number
+    of workers.
     """
 
     def weight(self, update: Update, context: Context) -> float:
-        """How much an update counts, unless the strategy says: by default the samples that went into it."""
+        """Return the weight of an update where the strategy sets none: by default its number of samples."""
         return float(update.samples)
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
-        """The direction that all messages make together, shape (n,). There is at least one, none with a weight of 0.
+        """Return the direction of all messages together, shape (n,).
 
         Args:
-            deltas: the messages in worker order, shape (n,) each; not to be changed.
-            weights: of the same length, above 0.
+            deltas: the messages in worker order, shape (n,) each, at least one; not to be modified.
+            weights: one per message, above 0.
         """
         raise NotImplementedError
 
     def begin(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
-        """A fresh reduction for one exchange, or the one that `held` was taken from."""
+        """Return a reduction for one exchange: a new one, or one that continues from `held`."""
         return Gathered(self, context, held)
 
     def around(self, own: Reduce) -> Reduce:
-        """This part, put around a strategy's own where it is one that goes around another and was given none."""
+        """Return this reduction composed with the strategy's own.
+
+        Reductions that wrap another one and were given none wrap `own`.
+        """
         return self
 
 
@@ -181,17 +188,17 @@ class Reduce:
 class Mean(Reduce):
     """The weighted mean, sum_i w_i d_i / sum_i w_i.
 
-    equal: every update counts the same, whatever its samples, as Elephas averages.
+    equal: whether every update has the same weight, whatever its samples, as in Elephas. Default False.
     """
 
     equal: bool = False
 
     def weight(self, update: Update, context: Context) -> float:
-        """Its samples, or 1."""
+        """Return the update's samples; with `equal`, 1 (0 for an update without samples)."""
         return float(bool(update.samples)) if self.equal else float(update.samples)
 
     def begin(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
-        """Sums as messages come."""
+        """Return a running weighted mean."""
         return WeightedMean(held)
 
 
@@ -200,34 +207,35 @@ class Total(Reduce):
     """The weighted sum, sum_i w_i d_i."""
 
     def begin(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
-        """Sums as messages come."""
+        """Return a running sum."""
         return Sum(held)
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Sample-weighted averaging of deltas; subclasses override what they do otherwise.
+    """Sample-weighted averaging of deltas. Subclasses override the functions that differ.
 
-    reduce: how deltas become one direction; None takes the strategy's own, the weighted mean unless it says otherwise.
+    reduce: how deltas are combined into one direction; None takes the strategy's own `reduces`, the weighted mean by
+        default.
     """
 
     name: ClassVar[str] = "strategy"
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.SYNCHRONOUS})
     frequencies: ClassVar[frozenset[Frequency] | None] = None
-    """Names of frequencies that it admits; None: all ("fit" only in mode synchronous), and any number of steps."""
+    """Frequencies that the strategy accepts; None: all ("fit" only in mode synchronous), and any number of steps."""
     additive: ClassVar[bool] = False
-    """Whether an exchange is x <- x + something of the update alone, so that hogwild may do it without a lock."""
+    """Whether an exchange is x <- x + f(update), so that hogwild may apply it without a lock."""
     remembers: ClassVar[bool] = False
-    """Whether workers keep a `Memory` between rounds: then a round must find the process of the last one."""
+    """Whether workers keep a `Memory` between rounds. Then each round must run in the process of the last one."""
     deltas: ClassVar[bool] = True
-    """Whether messages are deltas, small numbers around 0, which is what codecs and clipping are for."""
+    """Whether messages are deltas, small numbers around 0. Codecs and clipping need that."""
     reduces: ClassVar[Reduce] = Mean()
-    """The strategy's own way to make deltas one direction."""
+    """The reduction where `reduce` is not given."""
 
     reduce: Reduce | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks what was given.
+        """Check `reduce`.
 
         Raises:
             TypeError: `reduce` is no Reduce.
@@ -238,36 +246,46 @@ class Strategy:
     # On the worker.
 
     def merge(self, served: Vector, memory: Memory, context: Context) -> Vector:
-        """What a worker trains from: what it was served; elastic methods go on from weights of their own."""
+        """Return the weights that a worker trains from: those that it was served.
+
+        Elastic methods return the worker's own weights.
+        """
         return served
 
     def encode(
         self, served: Vector, end: Vector, steps: int, memory: Memory, context: Context
     ) -> tuple[Vector, Memory]:
-        """What a worker sends, and what it remembers: by default the way it went, shape (n,), pointing downhill.
+        """Return the message of a worker, shape (n,), and its new memory.
+
+        By default the message is the delta `end - served`.
 
         Args:
-            served: the weights that it was served. end: those that it has come to. steps: batches in between.
-            memory: what it remembered of its last round; empty at first.
+            served: the weights that the worker was served.
+            end: its weights after training.
+            steps: batches in between.
+            memory: its memory after the last round; empty at first.
         """
         return end - served, memory
 
     # On the driver.
 
     def quorum(self, num_workers: int) -> int:
-        """Updates that make one exchange where workers go on alone; in mode synchronous it is always all of them."""
+        """Return the number of updates in one asynchronous exchange.
+
+        In synchronous mode an exchange always waits for all workers.
+        """
         return 1
 
     def init(self, weights: Vector) -> OuterState:
-        """What is remembered before the first exchange."""
+        """Return the outer state before the first exchange."""
         return {}
 
     def weight(self, update: Update, context: Context) -> float:
-        """How much an update counts: what the `Reduce` says, by default the samples that went into it."""
+        """Return the weight of an update: that of the `Reduce`, by default the update's number of samples."""
         return self._reducing.weight(update, context)
 
     def reduction(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
-        """A fresh reduction for one exchange, or the one that `held` was taken from."""
+        """Return a reduction for one exchange: a new one, or one that continues from `held`."""
         return self._reducing.begin(context, held)
 
     @property
@@ -277,9 +295,9 @@ class Strategy:
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """The weights after an exchange and what is remembered. `weights` and `outer` are not changed."""
+        """Return the weights and the outer state after an exchange. `weights` and `outer` are not modified."""
         return weights + direction, outer
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
-        """What workers are sent to go on from; look-ahead methods send another point than the weights."""
+        """Return the weights that workers continue from. Look-ahead methods serve another point than the weights."""
         return weights

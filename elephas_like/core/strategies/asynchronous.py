@@ -1,4 +1,4 @@
-"""Strategies for exchanges at which each worker goes on alone.
+"""Asynchronous strategies: each worker exchanges alone, whenever it is ready.
 
 tau is an update's staleness: the exchanges between the state that it started from and now.
 """
@@ -15,6 +15,7 @@ from elephas_like.core.strategies.algebra import Context, Memory, OuterState, Re
 from elephas_like.core.types import Mode, Update, Vector
 
 _TINY = 1e-30
+"""Vectors shorter than this have no direction."""
 
 
 @dataclass(frozen=True)
@@ -34,42 +35,42 @@ class MomentumLookAhead(Strategy):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         share("momentum", self.momentum)
 
     def init(self, weights: Vector) -> OuterState:
-        """The momentum m, zero."""
+        """Return the momentum m, zero."""
         return {"momentum": np.zeros_like(weights)}
 
     def weight(self, update: Update, context: Context) -> float:
-        """The arrival weight, K^-1/2; 0 for an update that trained nothing."""
+        """Return the arrival weight K^-1/2, or 0 for an update that trained nothing."""
         return float(context.num_workers**-0.5) if update.samples else 0.0
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One step: m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m)."""
+        """Compute m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m)."""
         mu = self.momentum
         buffer: Vector = mu * outer["momentum"] + (1.0 - mu) * direction
         ahead: Vector = direction + mu * buffer
         return weights + self.learning_rate * ahead, {"momentum": buffer}
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
-        """The point x + lr mu m: where the weights are about to be."""
+        """Return x + lr mu m, the point that the momentum leads to."""
         return weights + self.learning_rate * self.momentum * outer["momentum"]
 
 
 @dataclass(frozen=True)
 class HeLoCo(MomentumLookAhead):
-    """`mla` with each tensor of a delta corrected against the momentum m before it counts.
+    """`mla` with each tensor of a delta corrected against the momentum m before it is applied.
 
     c is the cosine of delta and momentum, conf = |d| / (|d| + kappa |m|), v = m / |m|, u = d / |d|:
 
-        c >= keep       d as it is
-        0 <= c < keep   turned towards m, its length kept: |d| phi((1 - l) u + l v),  l = min(turn (1 - c) conf, 1)
-        c < 0           what goes against m is made smaller: d - s c |d| v,  s = min(shrink (-c) conf, most)
+        c >= keep       d unchanged
+        0 <= c < keep   rotated towards m, its length kept: |d| phi((1 - l) u + l v),  l = min(turn (1 - c) conf, 1)
+        c < 0           the component against m is reduced: d - s c |d| v,  s = min(shrink (-c) conf, most)
 
     Al Asif et al., "HeLoCo: Efficient asynchronous low-communication training under data and device heterogeneity",
     arXiv:2606.00271. Defaults here: keep 0.2, shrink 0.5, turn 1, kappa 3, most 0.5, lr 0.7, mu 0.9.
@@ -85,11 +86,14 @@ class HeLoCo(MomentumLookAhead):
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """The step of `mla` with the corrected direction."""
+        """Apply the step of `mla` to the corrected direction."""
         return super().step(weights, self.corrected(direction, outer["momentum"], context), outer, context)
 
     def corrected(self, direction: Vector, momentum: Vector, context: Context) -> Vector:
-        """The direction, tensor by tensor, where it has come with the arrival weight: conf is of the delta itself."""
+        """Return the direction corrected tensor by tensor.
+
+        The arrival weight is divided out first: conf is about the delta itself.
+        """
         arrival = context.weight or 1.0
         out = direction.copy()
         for place in context.tensors():
@@ -113,11 +117,12 @@ class HeLoCo(MomentumLookAhead):
 
 @dataclass(frozen=True)
 class DownPour(Strategy):
-    """Every delta is added as it comes: x <- x + d_i.
+    """Add every delta as it arrives: x <- x + d_i.
 
     Downpour SGD (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012) without the server's Adagrad; with
-    `mode="hogwild"` without a lock (Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic
-    Gradient Descent", NIPS 2011). Windows must be short: sums of whole epochs diverge from about eight workers.
+    `mode="hogwild"` without a lock (Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing
+    Stochastic Gradient Descent", NIPS 2011). Windows must be short: sums of whole epochs diverge from about eight
+    workers on.
     """
 
     name: ClassVar[str] = "downpour"
@@ -126,7 +131,7 @@ class DownPour(Strategy):
     reduces: ClassVar[Reduce] = Total()
 
     def weight(self, update: Update, context: Context) -> float:
-        """Always 1: the whole delta."""
+        """Return 1: the whole delta is added."""
         return 1.0
 
 
@@ -134,9 +139,10 @@ class DownPour(Strategy):
 class DownPourAdagrad(Strategy):
     """Downpour with Adagrad on the server: v <- v + d_i^2;  x <- x + lr d_i / (sqrt v + epsilon).
 
-    Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Steps get shorter as updates come.
+    Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Steps get shorter with every update.
 
-    learning_rate: the length of the first step in each coordinate; 0.01 here. epsilon: 1e-6 here.
+    learning_rate: length of the first step in each coordinate; default 0.01.
+    epsilon: default 1e-6.
     """
 
     name: ClassVar[str] = "downpour_adagrad"
@@ -146,23 +152,23 @@ class DownPourAdagrad(Strategy):
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         positive("epsilon", self.epsilon)
 
     def weight(self, update: Update, context: Context) -> float:
-        """Always 1: the whole delta."""
+        """Return 1: the whole delta is added."""
         return 1.0
 
     def init(self, weights: Vector) -> OuterState:
-        """The sum of squares v, zero."""
+        """Return the sum of squares v, zero."""
         return {"velocity": np.zeros_like(weights)}
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One step: v <- v + d^2;  x <- x + lr d / (sqrt v + epsilon)."""
+        """Compute v <- v + d^2;  x <- x + lr d / (sqrt v + epsilon)."""
         velocity: Vector = outer["velocity"] + direction**2
         step: Vector = self.learning_rate * direction / (velocity**0.5 + self.epsilon)
         return weights + step, {"velocity": velocity}
@@ -170,7 +176,7 @@ class DownPourAdagrad(Strategy):
 
 @dataclass(frozen=True)
 class ADAG(DownPour):
-    """Accumulated gradient normalization: x <- x + d_i / steps_i. The mean step of a window, not their sum.
+    """Accumulated gradient normalization: x <- x + d_i / steps_i, the mean step of a window instead of their sum.
 
     Hermans, Spanakis and Moeckel, "Accumulated Gradient Normalization", ACML 2017, arXiv:1710.02368. With an adaptive
     optimizer on the workers the center hardly moves: prefer plain SGD with a high learning rate.
@@ -181,13 +187,13 @@ class ADAG(DownPour):
     def encode(
         self, served: Vector, end: Vector, steps: int, memory: Memory, context: Context
     ) -> tuple[Vector, Memory]:
-        """The delta by its steps."""
+        """Return the delta divided by its number of steps."""
         return (end - served) / np.float32(max(1, steps)), memory
 
 
 @dataclass(frozen=True)
 class DynSGD(Strategy):
-    """Deltas count less the staler they are: x <- x + d_i / (tau_i + 1).
+    """Weight deltas by their staleness: x <- x + d_i / (tau_i + 1).
 
     Jiang, Cui, Zhang and Yu, "Heterogeneity-aware Distributed Parameter Servers", SIGMOD 2017.
     """
@@ -197,13 +203,13 @@ class DynSGD(Strategy):
     reduces: ClassVar[Reduce] = Total()
 
     def weight(self, update: Update, context: Context) -> float:
-        """1 / (tau + 1)."""
+        """Return 1 / (tau + 1)."""
         return 1.0 / (context.staleness(update) + 1)
 
 
 @dataclass(frozen=True)
 class StalenessAware(DynSGD):
-    """Deltas count less the staler they are: x <- x + d_i / max(1, tau_i).
+    """Weight deltas by their staleness: x <- x + d_i / max(1, tau_i).
 
     Zhang, Gupta, Lian and Liu, "Staleness-Aware Async-SGD for Distributed Deep Learning", IJCAI 2016, arXiv:1511.05950.
     """
@@ -211,16 +217,16 @@ class StalenessAware(DynSGD):
     name: ClassVar[str] = "staleness_aware"
 
     def weight(self, update: Update, context: Context) -> float:
-        """1 / max(1, tau)."""
+        """Return 1 / max(1, tau)."""
         return 1.0 / max(1, context.staleness(update))
 
 
 @dataclass(frozen=True)
 class FedAsync(Strategy):
-    """Mixes a worker's weights in: x <- (1 - a) x + a y_i,  a = alpha (1 + tau_i)^-power.
+    """Mix a worker's weights into the center: x <- (1 - a) x + a y_i,  a = alpha (1 + tau_i)^-power.
 
     Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", arXiv:1903.03934, polynomial staleness. Workers send
-    their weights, not deltas: codecs and clipping are not for them. Defaults here: alpha 0.6, power 0.5.
+    weights instead of deltas, so codecs and clipping do not apply. Defaults here: alpha 0.6, power 0.5.
     """
 
     name: ClassVar[str] = "fedasync"
@@ -230,7 +236,12 @@ class FedAsync(Strategy):
     power: float = 0.5
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters.
+
+        Raises:
+            TypeError: `reduce` is given.
+            ValueError: `alpha` or `power` is out of range.
+        """
         super().__post_init__()
         if self.reduce is not None:
             raise TypeError("fedasync sends weights, not deltas: it takes no reduce=.")
@@ -241,29 +252,31 @@ class FedAsync(Strategy):
     def encode(
         self, served: Vector, end: Vector, steps: int, memory: Memory, context: Context
     ) -> tuple[Vector, Memory]:
-        """The weights themselves."""
+        """Return the weights themselves."""
         return end, memory
 
     def weight(self, update: Update, context: Context) -> float:
-        """The share a of the worker's weights."""
+        """Return a, the share of the worker's weights."""
         return float(self.alpha * (1.0 + context.staleness(update)) ** -self.power)
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """X <- x + a (y - x)."""
+        """Compute x <- x + a (y - x)."""
         return weights + np.float32(context.weight) * (direction - weights), outer
 
 
 @dataclass(frozen=True)
 class FedBuff(Strategy):
-    """Gathers M deltas, then steps: x <- x + lr sum_i s(tau_i) d_i / M,  s(tau) = (1 + tau)^-power.
+    """Buffer M deltas, then step: x <- x + lr sum_i s(tau_i) d_i / M,  s(tau) = (1 + tau)^-power.
 
-    Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv:2106.06639. Nobody waits,
-    and yet several deltas are averaged. Staleness counts steps, not deltas. What is in the buffer when training ends
-    is not used.
+    Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv:2106.06639. Several
+    deltas are averaged although no worker waits. Staleness counts steps, not deltas. Deltas that are still in the
+    buffer when training ends are not used.
 
-    buffer: M; None takes K, so that a step has about one delta of each worker. lr 1, power 0.5 here.
+    buffer: M; None (the default) takes K, so that a step has about one delta of each worker.
+    learning_rate: lr, default 1.
+    power: default 0.5.
     """
 
     name: ClassVar[str] = "fedbuff"
@@ -274,7 +287,7 @@ class FedBuff(Strategy):
     power: float = 0.5
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         if self.buffer is not None:
             positive_int("buffer", self.buffer)
@@ -282,29 +295,32 @@ class FedBuff(Strategy):
         positive("power", self.power, zero=True)
 
     def quorum(self, num_workers: int) -> int:
-        """M."""
+        """Return M."""
         return num_workers if self.buffer is None else self.buffer
 
     def weight(self, update: Update, context: Context) -> float:
-        """(1 + tau)^-power / M."""
+        """Return (1 + tau)^-power / M."""
         return float((1.0 + context.staleness(update)) ** -self.power / self.quorum(context.num_workers))
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """X <- x + lr d."""
+        """Compute x <- x + lr d."""
         return weights + np.float32(self.learning_rate) * direction, outer
 
 
 @dataclass(frozen=True)
 class DelayedNesterov(Strategy):
-    """Steps with every delta, with the momentum at every N-th: x <- x + lr d / N;  at the N-th of them also
-    m <- mu m + (the mean of the last N deltas) and x <- x + lr mu m.
+    """Step with every delta, and with the momentum at every N-th.
+
+    x <- x + lr d / N;  at every N-th delta also m <- mu m + (the mean of the last N deltas) and x <- x + lr mu m.
 
     Liu et al., "Asynchronous Local-SGD Training for Language Modeling", arXiv:2401.09135, delayed Nesterov. N deltas
-    together move x as one `nesterov` step over their mean does.
+    together move x as far as one `nesterov` step over their mean.
 
-    delay: N; None takes K. lr 0.7, mu 0.9 here.
+    delay: N; None (the default) takes K.
+    learning_rate: lr, default 0.7.
+    momentum: mu, default 0.9.
     """
 
     name: ClassVar[str] = "delayed_nesterov"
@@ -315,7 +331,7 @@ class DelayedNesterov(Strategy):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         if self.delay is not None:
             positive_int("delay", self.delay)
@@ -323,18 +339,18 @@ class DelayedNesterov(Strategy):
         share("momentum", self.momentum)
 
     def weight(self, update: Update, context: Context) -> float:
-        """Always 1: the whole delta."""
+        """Return 1: the whole delta is added."""
         return 1.0
 
     def init(self, weights: Vector) -> OuterState:
-        """The momentum m, the deltas since its last step, and how many they are."""
+        """Return the momentum m, the sum of the deltas since its last step, and their number, all zero."""
         zero = np.zeros_like(weights)
         return {"momentum": zero, "buffer": zero, "pushes": np.zeros(1, np.float32)}
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One push, and at every N-th the momentum."""
+        """Apply one delta; at every N-th also update and apply the momentum."""
         delay, rate = self.delay or context.num_workers, self.learning_rate
         buffer: Vector = outer["buffer"] + direction
         pushes: Vector = outer["pushes"] + np.float32(1)

@@ -1,11 +1,11 @@
-"""Codecs: how a delta is made smaller for its way to the exchange. Flat float32 vectors in, bytes out, and back.
+"""Codecs: compression applied to updates before they are sent. Flat float32 vectors in, bytes out, and back.
 
-What a worker sends is `codec.pack(message)`; what admission and averaging see is `codec.unpack` of it. How many bytes that
-is depends on nothing but how many numbers there are, so that a server knows what to expect before it reads.
+A worker sends `codec.pack(message)`; admission and averaging see `codec.unpack` of it. The number of bytes depends only
+on the number of values, so that a server knows what to expect before it reads.
 
-Error feedback (Seide et al., Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and other
-Gradient Compression Schemes", ICML 2019, arXiv:1901.09847): a worker adds what its last messages lost to its next one,
-v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent) + e = sum(d).
+Error feedback (Seide et al., Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and
+other Gradient Compression Schemes", ICML 2019, arXiv:1901.09847): a worker adds what its last messages lost to its next
+one, v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent) + e = sum(d).
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ from elephas_like.core.types import Update, Vector
 
 Bytes = npt.NDArray[np.uint8]
 
-_HALF_MOST = np.float32(65504.0)
-"""The largest number of 16 bits."""
+_HALF_MAX = np.float32(65504.0)
+"""The largest finite half-precision number."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """What all codecs have. Numbers that are not finite stay so, in whatever place: the guard has to see them.
+    """Base class of codecs.
 
-    error_feedback: whether workers carry what their messages lost into the next one. They keep one vector for it.
+    A vector that holds a NaN or infinity must unpack to one that does too: the NaN check comes after.
+
+    error_feedback: whether workers add what their messages lost to the next one. They keep one vector for it.
     """
 
     name: ClassVar[str] = "codec"
     error_feedback: bool = field(default=False, kw_only=True)
 
     def nbytes(self, size: int) -> int:
-        """Bytes of `size` packed numbers."""
+        """Return the bytes of `size` packed numbers."""
         raise NotImplementedError
 
     def pack(self, vector: Vector) -> Bytes:
-        """The bytes of a vector: `nbytes(vector.size)` of them."""
+        """Return the bytes of a vector: `nbytes(vector.size)` of them."""
         raise NotImplementedError
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """A new vector of `size` numbers, as near to the packed one as the codec comes."""
+        """Return a new vector of `size` numbers, the codec's approximation of the packed one."""
         raise NotImplementedError
 
     def opened(self, packed: Bytes, size: int) -> Vector:
-        """`unpack`, of as many bytes as there must be.
+        """Unpack after checking the number of bytes.
 
         Raises:
             ElephasError: there are more or fewer.
@@ -64,20 +66,20 @@ class Codec:
 
 @dataclass(frozen=True)
 class Float32(Codec):
-    """All 32 bits: what travels without a codec. 4 bytes a number."""
+    """All 32 bits, as without a codec. 4 bytes a number."""
 
     name: ClassVar[str] = "fp32"
 
     def nbytes(self, size: int) -> int:
-        """4 a number."""
+        """Return 4 bytes a number."""
         return 4 * size
 
     def pack(self, vector: Vector) -> Bytes:
-        """The numbers, little-endian."""
+        """Return the numbers, little-endian."""
         return _raw(vector, "<f4")
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """The same numbers."""
+        """Return the same numbers."""
         return _numbers(packed, "<f4")
 
 
@@ -85,83 +87,87 @@ class Float32(Codec):
 class Float16(Codec):
     """Half precision: 2 bytes a number. Numbers beyond 65504 become 65504.
 
-    As Jaghouar, Ong and Hagemann send outer gradients in "OpenDiLoCo", arXiv:2407.07852.
+    Used for outer gradients by Jaghouar, Ong and Hagemann, "OpenDiLoCo", arXiv:2407.07852.
     """
 
     name: ClassVar[str] = "fp16"
 
     def nbytes(self, size: int) -> int:
-        """2 a number."""
+        """Return 2 bytes a number."""
         return 2 * size
 
     def pack(self, vector: Vector) -> Bytes:
-        """The nearest halves."""
-        inside = np.where(np.isfinite(vector), np.clip(vector, -_HALF_MOST, _HALF_MOST), vector)
+        """Return the nearest half-precision numbers."""
+        inside = np.where(np.isfinite(vector), np.clip(vector, -_HALF_MAX, _HALF_MAX), vector)
         return _raw(inside, "<f2")
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """The halves as float32."""
+        """Return the half-precision numbers as float32."""
         return _numbers(packed, "<f2")
 
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """8 bits a number and a float32 scale for each block: q = round(v / s), s = max|v| / 127 of the block. 1.02 bytes.
+    """8 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 127 of the block.
 
-    Block by block, as in Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR 2022,
-    arXiv:2110.02861, with evenly spaced steps. No number is off by more than s / 2.
+    1.02 bytes a number.
 
-    block: numbers that share a scale; 256 here.
+    Blockwise as in Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR
+    2022, arXiv:2110.02861, with evenly spaced steps. The error of a number is at most s / 2.
+
+    block: numbers that share a scale; default 256.
     """
 
     name: ClassVar[str] = "int8"
     block: int = 256
 
     def __post_init__(self) -> None:
-        """Checks `block`."""
+        """Check `block`."""
         positive_int("block", self.block)
 
     def nbytes(self, size: int) -> int:
-        """1 a number, 4 a block."""
+        """Return 1 byte a number and 4 a block."""
         return 4 * _blocks(size, self.block) + size
 
     def pack(self, vector: Vector) -> Bytes:
-        """Scales, then the whole numbers."""
+        """Return the scales, then the integers."""
         steps, scales = _quantized(vector, self.block, 127)
         return np.concatenate([_raw(scales, "<f4"), steps.view(np.uint8)])
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """Whole numbers times scales."""
+        """Return integers times scales."""
         scales, rest = _scales(packed, size, self.block)
         return _scaled(rest.view(np.int8).astype(np.float32), scales, self.block)
 
 
 @dataclass(frozen=True)
 class Int4(Codec):
-    """4 bits a number and a float32 scale for each block: q = round(v / s), s = max|v| / 7 of the block. 0.52 bytes.
+    """4 bits a number and a float32 scale per block: q = round(v / s), s = max|v| / 7 of the block.
 
-    block: numbers that share a scale; 256 here.
+    0.52 bytes a number.
+
+    block: numbers that share a scale; default 256.
     """
 
     name: ClassVar[str] = "int4"
     block: int = 256
 
     def __post_init__(self) -> None:
-        """Checks `block`."""
+        """Check `block`."""
         positive_int("block", self.block)
 
     def nbytes(self, size: int) -> int:
-        """1 for two numbers, 4 a block."""
+        """Return 1 byte for two numbers and 4 a block."""
         return 4 * _blocks(size, self.block) + (size + 1) // 2
 
     def pack(self, vector: Vector) -> Bytes:
-        """Scales, then two numbers a byte, the first in the lower half."""
+        """Return the scales, then two integers a byte, the first in the lower half."""
         steps, scales = _quantized(vector, self.block, 7)
         nibbles = (np.pad(steps, (0, steps.size % 2)) + np.int8(8)).view(np.uint8)
         return np.concatenate([_raw(scales, "<f4"), nibbles[0::2] | (nibbles[1::2] << np.uint8(4))])
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """Whole numbers times scales."""
+        """Return integers times scales."""
         scales, rest = _scales(packed, size, self.block)
         steps = np.empty(2 * rest.size, np.float32)
         steps[0::2] = rest & np.uint8(15)
@@ -171,13 +177,14 @@ class Int4(Codec):
 
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """The sign of each number and the mean size of each block: C(v) = mean|v| sign(v). 0.19 bytes a number.
+    """The sign of each number and the mean magnitude of each block: C(v) = mean|v| sign(v). 0.19 bytes a number.
 
-    Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training
-    of Speech DNNs", Interspeech 2014. Needs its error feedback.
+    Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
+    Training of Speech DNNs", Interspeech 2014. Needs its error feedback.
 
-    block: numbers that share a size; 64 here. The paper has one for each column of a matrix: rows of weights that hardly move
-        (a pixel that is always black) must not be given the size of others. With 256, digits lost 0.3 points more.
+    block: numbers that share a magnitude; default 64. The paper has one for each column of a matrix: weights that
+        hardly move (those of a pixel that is always black) must not get the magnitude of others. With 256, digits lost
+        0.3 points more.
     """
 
     name: ClassVar[str] = "one_bit"
@@ -185,15 +192,15 @@ class OneBit(Codec):
     error_feedback: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks `block`."""
+        """Check `block`."""
         positive_int("block", self.block)
 
     def nbytes(self, size: int) -> int:
-        """1 for eight numbers, 4 a block."""
+        """Return 1 byte for eight numbers and 4 a block."""
         return 4 * _blocks(size, self.block) + (size + 7) // 8
 
     def pack(self, vector: Vector) -> Bytes:
-        """Sizes, then the signs."""
+        """Return the magnitudes, then the signs."""
         blocks = _in_blocks(np.abs(vector), self.block)
         full = np.full(len(blocks), self.block, np.float32)
         if len(blocks):
@@ -202,7 +209,7 @@ class OneBit(Codec):
         return np.concatenate([_raw(sizes, "<f4"), np.packbits(vector >= 0)])
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """The sizes with their signs."""
+        """Return the magnitudes with the signs."""
         sizes, rest = _scales(packed, size, self.block)
         signs = np.unpackbits(rest, count=size).astype(np.float32)
         return _scaled(2 * signs - 1, sizes, self.block)
@@ -210,11 +217,11 @@ class OneBit(Codec):
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """The largest numbers with their places, 8 bytes each; all others are 0.
+    """The largest numbers with their positions, 8 bytes each; all others become 0.
 
     Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599. Needs its error feedback.
 
-    share: of the numbers that are sent, above 0 to 1, at least one; 0.01 here.
+    share: share of the numbers that are sent, above 0 to 1; at least one number is sent. Default 0.01.
     """
 
     name: ClassVar[str] = "top_k"
@@ -222,20 +229,20 @@ class TopK(Codec):
     error_feedback: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks `share`."""
+        """Check `share`."""
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be above 0 and at most 1; got {self.share!r}.")
 
     def count(self, size: int) -> int:
-        """Numbers that are sent of `size`."""
+        """Return how many of `size` numbers are sent."""
         return min(size, max(1, int(np.ceil(self.share * size))))
 
     def nbytes(self, size: int) -> int:
-        """8 for each number that is sent."""
+        """Return 8 bytes for each number that is sent."""
         return 8 * self.count(size)
 
     def pack(self, vector: Vector) -> Bytes:
-        """Places, in order, then numbers. Of equal ones the first are sent."""
+        """Return the positions in ascending order, then the numbers. Among equal magnitudes the first are sent."""
         count = self.count(vector.size)
         if count == 0:
             return np.zeros(0, np.uint8)
@@ -247,7 +254,11 @@ class TopK(Codec):
         return np.concatenate([_raw(places, "<u4"), _raw(vector[places], "<f4")])
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """The numbers in their places."""
+        """Return a vector with the numbers at their positions.
+
+        Raises:
+            ElephasError: a position is outside the vector.
+        """
         half = packed.size // 2
         places = packed[:half].copy().view("<u4").astype(np.int64)
         if places.size and places.max() >= size:
@@ -261,11 +272,11 @@ CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Float32, Float16,
 
 
 def resolve_codec(codec: Codec | str | None) -> Codec | None:
-    """The codec of a name.
+    """Return the codec of a name; a codec or None is returned unchanged.
 
     Raises:
         ValueError: an unknown name; the message lists the known ones.
-        TypeError: something else.
+        TypeError: neither a name, a codec nor None.
     """
     if codec is None or isinstance(codec, Codec):
         return codec
@@ -277,10 +288,10 @@ def resolve_codec(codec: Codec | str | None) -> Codec | None:
 
 
 def opened(update: Update, codec: Codec | None, size: int) -> Update:
-    """An update whose delta is numbers again; one that trained nothing brings none.
+    """Return an update with its delta unpacked. An update that trained nothing has an empty delta.
 
     Raises:
-        ElephasError: the bytes are none of this codec's.
+        ElephasError: the bytes do not fit this codec.
     """
     if codec is None:
         return update
@@ -301,12 +312,12 @@ def _blocks(size: int, block: int) -> int:
 
 
 def _in_blocks(vector: Vector, block: int) -> Vector:
-    """The vector in rows of `block`, the last one filled up with zeros."""
+    """Return the vector in rows of `block`, the last one padded with zeros."""
     return np.pad(vector, (0, -vector.size % block)).reshape(-1, block)
 
 
 def _quantized(vector: Vector, block: int, most: int) -> tuple[npt.NDArray[np.int8], Vector]:
-    """Whole numbers from -most to most, and the scale of each block."""
+    """Return integers from -most to most, and the scale of each block."""
     blocks = _in_blocks(vector, block)
     scales = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(most)
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite makes its scale so, which tells
@@ -316,7 +327,7 @@ def _quantized(vector: Vector, block: int, most: int) -> tuple[npt.NDArray[np.in
 
 
 def _scales(packed: Bytes, size: int, block: int) -> tuple[Vector, Bytes]:
-    """Scales of the blocks and the bytes that follow."""
+    """Return the scales of the blocks and the bytes that follow."""
     end = 4 * _blocks(size, block)
     return _numbers(packed[:end], "<f4"), packed[end:]
 

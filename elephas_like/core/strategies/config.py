@@ -1,4 +1,4 @@
-"""Strategies, parts, codecs and schedules as plain data, for files: the name of a class and its fields."""
+"""Strategies, reductions, codecs and schedules as plain data, for files: the name of the class and its fields."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ _KNOWN = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_config(value: object) -> Any:
-    """One of ours as `{"class": its name, its fields}`; other values, names of ours among them, stay what they are.
+    """Return `{"class": name, **fields}` for an object of this package.
+
+    Other values, names included, are returned unchanged.
 
     Raises:
-        ValueError: a strategy, part, codec or schedule of the user's own, which nobody could rebuild from a name.
+        ValueError: the class is the user's own, which could not be rebuilt from its name.
     """
     if not isinstance(value, Strategy | Reduce | Codec | Schedule):
         return value
@@ -37,7 +39,7 @@ def to_config(value: object) -> Any:
 
 
 def from_config(value: object) -> Any:
-    """What `to_config` was given."""
+    """Return the value that `to_config` was given."""
     if not (isinstance(value, Mapping) and value.get(_CLASS) in _KNOWN):
         return value
     return _KNOWN[value[_CLASS]](**{name: from_config(item) for name, item in value.items() if name != _CLASS})

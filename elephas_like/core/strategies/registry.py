@@ -1,4 +1,4 @@
-"""Strategies by name, and which combinations of mode, strategy, frequency and engine make sense."""
+"""Strategies by name, and the valid combinations of mode, strategy, frequency and engine."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ ENGINES: dict[Mode, frozenset[EngineName]] = {
 }
 
 AnyFrequency = Frequency | int | Schedule
-"""What `frequency=` may be."""
+"""Types of the argument `frequency=`."""
 
 
 def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> Strategy:
-    """The strategy object of a name; None gives the default of the mode.
+    """Return the strategy of a name; None gives the default of the mode.
 
     Raises:
         ValueError: an unknown name; the message lists the known ones.
@@ -81,20 +81,23 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> St
 
 
 def admits(strategy: type[Strategy] | Strategy, frequency: AnyFrequency) -> bool:
-    """Whether a strategy has a meaning at a frequency."""
+    """Return whether a strategy accepts a frequency."""
     if strategy.frequencies is not None:
         return isinstance(frequency, Frequency) and frequency in strategy.frequencies
     return frequency is not Frequency.FIT or (Mode.SYNCHRONOUS in strategy.modes and not strategy.remembers)
 
 
 def engines(strategy: type[Strategy] | Strategy, mode: Mode, codec: Codec | None = None) -> frozenset[EngineName]:
-    """The engines that a strategy runs on: a round of jobs may run in any process, so workers must remember nothing."""
+    """Return the engines that a strategy runs on.
+
+    Engine "jobs" may run a round in any process, so workers must keep nothing.
+    """
     remembers = strategy.remembers or (codec is not None and codec.error_feedback)
     return ENGINES[mode] - {EngineName.JOBS} if remembers else ENGINES[mode]
 
 
 def default_frequency(strategy: Strategy, frequency: AnyFrequency) -> AnyFrequency:
-    """The frequency, "auto" made concrete where the strategy admits just one frequency (`one_shot`: "fit")."""
+    """Return the frequency, with "auto" replaced where the strategy accepts only one (`one_shot`: "fit")."""
     if frequency is Frequency.AUTO and strategy.frequencies is not None:
         return next(iter(strategy.frequencies))
     return frequency
@@ -103,11 +106,12 @@ def default_frequency(strategy: Strategy, frequency: AnyFrequency) -> AnyFrequen
 def check_combination(
     mode: Mode, strategy: Strategy, frequency: AnyFrequency, engine: EngineName, codec: Codec | None = None
 ) -> None:
-    """Nothing, if all go together.
+    """Raise ValueError if mode, strategy, frequency, engine and codec do not go together.
 
     Raises:
-        ValueError: with what does not fit and the combinations that do.
+        ValueError: with every conflict, and the valid combinations.
     """
+    # Collect all conflicts first, so that the message names every one.
     problems = []
     if mode not in strategy.modes:
         problems.append(f"strategy {strategy.name!r} is for mode {_either(strategy.modes)}")
@@ -118,6 +122,7 @@ def check_combination(
         problems.append("frequency 'fit' is for mode 'synchronous'")
     elif isinstance(frequency, Schedule) and mode is not Mode.SYNCHRONOUS:
         problems.append("a schedule as frequency is for mode 'synchronous'")
+    # Engine "jobs" may run a round in a fresh process: nothing that workers keep survives there.
     if engine is not EngineName.AUTO and engine not in ENGINES[mode]:
         problems.append(f"engine {engine.value!r} is not for mode {mode.value!r}")
     elif engine is EngineName.JOBS and strategy.remembers:
@@ -140,7 +145,7 @@ def check_combination(
 
 
 def combinations_table() -> str:
-    """The valid combinations, one line each, as docs/architecture.md and error messages show them."""
+    """Return the valid combinations, one line each, as docs/architecture.md and error messages show them."""
     lines = []
     for mode in Mode:
         for kind in STRATEGIES.values():

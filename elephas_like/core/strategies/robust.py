@@ -1,6 +1,7 @@
-"""Ways to make the deltas of many workers one direction other than their mean, and the strategies named after them.
+"""Reductions other than the mean, and the strategies named after them.
 
-Each is a part: `Nesterov(reduce=Median())`, `Nesterov(reduce=Clipped(norm=1.0, then=TrimmedMean()))`.
+Each is an argument of any strategy: `Nesterov(reduce=Median())`, `Nesterov(reduce=Clipped(norm=1.0,
+then=TrimmedMean()))`.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Median(Reduce):
-    """The median of each coordinate over the workers, whatever their samples; of an even number the middle two's mean.
+    """The median of each coordinate over the workers, ignoring samples; for an even number, the mean of the middle two.
 
-    Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
-    2018. Up to half of the workers may bring anything. Holds all K deltas.
+    Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    ICML 2018. Tolerates arbitrary updates from fewer than half of the workers. Holds all K deltas.
     """
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
-        """median_i d_i, coordinate by coordinate."""
+        """Return median_i d_i, coordinate by coordinate."""
         return np.median(np.stack(deltas), axis=0).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class TrimmedMean(Reduce):
-    """The mean of each coordinate without its smallest and its largest values, whatever the samples.
+    """The mean of each coordinate without its smallest and largest values, ignoring samples.
 
     Yin et al. (see `Median`). Of K workers floor(share K) are left out at each end. Holds all K deltas.
 
-    share: from 0 to below 1/2; 0.2 here, so that five workers lose one at each end.
+    share: from 0 to below 1/2; default 0.2, so that of five workers one is left out at each end.
     """
 
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        """Checks `share`."""
+        """Check `share`."""
         if share("share", self.share) >= 0.5:
             raise ValueError(f"share must be below 1/2, or nothing would be left; got {self.share!r}.")
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
-        """The mean of what is left between the ends."""
+        """Return the mean of the values between the ends."""
         out = int(self.share * len(deltas))
         kept: Vector = np.sort(np.stack(deltas), axis=0)[out : len(deltas) - out]
         mean: Vector = kept.mean(axis=0, dtype=np.float32)
@@ -62,16 +63,17 @@ class Radial(Reduce):
 
         d = (sum_i w_i |d_i| / sum_i w_i) phi(sum_i w_i phi(d_i)),   phi(v) = v / |v|,   w_i = n_i^2 / steps_i
 
-    The mean of deltas that disagree is short; here it keeps their length. The weight, samples times samples a step, is
-    of Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training", arXiv:2604.21428. Holds all K deltas.
+    The plain mean of deltas that disagree is short; this keeps their length. The weight, samples times samples per
+    step, is that of Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training", arXiv:2604.21428.
+    Holds all K deltas.
     """
 
     def weight(self, update: Update, context: Context) -> float:
-        """Samples times samples a step."""
+        """Return samples times samples per step."""
         return update.samples**2 / max(1, update.steps)
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
-        """The mean length along the mean direction, for each tensor."""
+        """Return the mean length along the mean direction, for each tensor."""
         out = np.zeros_like(deltas[0])
         for place in context.tensors():
             norms = [float(np.linalg.norm(delta[place])) for delta in deltas]
@@ -86,38 +88,39 @@ class Radial(Reduce):
 
 @dataclass(frozen=True)
 class Clipped(Reduce):
-    """Shortens every delta to a length of at most `norm` before another part takes it: d_i min(1, norm / |d_i|).
+    """Clip every delta to a length of at most `norm` before another reduction: d_i min(1, norm / |d_i|).
 
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013, for gradients.
 
-    norm: the length, over all tensors together. then: what makes the clipped deltas one direction, and holds no more than it
-    would by itself; None takes the strategy's own way, for most the mean.
+    norm: maximum length, over all tensors together.
+    then: the reduction of the clipped deltas, which determines the memory; None takes the strategy's own, for most the
+        mean.
     """
 
     norm: float
     then: Reduce | None = None
 
     def __post_init__(self) -> None:
-        """Checks `norm` and `then`."""
+        """Check `norm` and `then`."""
         positive("norm", self.norm)
         if self.then is not None and not isinstance(self.then, Reduce):
             raise TypeError(f"then must be a Reduce such as Mean() or Median(); got {self.then!r}.")
 
     def weight(self, update: Update, context: Context) -> float:
-        """What the other part says."""
+        """Return the weight of the other reduction."""
         return (self.then or Mean()).weight(update, context)
 
     def begin(self, context: Context, held: Mapping[str, Array] = NOTHING) -> Reduction:
-        """The other part's, behind the clipping."""
+        """Return the other reduction, with clipping in front."""
         return _Clipping(self.norm, (self.then or Mean()).begin(context, held))
 
     def around(self, own: Reduce) -> Reduce:
-        """Clipping before the strategy's own way, unless another was given."""
+        """Return clipping in front of the strategy's own reduction, unless `then` was given."""
         return replace(self, then=own if self.then is None else self.then.around(own))
 
 
 class _Clipping:
-    """Clips what it hands on."""
+    """Clips each delta and passes it to another reduction."""
 
     def __init__(self, norm: float, then: Reduction) -> None:
         self._norm, self._then = norm, then

@@ -1,4 +1,7 @@
-"""Strategies for rounds in which everyone comes. d is the direction that the workers' deltas make, by default their mean."""
+"""Synchronous strategies: every worker takes part in every round.
+
+d is the reduction of the workers' deltas, by default their mean.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
 from elephas_like.core.types import Frequency, Vector
 
 STRETCH_LIKE = 8
-"""Workers with which the outer step's defaults were measured."""
+"""Number of workers with which the outer step's defaults were measured."""
 
 
 @dataclass(frozen=True)
 class Average(Strategy):
     """Sample-weighted parameter averaging: x <- x + sum_i p_i d_i, p_i = n_i / sum n.
 
-    Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767), or FedAvg when
-    rounds are epochs (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    AISTATS 2017, arXiv:1602.05629). With one worker it is plain training.
+    Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767); FedAvg if rounds
+    are epochs (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS
+    2017, arXiv:1602.05629). With one worker it is plain training.
     """
 
     name: ClassVar[str] = "average"
@@ -30,10 +33,11 @@ class Average(Strategy):
 
 @dataclass(frozen=True)
 class OneShot(Average):
-    """One average at the end of the whole fit: `average` with `frequency="fit"`, and no other.
+    """One average at the end of the whole fit: `average` with `frequency="fit"`, its only frequency.
 
     Zinkevich, Weimer, Smola and Li, "Parallelized Stochastic Gradient Descent", NIPS 2010. It loses accuracy with every
-    worker. Elephas' old synchronous mode is `OneShot(reduce=Mean(equal=True))`: every partition counts the same.
+    additional worker. Elephas' old synchronous mode is `OneShot(reduce=Mean(equal=True))`: every partition has the same
+    weight.
     """
 
     name: ClassVar[str] = "one_shot"
@@ -44,12 +48,15 @@ class OneShot(Average):
 class Nesterov(Strategy):
     """An outer Nesterov step over the averaged delta: b <- mu b + d;  x <- x + lr (d + mu b).
 
-    The update of DiLoCo (Douillard et al., arXiv:2311.08105) with an outer learning rate of 1 and a momentum of 0.7 instead of 0.7 and 0.9,
-    which overshoot where rounds are few or short.
+    The update of DiLoCo (Douillard et al., arXiv:2311.08105) with an outer learning rate of 1 and a momentum of 0.7.
+    DiLoCo's 0.7 and 0.9 overshoot where rounds are few or short.
 
-    stretch: where more than eight workers come, d is made as long as the mean of eight such updates would be: these
-        numbers were found with eight, and the more updates there are the more of each cancels out (core/drift.py has
-        the formula).
+    learning_rate: lr, default 1.
+    momentum: mu, default 0.7.
+    stretch: whether, with more than eight workers, d is scaled to the length that the mean of eight such updates would
+        have. The defaults were measured with eight workers, and more updates cancel each other more (core/drift.py has
+        the
+            formula).
     """
 
     name: ClassVar[str] = "nesterov"
@@ -58,19 +65,19 @@ class Nesterov(Strategy):
     stretch: bool = True
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         share("momentum", self.momentum)
 
     def init(self, weights: Vector) -> OuterState:
-        """The momentum buffer b, zero."""
+        """Return the momentum buffer b, zero."""
         return {"momentum": np.zeros_like(weights)}
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One outer step: b <- mu b + d;  x <- x + lr (d + mu b)."""
+        """Compute b <- mu b + d;  x <- x + lr (d + mu b)."""
         mu = self.momentum
         if self.stretch:
             direction = direction * np.float32(stretch_of(context.agreement, STRETCH_LIKE))
@@ -81,10 +88,10 @@ class Nesterov(Strategy):
 
 @dataclass(frozen=True)
 class DiLoCo(Nesterov):
-    """`nesterov` with DiLoCo's numbers: an outer learning rate of 0.7 and a momentum of 0.9. For many, long rounds.
+    """`nesterov` with DiLoCo's hyper-parameters: outer learning rate 0.7, momentum 0.9. For many, long rounds.
 
     Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105. Its workers
-    keep their optimizer's state to themselves: `optimizer_state="per_worker"`.
+    keep their optimizers' states: `optimizer_state="per_worker"`.
     """
 
     name: ClassVar[str] = "diloco"
@@ -106,19 +113,19 @@ class FedAvgM(Strategy):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         share("momentum", self.momentum)
 
     def init(self, weights: Vector) -> OuterState:
-        """The momentum m, zero."""
+        """Return the momentum m, zero."""
         return {"momentum": np.zeros_like(weights)}
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One outer step: m <- beta m + d;  x <- x + lr m."""
+        """Compute m <- beta m + d;  x <- x + lr m."""
         buffer: Vector = self.momentum * outer["momentum"] + direction
         return weights + self.learning_rate * buffer, {"momentum": buffer}
 
@@ -139,7 +146,7 @@ class SlowMo(FedAvgM):
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One outer step: u <- beta u + d / g;  x <- x + alpha g u."""
+        """Compute u <- beta u + d / g;  x <- x + alpha g u."""
         rate = context.learning_rate or 1.0
         buffer: Vector = self.momentum * outer["momentum"] + direction / np.float32(rate)
         return weights + np.float32(self.learning_rate * rate) * buffer, {"momentum": buffer}
@@ -152,7 +159,8 @@ class BMUF(Strategy):
     Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block parallel
     optimization and blockwise model-update filtering", ICASSP 2016.
 
-    learning_rate: zeta, 1. momentum: eta; None takes 1 - 1/K.
+    learning_rate: zeta, default 1.
+    momentum: eta; None (the default) takes 1 - 1/K.
     """
 
     name: ClassVar[str] = "bmuf"
@@ -160,39 +168,39 @@ class BMUF(Strategy):
     momentum: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         if self.momentum is not None:
             share("momentum", self.momentum)
 
     def eta(self, context: Context) -> float:
-        """The block momentum: 1 - 1/K unless it was given."""
+        """Return the block momentum: 1 - 1/K unless it was given."""
         return 1.0 - 1.0 / context.num_workers if self.momentum is None else self.momentum
 
     def init(self, weights: Vector) -> OuterState:
-        """The last block's step D, zero."""
+        """Return the last block's step D, zero."""
         return {"momentum": np.zeros_like(weights)}
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One block: D <- eta D + zeta d;  x <- x + D."""
+        """Compute D <- eta D + zeta d;  x <- x + D."""
         moved: Vector = self.eta(context) * outer["momentum"] + self.learning_rate * direction
         return weights + moved, {"momentum": moved}
 
 
 @dataclass(frozen=True)
 class NesterovBMUF(BMUF):
-    """Blockwise model-update filtering with Nesterov block momentum: workers are sent x + eta D.
+    """Blockwise model-update filtering with Nesterov block momentum: workers are served x + eta D.
 
-    Chen and Huo, ICASSP 2016 (see `BMUF`). d is the way from where the workers started, x + eta D.
+    Chen and Huo, ICASSP 2016 (see `BMUF`). d is measured from the point where the workers started, x + eta D.
     """
 
     name: ClassVar[str] = "bmuf_nesterov"
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
-        """The point x + eta D: where the momentum alone would go."""
+        """Return x + eta D, the point that the momentum alone leads to."""
         return weights + self.eta(context) * outer["momentum"]
 
 
@@ -202,7 +210,10 @@ class FedAdam(Strategy):
 
     Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295: no bias correction, v begins at tau^2.
 
-    learning_rate: the length of a first step in each coordinate, about; 0.01 here. beta1 0.9, beta2 0.99, tau 1e-3.
+    learning_rate: lr, roughly the length of a first step in each coordinate; default 0.01.
+    beta1: default 0.9.
+    beta2: default 0.99.
+    tau: default 1e-3.
     """
 
     name: ClassVar[str] = "fedadam"
@@ -212,7 +223,7 @@ class FedAdam(Strategy):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the hyper-parameters."""
         super().__post_init__()
         positive("learning_rate", self.learning_rate)
         share("beta1", self.beta1)
@@ -220,17 +231,17 @@ class FedAdam(Strategy):
         positive("tau", self.tau)
 
     def init(self, weights: Vector) -> OuterState:
-        """Both moments: m zero, v tau^2."""
+        """Return both moments: m zero, v tau^2."""
         return {"momentum": np.zeros_like(weights), "velocity": np.full_like(weights, self.tau**2)}
 
     def second(self, velocity: Vector, square: Vector) -> Vector:
-        """The second moment after d^2 has come."""
+        """Return the second moment after d^2 was added."""
         return self.beta2 * velocity + (1.0 - self.beta2) * square
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
-        """One outer step: x <- x + lr m / (sqrt v + tau)."""
+        """Compute x <- x + lr m / (sqrt v + tau)."""
         momentum: Vector = self.beta1 * outer["momentum"] + (1.0 - self.beta1) * direction
         velocity = self.second(outer["velocity"], direction**2)
         step: Vector = self.learning_rate * momentum / (velocity**0.5 + self.tau)
@@ -247,21 +258,21 @@ class FedYogi(FedAdam):
     name: ClassVar[str] = "fedyogi"
 
     def second(self, velocity: Vector, square: Vector) -> Vector:
-        """The second moment after d^2 has come."""
+        """Return the second moment after d^2 was added."""
         less: Vector = (1.0 - self.beta2) * square * np.sign(velocity - square)
         return velocity - less
 
 
 @dataclass(frozen=True)
 class FedAdagrad(FedAdam):
-    """Adagrad as the outer step, `fedadam` with v <- v + d^2 and, since Adagrad has no momentum, b1 = 0.
+    """Adagrad as the outer step: `fedadam` with v <- v + d^2 and, since Adagrad has no momentum, b1 = 0.
 
-    Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295. `beta2` plays no part.
+    Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295. `beta2` is not used.
     """
 
     name: ClassVar[str] = "fedadagrad"
     beta1: float = 0.0
 
     def second(self, velocity: Vector, square: Vector) -> Vector:
-        """The second moment after d^2 has come."""
+        """Return the second moment after d^2 was added."""
         return velocity + square

@@ -1,0 +1,108 @@
+"""Compiled models that a Python process keeps from fit to fit, each with its traced loops."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import keras
+import numpy as np
+
+from elephas_like.core.errors import DataError
+from elephas_like.core.structure import flatten
+from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.state import Variables, build, own_optimizer
+from elephas_like.trainer.steps import StepLoop
+
+PROGRAMS_KEPT = 4
+"""Maximum number of compiled models that a process keeps for later fits."""
+PROGRAM_BYTES_KEPT = 2**30
+"""Maximum bytes of their variables. The last model stays whatever its size."""
+
+
+class Program:
+    """A compiled, built model of this process with its traced loops."""
+
+    def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
+        with seeded(seed, 0xE1E):
+            self.model = spec.build()
+            check_width(self.model, sample)
+            build(self.model, sample)
+        self.key = _program_key(spec, sample)
+        self.variables = Variables(self.model)
+        self.training = StepLoop(self.model, self.model.train_step)
+        self.testing = StepLoop(self.model, self.model.test_step)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's variables, counted as float32."""
+        return 4 * sum(entry.size for entry in self.variables.layout.entries)
+
+    @property
+    def accumulation(self) -> int:
+        """Keras' `gradient_accumulation_steps`; 1 without."""
+        return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
+
+
+def _program_key(spec: ModelSpec, sample: tuple[object, ...]) -> str:
+    """Return the cache key of a program: the model, and the structure, dtypes and shapes of its rows.
+
+    Losses and metrics are built for the rows that they see first.
+    """
+    leaves, structure = flatten(sample)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    row_types = [(array.dtype.str, array.shape[1:]) for array in arrays]
+    return f"{spec.key} {structure!r} {row_types!r}"
+
+
+class Programs:
+    """The compiled models of this process by model and kind of rows. Each is used by one borrower at a time.
+
+    Args:
+        count: maximum number of models that are kept while nobody uses them.
+        nbytes: maximum size of their variables in bytes. The least recently used models are dropped first. The last one
+            that was given back always stays, so that a second fit traces nothing.
+    """
+
+    def __init__(self, count: int = PROGRAMS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
+        self._count, self._nbytes = count, nbytes
+        self._free: OrderedDict[str, Program] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> Program:
+        """Return a program for a spec: a kept one, or a new one."""
+        key = _program_key(spec, sample)
+        with self._lock:
+            kept = self._free.pop(key, None)
+        return kept or Program(spec, sample, seed)
+
+    def give_back(self, program: Program) -> None:
+        """Keep a program for the next borrower, and drop the least recently used ones beyond the limits."""
+        with self._lock:
+            self._free[program.key] = program
+            self._free.move_to_end(program.key)
+            while len(self._free) > 1 and (len(self._free) > self._count or self._size() > self._nbytes):
+                self._free.popitem(last=False)
+
+    def _size(self) -> int:
+        return sum(program.nbytes for program in self._free.values())
+
+
+PROGRAMS = Programs()
+"""Spark reuses Python processes across tasks; a global of a module survives between them."""
+
+
+def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Raise DataError if the rows do not fit a model with one input.
+
+    Raises:
+        DataError: the rows are longer or shorter than the model expects, along some axis.
+    """
+    inputs = getattr(model, "inputs", None) or []
+    if len(inputs) != 1 or not isinstance(sample[0], np.ndarray):
+        return
+    expected, found = tuple(inputs[0].shape)[1:], sample[0].shape[1:]
+    apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
+    if len(expected) == len(found) and apart:
+        raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")

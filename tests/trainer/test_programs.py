@@ -1,0 +1,87 @@
+"""Programs: compiled models that a process keeps, and which of them go first."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.types import Role
+from elephas_like.trainer.programs import Program, Programs
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.state import build
+from trainer.small import mlp, rows
+
+X, Y = rows(22)
+
+
+def prepared(optimizer: object = "adam", **compiled: object) -> keras.Model:
+    model = mlp(optimizer, **compiled)
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+def test_a_program_is_kept_for_the_next_borrower_and_never_lent_twice() -> None:
+    programs, spec = Programs(), ModelSpec.from_model(prepared())
+    one = programs.borrow(spec, (X[:1], Y[:1]), 0)
+    other = programs.borrow(spec, (X[:1], Y[:1]), 0)
+    assert one is not other
+    programs.give_back(one)
+    assert programs.borrow(spec, (X[:1], Y[:1]), 0) is one
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kept"),
+    [
+        ({}, [True, True, True]),
+        ({"count": 2}, [False, True, True]),
+        ({"count": 1}, [False, False, True]),
+        ({"nbytes": 3 * 4 * 95}, [True, True, True]),
+        ({"nbytes": 3 * 4 * 95 - 1}, [False, True, True]),
+        ({"nbytes": 1}, [False, False, True]),
+    ],
+)
+def test_the_longest_unused_programs_go_where_they_are_too_many_or_too_large(bounds: dict, kept: list[bool]) -> None:
+    """Adam of 4 -> 5 -> 1: 31 weights, 62 slots, an iteration and a learning rate."""
+    programs = Programs(**bounds)
+    specs = [ModelSpec.from_model(prepared(loss=loss)) for loss in ("mse", "mae", "log_cosh")]
+    made = [programs.borrow(spec, (X[:1], Y[:1]), 0) for spec in specs]
+    assert [program.nbytes for program in made] == [4 * 95] * 3
+    for program in (made[0], made[2], made[1], made[2]):  # the last one comes twice
+        programs.give_back(program)
+    assert [program.key in programs._free for program in made] == kept
+    for spec, program, there in zip(specs, made, kept, strict=True):
+        again = programs.borrow(spec, (X[:1], Y[:1]), 0)
+        assert (again is program) == there
+        np.testing.assert_array_equal(again.model.predict_on_batch(X[:2]).shape, (2, 1))
+
+
+def test_a_program_of_another_model_is_another_one() -> None:
+    programs = Programs()
+    one = programs.borrow(ModelSpec.from_model(prepared("adam")), (X[:1], Y[:1]), 0)
+    programs.give_back(one)
+    assert programs.borrow(ModelSpec.from_model(prepared("sgd")), (X[:1], Y[:1]), 0) is not one
+
+
+def test_making_a_program_leaves_the_user_s_random_numbers_alone() -> None:
+    spec = ModelSpec.from_model(prepared())
+    np.random.seed(5)
+    random.seed(5)
+    expected = np.random.rand(), random.random()
+    np.random.seed(5)
+    random.seed(5)
+    Program(spec, (X[:1], Y[:1]), 0)
+    assert (np.random.rand(), random.random()) == expected
+
+
+def test_making_a_program_leaves_the_user_s_keras_settings_alone() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        spec = ModelSpec.from_model(prepared())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    program = Program(spec, (X[:1], Y[:1]), 0)
+    assert keras.config.dtype_policy().name == "float32"
+    assert program.variables.layout.size(Role.LOSS_SCALE) == 2  # the counter of good steps and the scale
