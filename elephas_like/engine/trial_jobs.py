@@ -24,8 +24,8 @@ from elephas_like.core.errors import ElephasError, Failure, ShardMissing, Supers
 from elephas_like.core.trials import Evaluate, Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.replicas import Replica, blocks_of, replicated
+from elephas_like.rows.row_values import FLOATS
 from elephas_like.rows.shards import SpoolOptions, attempt_id, sweep
-from elephas_like.rows.spool import FLOATS
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
 from elephas_like.spark.versions import check_versions, versions

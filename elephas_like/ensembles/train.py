@@ -27,8 +27,9 @@ from elephas_like.model.sources import Source, column_choice
 from elephas_like.model.spark_model import SparkModel, active_context, check_model, shard
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
+from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
-from elephas_like.rows.spool import remove, spool
+from elephas_like.rows.spool import spool
 from elephas_like.spark.parallel import Calls, PartitionJobs
 from elephas_like.spark.slots import slots, task_cpus
 from elephas_like.spark.versions import versions
