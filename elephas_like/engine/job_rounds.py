@@ -29,8 +29,8 @@ from elephas_like.core.types import (
     nothing,
     same,
 )
+from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
-from elephas_like.rows.spool import remove_dataset
 from elephas_like.spark.waits import KILLED_AFTER, Overdue, destroy, readably, run_within, stopped, tidying
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from elephas_like.core.columns import signature
 from elephas_like.core.errors import Failure
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, Evaluation, Order, ShardRef, Structure, WorkerFactory
+from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references
-from elephas_like.rows.spool import Block, remove, spool
+from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import readably
 

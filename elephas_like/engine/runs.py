@@ -20,8 +20,9 @@ from elephas_like.core.errors import Failure, ShardMissing, SupersededError
 from elephas_like.core.trials import Logs, Report
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.replicas import Replica, blocks_of, replicated
+from elephas_like.rows.row_values import FLOATS
+from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import SpoolOptions, attempt_id
-from elephas_like.rows.spool import FLOATS, remove
 from elephas_like.spark.parallel import JobRuns, tries
 from elephas_like.spark.versions import check_versions, versions
 from elephas_like.spark.waits import destroy

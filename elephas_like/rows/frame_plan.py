@@ -19,7 +19,7 @@ from pyspark.sql import types as sql
 from elephas_like.core import checks
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Slot, Structure
-from elephas_like.rows.spool import FLOATS
+from elephas_like.rows.row_values import FLOATS
 
 Choice = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 _IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}

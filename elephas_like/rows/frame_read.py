@@ -19,8 +19,9 @@ from pyspark.sql import types as sql
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array
+from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import Cell, FramePlan, Kind, Leaf
-from elephas_like.rows.spool import BATCH_BYTES, Block
+from elephas_like.rows.spool import Block
 from elephas_like.rows.vectors import Unfit, binaries, images, nested, numbers, texts, vectors
 
 _PACKED = "block binary, error string"

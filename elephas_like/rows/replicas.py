@@ -17,8 +17,9 @@ from elephas_like.core.columns import TEXT, open_column, row_nbytes
 from elephas_like.core.errors import Failure, ShardMissing
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import ShardRef
+from elephas_like.rows.shard_files import find_shard, host_lock, remove
 from elephas_like.rows.shards import SpoolOptions, references
-from elephas_like.rows.spool import Block, alone, find, remove, spool
+from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.parallel import JobRuns
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
@@ -52,11 +53,11 @@ class Replica:
         """The shard with all rows on this host; it is written by whichever task comes first."""
         check_versions(self.options.versions)
         dataset = self.options.dataset
-        found = find(dataset, 0)
+        found = find_shard(dataset, 0)
         if found is not None:
             return found
-        with alone(dataset):
-            return find(dataset, 0) or spool(
+        with host_lock(dataset):
+            return find_shard(dataset, 0) or spool(
                 (shipped.value.take() for shipped in self.blocks),
                 dataset=dataset,
                 worker=0,

@@ -18,7 +18,8 @@ from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
 from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
-from elephas_like.rows.spool import Block, remove, remove_dataset, spool
+from elephas_like.rows.shard_files import remove, remove_dataset
+from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import TIDY_SECONDS, Overdue, readably, run_within, tidying
 

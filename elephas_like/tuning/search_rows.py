@@ -14,8 +14,9 @@ from elephas_like.core.types import ShardRef
 from elephas_like.model.sources import Source
 from elephas_like.model.spark_model import shard
 from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import dealt, new_dataset, rows_of_partitions
-from elephas_like.rows.spool import remove_dataset, spool
+from elephas_like.rows.spool import spool
 from elephas_like.trainer.batches import sample_of
 from elephas_like.tuning.trial import forget_rows
 

@@ -7,8 +7,9 @@ from elephas_like.core.columns import open_column
 from elephas_like.core.errors import DataError, ShardMissing
 from elephas_like.rows import replicas
 from elephas_like.rows.replicas import Parcel, Replica, blocks_of, replicated, replicated_rdd, rows_dataset
+from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, sweep
-from elephas_like.rows.spool import Block, remove_dataset, spool
+from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import versions
 
 

@@ -16,7 +16,8 @@ from elephas_like.core.columns import open_column, verify
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import ShardRef
-from elephas_like.rows.spool import Block, from_json, read_ref, remove, remove_dataset, spool, to_json
+from elephas_like.rows.shard_files import from_json, read_ref, remove, remove_dataset, to_json
+from elephas_like.rows.spool import Block, spool
 
 Spool = Callable[..., ShardRef]
 

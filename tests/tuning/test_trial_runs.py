@@ -14,7 +14,8 @@ import pytest
 from elephas_like.core.columns import open_column
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
 from elephas_like.engine.runs import Shipment
-from elephas_like.rows.spool import Block, read_ref, remove, spool
+from elephas_like.rows.shard_files import read_ref, remove
+from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.waits import readably
 from elephas_like.tuning.trial_runs import as_fits, opened
 

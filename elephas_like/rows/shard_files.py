@@ -1,0 +1,136 @@
+"""Where shards lie on a host: directories of datasets, references of finished shards, and their removal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from elephas_like.core.columns import verify
+from elephas_like.core.errors import ShardMissing
+from elephas_like.core.types import Column, ShardRef
+
+REFERENCE = "shard.json"
+
+logger = logging.getLogger(__name__)
+
+
+def draft_directory(home: str, worker: int) -> str:
+    """Make a new directory in `home`, which may vanish at any moment: removing the last shard removes it."""
+    for _ in range(100):
+        with suppress(FileNotFoundError, FileExistsError):  # it was there and is not, or the other way round
+            os.makedirs(home, exist_ok=True)
+            return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
+    os.makedirs(home, exist_ok=True)
+    return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
+
+
+def to_json(ref: ShardRef) -> str:
+    """Return the reference as JSON, without its directory. It lies in the shard beside the columns."""
+    return json.dumps(
+        {
+            "dataset": ref.dataset,
+            "worker": ref.worker,
+            "host": ref.host,
+            "rows": ref.rows,
+            "columns": [[os.path.basename(column.path), column.dtype, column.shape] for column in ref.columns],
+            "structure": ref.structure,
+            "checksum": ref.checksum,
+        }
+    )
+
+
+def from_json(text: str, directory: str) -> ShardRef:
+    """Return the reference that `to_json` wrote, of a shard that lies in `directory`."""
+    fields = json.loads(text)
+    columns = (Column(os.path.join(directory, name), dtype, tuple(shape)) for name, dtype, shape in fields["columns"])
+    return ShardRef(**{**fields, "columns": tuple(columns), "directory": directory})
+
+
+def read_ref(directory: str) -> ShardRef:
+    """Read the reference of the finished shard in `directory`."""
+    with open(os.path.join(directory, REFERENCE), encoding="utf-8") as file:
+        return from_json(file.read(), directory)
+
+
+def find_shard(dataset: str, worker: int) -> ShardRef | None:
+    """Return the reference of a finished shard on this host, or None."""
+    return _read_finished(os.path.join(dataset_directory(local_directories()[0], dataset), f"worker-{worker}"))
+
+
+@contextmanager
+def host_lock(dataset: str) -> Iterator[None]:
+    """Let one process of this host in at a time. Without file locks (Windows) all go at once, which only costs time."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    home = dataset_directory(local_directories()[0], dataset)
+    os.makedirs(home, exist_ok=True)
+    with open(os.path.join(home, ".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # it ends with the process, however that ends
+        yield
+
+
+def remove(ref: ShardRef) -> None:
+    """Delete the shard's directory if it exists, and the dataset's if that was its last shard."""
+    _delete(ref.directory)
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(ref.directory))
+
+
+def remove_dataset(dataset: str, base: str | None = None) -> None:
+    """Delete everything of a dataset on this host, under `base` or under every directory where it could lie."""
+    for candidate in [base] if base is not None else local_directories():
+        _delete(dataset_directory(candidate, dataset))
+
+
+def local_directories() -> list[str]:
+    """Return the local directories that Spark gives an executor, in its order, then the system's temporary one."""
+    listed = [os.environ.get(name, "") for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")]
+    return [entry.strip() for entry in ",".join(listed).split(",") if entry.strip()] + [tempfile.gettempdir()]
+
+
+def dataset_directory(base: str, dataset: str) -> str:
+    """Return the dataset's directory in `base`."""
+    if not dataset or os.path.basename(dataset) != dataset:  # it is deleted as a whole: it must stay in `base`
+        raise ValueError(f"dataset must be a name without path separators, got {dataset!r}.")
+    return os.path.join(os.path.abspath(base), f"elephas_like-{dataset}")
+
+
+def _delete(directory: str) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    if os.path.exists(directory):
+        logger.warning("could not delete %s; its files are of no use any more.", directory)
+
+
+def publish(ref: ShardRef, final: str) -> ShardRef:
+    """Rename a finished draft into its place and return its reference; or that of an equal shard that is there already."""
+    try:
+        os.rename(ref.directory, final)
+    except OSError:
+        if not os.path.exists(final):
+            raise
+        finished = _read_finished(final)
+        if finished is not None and (finished.checksum, finished.rows) == (ref.checksum, ref.rows):
+            return finished
+        final = f"{final}-{uuid.uuid4().hex}"
+        os.rename(ref.directory, final)
+    columns = (replace(column, path=os.path.join(final, os.path.basename(column.path))) for column in ref.columns)
+    return replace(ref, directory=final, columns=tuple(columns))
+
+
+def _read_finished(directory: str) -> ShardRef | None:
+    try:
+        ref = read_ref(directory)
+        verify(ref)
+    except (OSError, ValueError, KeyError, TypeError, ShardMissing):
+        return None
+    return ref
