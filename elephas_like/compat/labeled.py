@@ -140,12 +140,12 @@ def _points(df: DataFrame, features_col: str, label_col: str) -> RDD:
                 )
             yield LabeledPoint(float(label), to_vector(np.asarray(from_vector(vector))))
 
-    # Backquotes: names with dots and blanks are names all the same.
+    # Backquotes, because column names may contain dots and blanks.
     return df.select(_quoted(features_col), _quoted(label_col)).rdd.mapPartitions(points)
 
 
 def _pair(point: Any) -> tuple[Array, float]:
-    if not hasattr(point, "features"):  # a Row with these fields does as well
+    if not hasattr(point, "features"):  # a Row with these fields is accepted too
         raise TypeError(f"expected a LabeledPoint, got {type(point).__name__}: to_labeled_point makes them of arrays.")
     return from_vector(point.features), point.label
 

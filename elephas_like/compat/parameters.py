@@ -125,7 +125,7 @@ def http_listener(weights: SharedWeights, token: str, host: str, port: int, *, t
     Raises:
         PortError: the address is not available.
     """
-    with _listen(host, port) as listener:  # the server makes its own descriptor
+    with _listen(host, port) as listener:  # the server duplicates the descriptor
         running: BaseWSGIServer = make_server(
             host,
             port,
@@ -209,7 +209,7 @@ class _TcpServer(socketserver.ThreadingTCPServer):
     def server_close(self) -> None:
         super().server_close()
         for connection in list(self.open):
-            with suppress(OSError):  # its client was faster
+            with suppress(OSError):  # the client disconnected first
                 connection.shutdown(socket.SHUT_RDWR)
 
 

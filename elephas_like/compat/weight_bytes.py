@@ -114,6 +114,6 @@ def _dtype(name: str, place: str) -> np.dtype[np.generic]:
     if name in DTYPES:
         try:
             return np.dtype(name)
-        except TypeError:  # bfloat16 is known once ml_dtypes is imported, which Keras does
+        except TypeError:  # NumPy knows bfloat16 once ml_dtypes is imported, which Keras does
             pass
     raise ValueError(f"{place}: dtype {name!r} is none of {', '.join(sorted(DTYPES))}.")

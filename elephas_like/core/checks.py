@@ -21,7 +21,7 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
         ValueError: listing the valid names.
     """
     try:
-        return kind(value)  # type: ignore[arg-type]  # what is no name raises
+        return kind(value)  # type: ignore[arg-type]  # an unknown name raises
     except ValueError:
         valid = ", ".join(repr(member.value) for member in kind)
         raise ValueError(f"{name} must be one of {valid}; got {value!r}.{near(str(value), kind)}") from None

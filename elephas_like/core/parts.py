@@ -36,6 +36,6 @@ def cut(tree: object, parts: int, *, axis: int, what: str = "inputs") -> object:
 def cut_row(row: object, inputs: int, outputs: int) -> object:
     """Return a row `(x, y)` or `(x, y, sample_weight)` with x and y cut where they are single arrays."""
     if not (isinstance(row, tuple | list) and len(row) in (2, 3)):
-        return row  # what is wrong with it is said where rows are written down
+        return row  # rejected later, where rows are written
     x, y, *weight = row
     return (cut(x, inputs, axis=0), cut(y, outputs, axis=0, what="outputs"), *weight)

@@ -132,7 +132,7 @@ class JobRounds:
             for pair in pairs:
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
             for dataset in datasets:
-                remove_dataset(dataset)  # with what killed tasks left unfinished
+                remove_dataset(dataset)  # including unfinished files of killed tasks
             yield 0
 
         with tidying(self._context, "cancel the jobs of this fit"):
@@ -317,7 +317,7 @@ class OpenWorkers:
         if run.run != self._run:
             self.close(self._run)
             self._run, self._factory = run.run, run.make()
-        if index in self._workers and self._workers[index][0] != pair:  # its shard was written again
+        if index in self._workers and self._workers[index][0] != pair:  # its shard was rewritten
             self._close(index)
         if index not in self._workers:
             size = sum(nbytes(ref) for ref in pair if ref is not None)

@@ -130,18 +130,18 @@ class ServerRun:
             self._aborted = True
         self._ended.set()
         self._watcher.join(GRACE_SECONDS)
-        if self._aborted:  # also by another: Spark's own SIGINT handler cancels all jobs
+        if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
             threading.Event().wait(KILLED_AFTER)
             sweep(self._context, self._group, self._workers, self._datasets)
         if self._late_failures and error[0] is None:
             raise self._late_failures[0].error()
 
     def _run(self) -> None:
-        # A thread has its own job group: one that was set in the caller's is not seen here.
+        # Job groups are per thread: the caller's does not apply here.
         try:
             with job_group(self._context, self._group, self._description):
                 self._late_failures = [result for result in self._tasks.collect() if isinstance(result, Failure)]
-        except Exception as error:  # it belongs to the thread that waits for the workers
+        except Exception as error:  # reported to the thread that waits for the workers
             self._aborted = True
             self._store.fail(readable(error))
         finally:
@@ -152,7 +152,7 @@ class ServerRun:
             while not self._ended.wait(WATCH_SECONDS):
                 if not self._store.note_tasks(*tasks(self._context, self._group)):
                     return
-        except Exception as error:  # the context was stopped; whoever waits for workers hears of it from the job
+        except Exception as error:  # the context was stopped, which the job reports
             log.info("cannot see the tasks of %s any more: %s", self._group, error)
 
 
@@ -174,7 +174,7 @@ def _task(
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
         except ConnectionLostError:
-            raise  # there is nobody to report to; Spark says it, or tries elsewhere
+            raise  # the driver cannot be told; Spark reports it or retries the task
         except Exception as error:  # reported as a value: the driver raises it, Spark need not retry
             exchange.fail(Failure.of(index, error))
         finally:
@@ -209,7 +209,7 @@ def _close(index: int, worker: Worker) -> Failure | None:
 
 def _open_connection(connector: Connector, run: str, index: int) -> None:
     """Make the first contact of this task."""
-    for key in list(_connections):  # of a task that Spark ended in between: a process has one task at a time
+    for key in list(_connections):  # left by a task that Spark ended: a process runs one task at a time
         _connections.pop(key).close()
     connection = connector.connect(index, attempt_id())
     try:

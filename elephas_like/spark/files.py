@@ -225,7 +225,7 @@ def _configuration(context: SparkContext | None) -> Any:
 
 def _hadoop(context: SparkContext | None) -> Any:
     """Return the JVM's package of Hadoop filesystems. Spark has no public Python name for it."""
-    return context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # on_hadoop has seen to it
+    return context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # on_hadoop has checked it
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
             model = build(*seed)
             return (
                 self.compiled(model) if isinstance(model, keras.Model) else model
-            )  # train_ensemble says what is wrong
+            )  # train_ensemble raises for anything else
 
         return built
 
@@ -195,7 +195,7 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
         ensemble, raw = copy.copy(self.ensemble), self.given("rawPredictionCol")
         ensemble.custom_objects = ensemble.custom_objects | self.given("custom_objects")
         if raw is None and ensemble.nb_classes == 2 and "rawPrediction" not in dataset.columns:
-            raw = "rawPrediction"  # BinaryClassificationEvaluator asks for it
+            raw = "rawPrediction"  # BinaryClassificationEvaluator needs it
         return ensemble.transform(
             dataset,
             features_col=self.given("featuresCol"),

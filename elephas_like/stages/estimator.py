@@ -101,7 +101,7 @@ class _ElephasStage(Stage):
             custom_objects: classes and functions by name, if their saved import paths no longer lead to them.
         """
         name = os.fspath(path)
-        if name.endswith(".h5") or os.path.isfile(name):  # Elephas asked for no suffix
+        if name.endswith(".h5") or os.path.isfile(name):  # Elephas did not require a suffix
             return read_h5(cls, name, custom_objects)
         return cls.read(custom_objects).load(name)
 
@@ -185,7 +185,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
             arguments["batch_size"] = None
         elif self.given("global_batch_size") is not None:
-            arguments["batch_size"] = self.given("batch_size")  # both: fit says what to do
+            arguments["batch_size"] = self.given("batch_size")  # both are set: fit raises
         spark_model.fit(
             rows,
             **arguments,

@@ -84,7 +84,7 @@ def _frequency(name: str, value: Any) -> str | int | Schedule:
 
 
 def _strategy(name: str, value: Any) -> object:
-    resolve(value, Mode.SYNCHRONOUS, 2)  # raises; a name stays a name, to be saved as one
+    resolve(value, Mode.SYNCHRONOUS, 2)  # raises if invalid; a name stays a name, so that it is saved as one
     return value
 
 
@@ -216,7 +216,13 @@ FITTING = (
     ),
     Entry("loss", _compiled_part, "the loss: a name, a function, or a keras Loss", UNSET, Mixin("HasLoss", "loss")),
     Entry("metrics", _list, "metrics, for a model from its JSON", ["acc"], Mixin("HasMetrics", "metrics", ["acc"])),
-    Entry("mode", _one_of(Mode), "who waits for whom", "synchronous", Mixin("HasMode", "mode", "asynchronous")),
+    Entry(
+        "mode",
+        _one_of(Mode),
+        "how workers exchange: synchronous (in rounds), asynchronous, or hogwild (without a lock)",
+        "synchronous",
+        Mixin("HasMode", "mode", "asynchronous"),
+    ),
     Entry("frequency", _frequency, "when rounds end", "auto", Mixin("HasFrequency", "frequency", "epoch")),
     Entry(
         "nb_classes",
@@ -253,21 +259,33 @@ FITTING = (
     Entry(
         "validationCol",
         _text,
-        "boolean column: rows that are scored and not trained on",
+        "boolean column: rows for validation instead of training",
         aliases=("validationIndicatorCol",),
     ),
     Entry("strategy", _strategy, "how updates are averaged: a name or a Strategy"),
-    Entry("codec", _codec, "how updates travel: a name or a Codec; None: as they are"),
+    Entry("codec", _codec, "compression of updates: a name or a Codec; None: no compression"),
     Entry("max_staleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
-    Entry("engine", _one_of(EngineName), "what holds the rounds", "auto"),
+    Entry(
+        "engine",
+        _one_of(EngineName),
+        "how rounds are run: auto, server (long tasks), jobs (one Spark job a round) or in_process",
+        "auto",
+    ),
     Entry("parameter_server_mode", _among("http", "socket"), "the server's transport", "http"),
     Entry("host", _text, "address that the server binds"),
     Entry("port", _whole(0), "the server's port; 0: any free one", 0),
-    Entry("optimizer_state", _one_of(OptimizerState), "what becomes of momenta at an exchange", "average"),
-    Entry("on_nan", _one_of(OnNaN), "what becomes of an update with NaN in it", "raise"),
+    Entry(
+        "optimizer_state",
+        _one_of(OptimizerState),
+        "what happens to optimizer slots at an exchange: average, per_worker or reset",
+        "average",
+    ),
+    Entry("on_nan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
     Entry("seed", _whole(0), "of shuffling, validation rows and dropout"),
     Entry("join_timeout", checks.positive_seconds, "seconds to wait for the last worker", 60),
-    Entry("round_timeout", checks.positive_seconds, "seconds to wait for a worker's answer", 600),
+    Entry(
+        "round_timeout", checks.positive_seconds, "seconds without progress of a worker after which the fit fails", 600
+    ),
     Entry("global_batch_size", _whole(1), "rows a batch over all workers together"),
     Entry("validation_freq", _epochs_between, "epochs between validations, or a list of epochs", 1),
     Entry("class_weight", _weights_of_classes, "weight of a row by its class"),

@@ -84,7 +84,7 @@ class StageReader(MLReader):
         """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
-        if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator: Params and no more
+        if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator has Params only
             given = {"custom_objects": self._custom_objects} if self._custom_objects else {}
             stage = self._kind(**metadata["paramMap"] | given)
             stage._resetUid(metadata["uid"])

@@ -39,7 +39,7 @@ def archive_of(model: keras.Model) -> bytes:
         path = Path(folder) / "model.keras"
         try:
             with warnings.catch_warnings(), _lambdas_named(lambdas_of(model)):
-                warnings.simplefilter("ignore")  # unbuilt models: they are restored by what we do
+                warnings.simplefilter("ignore")  # about unbuilt models, which are restored by other means
                 keras.saving.save_model(model, path)
         except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
             raise ElephasError(

@@ -64,7 +64,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             raise ValueError(
                 "SwapEMAWeights() swaps weights around an evaluation, which is on the workers: use swap_on_epoch=True."
             )
-        # Hooks of the user's callbacks: warn, since the callback may do more than that.
+        # Batch hooks of the user's callbacks: only warn, because the callback may have other hooks too.
         for hook in (*_BATCH_HOOKS, *_TEST_HOOKS):
             if not isinstance(callback, _HANDLED_HERE) and _is_user_code(type(callback), hook):
                 warnings.warn(f"{name}.{hook} will not be called on the driver. {advice}", UserWarning, stacklevel=4)

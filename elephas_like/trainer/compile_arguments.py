@@ -16,10 +16,10 @@ def complete_compile_arguments(model: keras.Model) -> None:
     public way.
     """
     arguments = _compile_arguments(model)
-    if arguments is not None and model.optimizer is not None:  # a model that was never compiled has not even the name
+    if arguments is not None and model.optimizer is not None:  # an uncompiled model lacks the attribute
         given = dict(arguments)
         arguments.clear()
-        arguments.update({"optimizer": model.optimizer} | given)  # where compile itself puts it
+        arguments.update({"optimizer": model.optimizer} | given)  # first, as compile does
 
 
 def _compile_arguments(model: keras.Model) -> dict[str, object] | None:

@@ -44,7 +44,7 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> ke
         architecture, training = file.attrs.get("model_config"), file.attrs.get("training_config")
         old = _text(file.attrs.get("keras_version", "3")).startswith("2")
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        warnings.simplefilter("ignore")  # about arguments that the file has, and nobody can take out of it
+        warnings.simplefilter("ignore")  # of old arguments in the file, which the user cannot change
         if old and architecture is not None:
             path = _copy_without_removed(path, architecture, folder)
         model = keras.saving.load_model(path, custom_objects=objects, compile=False)
@@ -68,7 +68,7 @@ def of_old_architecture(config: Mapping[str, Any], custom_objects: Mapping[str, 
     objects = dict(custom_objects or {})
     known = objects.get(config["class_name"], keras.Sequential if config["class_name"] == "Sequential" else keras.Model)
     with warnings.catch_warnings(), keras.saving.custom_object_scope(objects):
-        warnings.simplefilter("ignore")  # about arguments that nobody can take out of it
+        warnings.simplefilter("ignore")  # of old arguments in the JSON, which the user cannot change
         model: keras.Model = known.from_config(_without_removed(config["config"]), custom_objects=objects)  # type: ignore[attr-defined]
     return model
 
@@ -104,7 +104,7 @@ def _compile_arguments(training: dict[str, Any], model: keras.Model, objects: Ma
     for name in ("metrics", "weighted_metrics"):
         metrics = training.get(name)
         if metrics and len(model.outputs or [None]) == 1 and isinstance(metrics, list) and isinstance(metrics[0], list):
-            metrics = metrics[0]  # Keras 2 has a list for each output, of one output too
+            metrics = metrics[0]  # Keras 2 nests the list by output, even for one output
         arguments[name] = _map_each(metrics, lambda metric: _metric(metric, objects)) or None
     for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
         if training.get(name) is not None:
@@ -153,7 +153,7 @@ def _metric(written: Any, objects: Mapping[str, object]) -> Any:
     if "module" in written or not isinstance(function, str):
         return keras.metrics.deserialize(written)
     if config["name"] in _ACCURACIES:
-        return config["name"]  # Keras chooses the kind by the shapes, as it did then
+        return config["name"]  # Keras chooses the variant by the shapes, as Keras 2 did
     found = objects.get(function) or getattr(keras.metrics, function, None) or getattr(keras.losses, function)
     return keras.metrics.MeanMetricWrapper(found, name=config["name"])
 

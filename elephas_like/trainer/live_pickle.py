@@ -6,8 +6,7 @@ layers frozen after construction. Here each object is written as pickle writes a
 its attributes, with these exceptions:
 
 - Values of variables lie in a table beside the program. So does what no training depends on, such as the seeds that
-Keras draws
-  for initializers. The program alone determines whether two models train alike.
+  Keras draws for initializers. The program alone determines whether two models train alike.
 - All objects are first written without attributes, then the attributes: a deep graph needs no deep recursion.
 - Addresses (ids of tracked objects, keys of an optimizer's variables) are recomputed on loading.
 """
@@ -175,7 +174,7 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(thing, type):
             return super().reducer_override(thing)
         if isinstance(thing, io.IOBase) and not isinstance(thing, io.BytesIO | io.StringIO):
-            raise TypeError("cannot pickle an open file")  # cloudpickle would send what is in it
+            raise TypeError("cannot pickle an open file")  # cloudpickle would send its content
         if isinstance(thing, weakref.ref):
             target = thing()
             return (weakref.ref, (target,)) if target is not None else (_dead_reference, ())
@@ -192,7 +191,7 @@ class _Pickler(cloudpickle.Pickler):
         own = getattr(type(thing), "__getstate__", None)
         attributes = dict(vars(thing)) if own is _GETSTATE else thing.__getstate__()
         if not isinstance(attributes, dict):
-            return attributes  # which the class' own __setstate__ understands
+            return attributes  # for the class' own __setstate__
         self._note_name(thing, attributes)
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
@@ -218,7 +217,7 @@ class _Pickler(cloudpickle.Pickler):
                 seen[base] += 1
         for base in seen:  # the first one's name has no number, and may be an attribute's name too
             names.setdefault(base, f"{base}#0")
-        for number, variable in enumerate(self._slots):  # they are called after the variables that they belong to
+        for number, variable in enumerate(self._slots):  # slots are named after their variables
             names[variable.name] = names[variable.path] = f"slot#{number}"
         return names
 
@@ -280,7 +279,7 @@ _GETSTATE = object.__getstate__ if hasattr(object, "__getstate__") else None
 def _is_shell(kind: Any) -> bool:
     """Return whether an object's attributes describe it fully (for Keras' containers, attributes and items)."""
     of_keras = kind.__module__.startswith("keras.")
-    # Keras' own __reduce__ writes an archive, the thing that this module is there to avoid.
+    # Keras' own __reduce__ writes an archive, which this module exists to avoid.
     archives = kind.__reduce__ is getattr(keras.Layer, "__reduce__", None)
     plain = kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__setstate__")
     plain = plain and getattr(kind, "__getstate__", None) is _GETSTATE
@@ -296,7 +295,7 @@ def _is_shell(kind: Any) -> bool:
     try:
         object.__new__(kind)
     except TypeError:
-        return False  # a class that is made otherwise, by code in C
+        return False  # a class implemented in C
     return kind is not types.ModuleType and not issubclass(kind, type | BaseException)
 
 
@@ -311,7 +310,7 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         attributes |= {name: None for name in left if name in attributes}
         for name in ("stop_evaluating", "stop_predicting", "_eval_epoch_iterator"):
             attributes.pop(name, None)
-        if isinstance(attributes.get("history"), keras.callbacks.History):  # what the last fit left
+        if isinstance(attributes.get("history"), keras.callbacks.History):  # left by the last fit
             del attributes["history"]
         attributes["stop_training"] = False
     # What no training depends on goes to the table: drawn seeds, and constants that weights already contain.
@@ -321,7 +320,9 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         _move_to_table(attributes, "_called")
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
         if draws and type(thing).__module__.startswith("keras."):
-            _move_to_table(attributes, "seed")  # drawn by Keras where the user gave none; the generator's state counts
+            _move_to_table(
+                attributes, "seed"
+            )  # drawn by Keras if the user gave none; the generator's state is what matters
     elif isinstance(thing, keras.random.SeedGenerator):
         _move_to_table(attributes, "_initial_seed")
     elif isinstance(thing, keras.initializers.Initializer):

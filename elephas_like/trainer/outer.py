@@ -59,7 +59,7 @@ class KerasOuter(Strategy):
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
         """Apply one step of the optimizer, whose variables are set from `outer`."""
-        with _lock:  # of several fits at a time
+        with _lock:  # several fits may run at the same time
             optimizer, variable = self._optimizer(weights.size)
             for place, mine in enumerate(optimizer.variables):
                 mine.assign(outer[_key(place)].reshape(mine.shape))

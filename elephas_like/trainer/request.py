@@ -165,7 +165,7 @@ def split_batch(global_batch_size: int, num_workers: int) -> tuple[int, int]:
             f"global_batch_size={global_batch_size} gives {num_workers} workers less than a row each: batches of one row "
             f"make an effective global batch of {num_workers}. Use fewer workers.",
             UserWarning,
-            stacklevel=6,  # of the caller of SparkModel.fit
+            stacklevel=6,  # the caller of SparkModel.fit
         )
         return 1, 0
     return divmod(global_batch_size, num_workers)

@@ -196,7 +196,7 @@ def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model
     try:
         with state_restored(model):
             mine = model(rows, training=False)
-    except Exception as error:  # rows of zeros may be nonsense to a model
+    except Exception as error:  # a row of zeros may be invalid input
         log.debug("the model %r was not compared with its copy on a row of zeros: %s", model.name, error)
         return
     try:

@@ -267,7 +267,7 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
         else:
             if overrides(model, "call") and not model.built:
                 model(keras.utils.unpack_x_y_sample_weight(batch)[0])
-            with suppress(Exception):  # a GAN has none that works, and `fit` needs none
+            with suppress(Exception):  # a GAN's test_step may not work, and `fit` does not need it
                 model.test_step(batch)
             optimizers = optimizers_of(model) if len(optimizers_of(model)) > 1 else []
             if model not in _built_by_step and not all(part.built for part in [*layers_of(model), *optimizers]):

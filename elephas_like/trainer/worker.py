@@ -207,7 +207,7 @@ class LocalTrainer:
         elif self._shard.nbytes <= self._config.resident_bytes:
             if self._resident is None:
                 self._resident = tensors(self._shard.whole())
-            if self._order is None or self._order[0] is not order:  # one epoch's is used in all of its rounds
+            if self._order is None or self._order[0] is not order:  # all rounds of an epoch share one
                 self._order = (order, row_numbers(order))
             program.training.run(self._resident, self._shard.structure, self._order[1], batch, begin, end)
         else:
@@ -235,7 +235,7 @@ class LocalTrainer:
         if end == self._steps:
             write_metrics(program.model, self._epoch_metrics)
             self._callbacks.on_epoch_end(span.epoch, metrics_of(program.model))
-            write_metrics(program.model, sums)  # what this span's update brings
+            write_metrics(program.model, sums)  # the update carries this span's sums only
             self._epoch_metrics = np.zeros(0)
             self._check_not_stopped(program)
 
@@ -311,7 +311,7 @@ class TrainerFactory:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Restore the fields."""
-        strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # our driver's own bytes
+        strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
         vars(self).update({**state, "strategy": strategy, "codec": codec})
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
@@ -340,7 +340,7 @@ class TrainerFactory:
             program,
             config,
             self.strategy,
-            cloudpickle.loads(self.callbacks) if self.callbacks else (),  # our driver's own bytes
+            cloudpickle.loads(self.callbacks) if self.callbacks else (),  # written by our own driver
             self.layout_hash,
             owns_program=owns_program,
             codec=self.codec,

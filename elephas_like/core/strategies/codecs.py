@@ -247,7 +247,7 @@ class TopK(Codec):
         if count == 0:
             return np.zeros(0, np.uint8)
         sizes = np.abs(vector)
-        sizes[np.isnan(sizes)] = np.inf  # NaN is sent before anything else: the guard has to see it
+        sizes[np.isnan(sizes)] = np.inf  # NaN is sent first: the check for NaN must see it
         least = np.partition(sizes, vector.size - count)[vector.size - count]
         over, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
         places = np.sort(np.concatenate([over, equal[: count - over.size]]))
@@ -320,7 +320,9 @@ def _quantized(vector: Vector, block: int, most: int) -> tuple[npt.NDArray[np.in
     """Return integers from -most to most, and the scale of each block."""
     blocks = _in_blocks(vector, block)
     scales = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(most)
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite makes its scale so, which tells
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # a number that is not finite gives a scale that is not finite either
         steps = np.rint(blocks / np.where(scales == 0, np.float32(1), scales)[:, None])
         whole = np.clip(np.nan_to_num(steps), -most, most).astype(np.int8)
     return whole.ravel()[: vector.size], scales.astype(np.float32)
