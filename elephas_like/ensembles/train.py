@@ -23,20 +23,22 @@ from elephas_like.core.voting import Selection, member_seeds
 from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
 from elephas_like.ensembles.soups import GreedySoup, greedy_soup, recalibrate_batch_norm, uniform_soup
 from elephas_like.ensembles.voting_model import GreedySelection, VotingModel, greedy_selection, voting_of
+from elephas_like.model.sharding import shard
 from elephas_like.model.sources import Source, column_choice
-from elephas_like.model.spark_model import SparkModel, active_context, check_model, shard
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.frames import Choice
 from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
 from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
 from elephas_like.rows.spool import remove, spool
 from elephas_like.spark.parallel import Calls, PartitionJobs
+from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import slots, task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import keras
@@ -19,19 +16,16 @@ from pyspark import RDD, SparkContext
 from elephas_like.compat.elephas import (
     ElephasAttributes,
 )
-from elephas_like.compat.labeled import classes_of, lp_to_simple_rdd
-from elephas_like.compat.matrices import from_matrix, from_vector, is_matrix, is_vector, like_matrix, like_vector
 from elephas_like.core import checks, scores
 from elephas_like.core.columns import blank
-from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.loop import Progress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
-from elephas_like.core.strategies.config import from_config, to_config
 from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
 from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
 from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
+from elephas_like.model import saving
 from elephas_like.model.fitting import Fit, Settings, Timeouts, chosen_engine, run
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.sources import (
@@ -45,27 +39,21 @@ from elephas_like.model.sources import (
 )
 from elephas_like.rows.frames import Choice
 from elephas_like.rows.shards import (
-    ShardedDataset,
     SpoolOptions,
-    dealt,
     new_dataset,
-    parallelized,
-    shuffled,
 )
-from elephas_like.spark import files
+from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy, hides_interrupt
 from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.model_files import load_model, save_model
 from elephas_like.trainer.request import FitRequest, check_optimizer_state
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, in_order, metric_results
-from elephas_like.trainer.task import one_hot_classes
-from elephas_like.trainer.tensors import check_backend, text_tensors
+from elephas_like.trainer.tensors import text_tensors
 from elephas_like.trainer.worker import TrainerFactory
 
 _FIRST_ORDER = ("optimizer", "mode", "frequency", "num_workers")
@@ -152,6 +140,8 @@ class SparkModel(ElephasAttributes):
         ValueError: a model that is not compiled, an unknown name, or a combination that makes no sense: the message
             lists the valid ones.
     """
+
+    _saved_as = "SparkModel"  # what `load_spark_model` makes of a saved one, of subclasses of users too
 
     @overload
     def __init__(
@@ -598,13 +588,7 @@ class SparkModel(ElephasAttributes):
         Raises:
             FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
         """
-        target = _model_path(file_name)
-        context = started_context()
-        files.refuse_existing(target, context, overwrite=overwrite, hadoop=to_hadoop)
-        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-            local = str(Path(folder) / f"model{Path(target).suffix}")
-            save_model(self._model, local, {"class_name": self._class_name(), "config": self._plain_config()})
-            files.put(local, target, context, overwrite=overwrite, hadoop=to_hadoop)
+        saving.save(self._model, file_name, self._saved_as, self.get_config(), overwrite=overwrite, hadoop=to_hadoop)
 
     def export(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Exports the model as a TensorFlow SavedModel, for TensorFlow Serving and others that know no Keras.
@@ -616,32 +600,7 @@ class SparkModel(ElephasAttributes):
         Raises:
             FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
         """
-        target, context = os.fspath(path), started_context()
-        files.refuse_existing(target, context, overwrite=overwrite)
-        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-            local = str(Path(folder) / "saved_model")
-            self._model.export(local, format="tf_saved_model", verbose=False)
-            files.put(local, target, context, overwrite=overwrite)
-
-    def _class_name(self) -> str:
-        """The class that `load_spark_model` makes of the file; of a user's own the nearest of ours."""
-        return next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ in _classes())
-
-    def _plain_config(self) -> dict[str, Any]:
-        """`get_config()` as JSON can hold it, without what it cannot, of which the user is told."""
-        plain: dict[str, Any] = {}
-        for name, value in self.get_config().items():
-            try:
-                plain[name] = to_config(value)
-                json.dumps(plain[name])
-            except (TypeError, ValueError) as error:
-                plain.pop(name, None)
-                warnings.warn(
-                    f"{name}={value!r} is not saved ({error}); give it to load_spark_model.",
-                    ElephasWarning,
-                    stacklevel=3,
-                )
-        return plain
+        saving.export(self._model, path, overwrite=overwrite)
 
     def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
         strategy = resolve(self.strategy, self.mode, num_workers)
@@ -697,6 +656,8 @@ class SparkModel(ElephasAttributes):
 class AsynchronousSparkModel(SparkModel):
     """SparkModel with asynchronous as its default mode, and Elephas' order of arguments."""
 
+    _saved_as = "AsynchronousSparkModel"
+
     def __init__(
         self,
         model: keras.Model,
@@ -722,180 +683,6 @@ class AsynchronousSparkModel(SparkModel):
         )
 
 
-def shard(
-    data: Any,
-    num_workers: int,
-    y: Any = None,
-    *,
-    shuffle: bool = False,
-    seed: int = 0,
-    model: keras.Model | None = None,
-    features_col: Choice | None = None,
-    label_col: Choice | None = None,
-    sample_weight_col: str | None = None,
-    column_shapes: Mapping[str, Sequence[int]] | None = None,
-    column_dtypes: Mapping[str, str] | None = None,
-) -> ShardedDataset:
-    """Rows to be written down once, on the executors, and trained on many times.
-
-    Args:
-        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
-        num_workers: shards.
-        shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
-            Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
-        seed: of the order in which rows are mixed.
-        model: of a DataFrame: a model with the inputs, outputs and loss of those that will be trained, as which its columns
-            are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
-            becomes a dict of features, and labels stay what they are, which suits models with one input and one output
-            whose loss takes such labels.
-        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
-
-    Raises:
-        ValueError, TypeError: arguments that make no sense, before any job.
-    """
-    workers = checks.positive_int("num_workers", num_workers)
-    columns = column_choice(
-        data,
-        features_col=features_col,
-        label_col=label_col,
-        sample_weight_col=sample_weight_col,
-        column_shapes=column_shapes,
-        column_dtypes=column_dtypes,
-    )
-    if columns is None and model is not None:
-        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
-    if model is not None:
-        check_model(model)
-    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
-    if source.rdd is not None:
-        if shuffle:
-            rows = source.rdd if source.frame is None else source.frame.rows()
-            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
-        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
-    assert source.columns is not None
-    context = active_context(EngineName.SERVER)
-    if context is None:
-        raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
-    blocks = dealt(source.columns, workers, seed=seed if shuffle else None)
-    return ShardedDataset(parallelized(context, blocks), workers, new_dataset())
-
-
-class SparkMLlibModel(SparkModel):
-    """SparkModel for MLlib's data: trains on LabeledPoints, predicts matrices and vectors."""
-
-    def fit(  # type: ignore[override]  # Elephas' order
-        self,
-        labeled_points: Any = None,
-        epochs: int = 10,
-        batch_size: int | None = None,
-        verbose: int | str = 0,
-        validation_split: float = 0.1,
-        categorical: bool = False,
-        nb_classes: int | None = None,
-        **options: Any,
-    ) -> keras.callbacks.History:
-        """Trains on an RDD of LabeledPoints.
-
-        Args:
-            batch_size: rows a batch on each worker; None takes the constructor's, 32 by default.
-            validation_split: share of each worker's rows that is held out; 0 where `validation_data` is given.
-            categorical: labels become one-hot rows.
-            nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
-            options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
-        """
-        points = checks.one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
-        held = options.get("validation_data")
-        if categorical and nb_classes is None:
-            nb_classes = one_hot_classes(self._model) or classes_of(points)
-        if held is not None:
-            validation_split = 0.0
-            if isinstance(held, RDD):
-                options["validation_data"] = lp_to_simple_rdd(held, categorical, nb_classes)
-        return super().fit(
-            lp_to_simple_rdd(points, categorical, nb_classes),
-            epochs=epochs,
-            batch_size=batch_size,
-            verbose=verbose,
-            validation_split=validation_split,
-            **options,
-        )
-
-    def predict(  # type: ignore[override]  # no columns: the data is MLlib's
-        self, mllib_data: Any, batch_size: int | None = None, *, collect: bool = True
-    ) -> Any:
-        """Predictions for a matrix of rows (a matrix), for a vector (a vector), or for an RDD of vectors (an array).
-
-        Raises:
-            ValueError: anything else.
-        """
-        if is_matrix(mllib_data):
-            return like_matrix(super().predict(from_matrix(mllib_data), batch_size), mllib_data)
-        if is_vector(mllib_data):
-            return like_vector(super().predict(from_vector(mllib_data)[None, :], batch_size)[0], mllib_data)
-        if isinstance(mllib_data, RDD):
-            return super().predict(mllib_data.map(_features), batch_size, collect=collect)
-        raise ValueError(
-            f"Provide an MLlib matrix or vector, or an RDD of vectors or LabeledPoints; got {type(mllib_data).__name__}."
-        )
-
-
-def load_spark_model(
-    file_name: str | os.PathLike[str],
-    from_hadoop: bool = False,
-    custom_objects: Mapping[str, object] | None = None,
-    **options: Any,
-) -> Any:
-    """The SparkModel, AsynchronousSparkModel or SparkMLlibModel that `save` saved, with its configuration.
-
-    Files of Elephas 3 to 7 are loaded too, and so is a model that Keras saved, as a SparkModel.
-
-    Args:
-        file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem.
-        from_hadoop: a path without a scheme is one of Spark's default filesystem.
-        custom_objects: names of custom classes and functions, as for `keras.models.load_model`.
-        options: arguments of the constructor, in place of those that were saved.
-
-    Raises:
-        FileNotFoundError: there is no such file. OSError: with the filesystem's reason.
-    """
-    path = _model_path(file_name)
-    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        local = str(Path(folder) / f"model{Path(path).suffix}")
-        files.get(path, local, started_context(), hadoop=from_hadoop)
-        model, saved = load_model(local, custom_objects)
-    name = saved.get("class_name", "SparkModel")
-    if name not in _classes():
-        raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_classes())}. Has it a loader of its own?")
-    config = {key: from_config(value) for key, value in saved.get("config", {}).items()}
-    return _classes()[name](model, custom_objects=custom_objects, **(config | options))
-
-
-def _classes() -> dict[str, type[SparkModel]]:
-    return {kind.__name__: kind for kind in (SparkModel, AsynchronousSparkModel, SparkMLlibModel)}
-
-
-def _features(row: Any) -> Any:
-    """The array of a vector or of a LabeledPoint's features; other rows stay what they are."""
-    vector = getattr(row, "features", row)
-    return from_vector(vector) if is_vector(vector) else row
-
-
-def check_model(model: object) -> None:
-    """Nothing, if this is a compiled Keras model.
-
-    Raises:
-        TypeError: another thing. ValueError: it is not compiled.
-    """
-    check_backend()
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
-    if not model.compiled:
-        raise ValueError(
-            f"the model {model.name!r} is not compiled. Compile it first, for example "
-            "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
-        )
-
-
 def _refuse(others: Mapping[str, object]) -> None:
     for name in others:
         if name in _REFUSED_BY_FIT:
@@ -910,31 +697,3 @@ def _refuse_callbacks(callbacks: object) -> None:
             "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
             "go through copies of it on the executors."
         )
-
-
-def started_context() -> SparkContext | None:
-    """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
-    return SparkContext._active_spark_context
-
-
-def active_context(engine: EngineName) -> SparkContext | None:
-    """The SparkContext that is active, for an engine that would use one.
-
-    Raises:
-        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
-    """
-    if engine is EngineName.IN_PROCESS:
-        return None
-    if os.environ.get("SPARK_REMOTE"):
-        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
-    context = started_context()
-    if context is None and engine is not EngineName.AUTO:
-        raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
-    return context
-
-
-def _model_path(file_name: str | os.PathLike[str]) -> str:
-    path = os.fspath(file_name)
-    if not path.endswith((".keras", ".h5")):
-        raise ValueError(f"file_name must end with '.keras' or '.h5'; got {path!r}.")
-    return path

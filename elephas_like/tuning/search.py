@@ -26,11 +26,12 @@ from elephas_like.core.trials import Evaluate, TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.core.voting import Voting, normalized
 from elephas_like.ensembles.voting_model import VotingModel
+from elephas_like.model.sharding import shard
 from elephas_like.model.sources import Source, column_choice
-from elephas_like.model.spark_model import active_context, shard
 from elephas_like.rows.frames import Choice, ColumnChoice
 from elephas_like.rows.shards import dealt, new_dataset, rows_of_partitions
 from elephas_like.rows.spool import remove_dataset, spool
+from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.code import pickle_by_value
