@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -21,13 +20,13 @@ from elephas_like.core.columns import blank
 from elephas_like.core.loop import Progress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
-from elephas_like.core.strategies.codecs import resolve_codec
-from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
+from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
 from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
 from elephas_like.model import saving
 from elephas_like.model.fitting import Fit, Settings, Timeouts, chosen_engine, run
 from elephas_like.model.frame_predictions import appended
+from elephas_like.model.options import NAMES, Options
 from elephas_like.model.sources import (
     Source,
     arrays,
@@ -50,31 +49,12 @@ from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.request import FitRequest, check_optimizer_state
+from elephas_like.trainer.request import FitRequest
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, in_order, metric_results
 from elephas_like.trainer.tensors import text_tensors
 from elephas_like.trainer.worker import TrainerFactory
 
-_FIRST_ORDER = ("optimizer", "mode", "frequency", "num_workers")
-_ORDER = ("num_workers", "custom_objects", "batch_size")
-_OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
-_OPTIONS: dict[str, Any] = {
-    "mode": "synchronous",
-    "frequency": "auto",
-    "strategy": None,
-    "codec": None,
-    "parameter_server_mode": "http",
-    "host": None,
-    "port": 0,
-    "engine": "auto",
-    "optimizer_state": "average",
-    "on_nan": "raise",
-    "max_staleness": None,
-    "seed": None,
-    "join_timeout": 60,
-    "round_timeout": 600,
-}
 _REFUSED_BY_FIT = {
     "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
     "validation_steps": "all validation rows are scored",
@@ -141,6 +121,24 @@ class SparkModel(ElephasAttributes):
             lists the valid ones.
     """
 
+    num_workers: int | None
+    batch_size: int
+    mode: Mode
+    frequency: Frequency | int | Schedule
+    strategy: Strategy | str | None
+    codec: Codec | None
+    max_staleness: int | None
+    parameter_server_mode: Literal["http", "socket"]
+    host: str | None
+    port: int
+    engine: EngineName
+    optimizer_state: OptimizerState
+    on_nan: OnNaN
+    seed: int | None
+    join_timeout: float
+    round_timeout: float
+    custom_objects: dict[str, object]
+
     _saved_as = "SparkModel"  # what `load_spark_model` makes of a saved one, of subclasses of users too
 
     @overload
@@ -183,69 +181,17 @@ class SparkModel(ElephasAttributes):
     ) -> None: ...
 
     def __init__(self, model: keras.Model, *args: Any, **options: Any) -> None:
-        order: tuple[str, ...] = _OLD_ORDER if args and isinstance(args[0], str) else _ORDER
-        if isinstance(model, SparkContext):
-            first = [*args, options.pop("master_network", None)]
-            model, args, order = first[0], tuple(first[1 : len(args)]), _FIRST_ORDER
-        if len(args) > len(order):
-            raise TypeError(
-                f"SparkModel takes {len(order)} positional arguments after the model {order}; got {len(args)}."
-            )
-        for name, value in zip(order, args, strict=False):
-            if name in options:
-                raise TypeError(f"SparkModel got {name} twice, by position and by name.")
-            options[name] = value
-        for name in ("optimizer", "elephas_optimizer"):
-            if options.pop(name, None) is not None:
-                raise ValueError(f"{name}= is no more: what happens to updates on the driver is said by strategy=.")
-        num_workers, custom_objects = options.pop("num_workers", None), options.pop("custom_objects", None)
-        batch_size = options.pop("batch_size", 32)
+        model, checked, self.kwargs = Options.from_arguments(model, args, options)
         check_model(model)
         repair_compile(model)
+        checked.resolved(model, checked.num_workers or 2)  # raises here, not in the first fit
+        for name in NAMES:
+            setattr(self, name, getattr(checked, name))
         self._model = model
-        self.num_workers = None if num_workers is None else checks.positive_int("num_workers", num_workers)
-        self.custom_objects = dict(custom_objects or {})
-        self.batch_size = checks.positive_int("batch_size", batch_size)
-        self.kwargs = {name: value for name, value in options.items() if name not in _OPTIONS}
-        for name in self.kwargs:
-            warnings.warn(
-                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
-                f"{checks.near(name, [*_OPTIONS, 'num_workers', 'custom_objects', 'batch_size'])}",
-                UserWarning,
-                stacklevel=2,
-            )
-        chosen = _OPTIONS | {name: value for name, value in options.items() if name in _OPTIONS}
-        self.mode = checks.choice("mode", chosen["mode"], Mode)
-        paced = isinstance(chosen["frequency"], Schedule)
-        self.frequency = chosen["frequency"] if paced else checks.frequency(chosen["frequency"])
-        self.engine = checks.choice("engine", chosen["engine"], EngineName)
-        self.optimizer_state = checks.choice("optimizer_state", chosen["optimizer_state"], OptimizerState)
-        self.on_nan = checks.choice("on_nan", chosen["on_nan"], OnNaN)
-        if chosen["parameter_server_mode"] not in ("http", "socket"):
-            raise ValueError(
-                f"parameter_server_mode must be one of 'http', 'socket'; got {chosen['parameter_server_mode']!r}."
-            )
-        self.parameter_server_mode: Literal["http", "socket"] = chosen["parameter_server_mode"]
-        self.host = None if chosen["host"] is None else str(chosen["host"])
-        self.port = checks.positive_int("port", chosen["port"], least=0)
-        self.max_staleness: int | None = None
-        if chosen["max_staleness"] is not None:
-            self.max_staleness = checks.positive_int("max_staleness", chosen["max_staleness"], least=0)
-            if self.mode is Mode.SYNCHRONOUS:
-                raise ValueError(
-                    "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
-                    "stale. Leave it out, or choose another mode."
-                )
-        self.seed = None if chosen["seed"] is None else checks.positive_int("seed", chosen["seed"], least=0)
-        self.join_timeout = checks.positive_seconds("join_timeout", chosen["join_timeout"])
-        self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
-        self.strategy: Strategy | str | None = chosen["strategy"]
-        self.codec = resolve_codec(chosen["codec"])
         self.training_histories: list[dict[str, list[float]]] = []
         self._fits = 0
         self._split_seed: int | None = None
         self._bootstrap: int | None = None
-        self._settings(self.num_workers or 2)
 
     @property
     def master_network(self) -> keras.Model:
@@ -259,25 +205,12 @@ class SparkModel(ElephasAttributes):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor but for the model, and whatever unknown ones were given."""
-        return {
-            "num_workers": self.num_workers,
-            "batch_size": self.batch_size,
-            "mode": self.mode.value,
-            "frequency": self.frequency.value if isinstance(self.frequency, Frequency) else self.frequency,
-            "strategy": self.strategy,
-            "codec": self.codec,
-            "max_staleness": self.max_staleness,
-            "parameter_server_mode": self.parameter_server_mode,
-            "host": self.host,
-            "port": self.port,
-            "engine": self.engine.value,
-            "optimizer_state": self.optimizer_state.value,
-            "on_nan": self.on_nan.value,
-            "seed": self.seed,
-            "join_timeout": self.join_timeout,
-            "round_timeout": self.round_timeout,
-            **self.kwargs,
-        }
+        return {**self._options.config(), **self.kwargs}
+
+    @property
+    def _options(self) -> Options:
+        """The options as the attributes say them now: what a user has set since counts for the next fit."""
+        return Options.checked(**{name: getattr(self, name) for name in NAMES})
 
     def fit(
         self,
@@ -603,27 +536,20 @@ class SparkModel(ElephasAttributes):
         saving.export(self._model, path, overwrite=overwrite)
 
     def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
-        strategy = resolve(self.strategy, self.mode, num_workers)
-        frequency = default_frequency(strategy, self.frequency)
-        check_combination(self.mode, strategy, frequency, engine or self.engine, self.codec)
-        check_optimizer_state(self._model, self.optimizer_state)
-        if (engine or self.engine) is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
-            raise ValueError(
-                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
-                "may run in any process."
-            )
+        options = self._options
+        strategy, frequency = options.resolved(self._model, num_workers, engine)
         return Settings(
-            mode=self.mode,
+            mode=options.mode,
             frequency=frequency,
             strategy=strategy,
-            codec=self.codec,
-            engine=self.engine,
-            transport=self.parameter_server_mode,
-            host=self.host,
-            port=self.port,
-            on_nan=self.on_nan,
-            max_staleness=self.max_staleness,
-            timeouts=Timeouts(self.join_timeout, self.round_timeout),
+            codec=options.codec,
+            engine=options.engine,
+            transport=options.parameter_server_mode,
+            host=options.host,
+            port=options.port,
+            on_nan=options.on_nan,
+            max_staleness=options.max_staleness,
+            timeouts=Timeouts(options.join_timeout, options.round_timeout),
         )
 
     def _next_seed(self) -> int:
