@@ -5,26 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, overload
 
 import keras
 import numpy as np
-from pyspark import RDD, SparkContext
+from pyspark import RDD
 
 from elephas_like.compat.elephas import (
     ElephasAttributes,
 )
 from elephas_like.core import checks, scores
 from elephas_like.core.columns import blank
-from elephas_like.core.loop import Progress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
 from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
 from elephas_like.model import saving
-from elephas_like.model.fitting import Fit, Settings, Timeouts, chosen_engine, run
+from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.options import NAMES, Options
 from elephas_like.model.sources import (
@@ -41,15 +39,13 @@ from elephas_like.rows.shards import (
     SpoolOptions,
     new_dataset,
 )
-from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import destroy, hides_interrupt
-from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.spark.waits import destroy
+from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.request import FitRequest
+from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, in_order, metric_results
 from elephas_like.trainer.tensors import text_tensors
@@ -302,70 +298,11 @@ class SparkModel(ElephasAttributes):
         )
         source = Source.any(data, y, sample_weight, columns, self._model)
         held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
-        return self._fit(request, source.for_model(self._model), None if held is None else held.for_model(self._model))
-
-    def _fit(self, request: FitRequest, source: Source, held: Source | None) -> keras.callbacks.History:
-        context = source.context or active_context(self.engine)
-        asked = self._workers_asked(source)
-        steady = bool(request.worker_callbacks) or self.optimizer_state is OptimizerState.PER_WORKER
-        chosen = chosen_engine(self._settings(asked or 2), context, asked, source.partitions, steady=steady)
-        with chosen as (engine, num_workers):  # the slots that it holds are free again after the last round
-            fit = self._prepared(request, source, engine, num_workers, context)
-            validation = None if held is None else held.data(num_workers)
-            rows = source.data(num_workers, fit.options)
-            try:
-                run(fit, engine, rows, validation, context)
-            except BaseException as error:
-                fit.hooks.close()
-                fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
-                if hides_interrupt(error):
-                    raise KeyboardInterrupt from error
-                raise
-            finally:
-                fit.hooks.history.rounds = fit.progress.rounds
-        fit.hooks.train_end(fit.progress.state)
-        self.training_histories.append(fit.hooks.history.history)
-        return fit.hooks.history
-
-    def _prepared(
-        self, request: FitRequest, source: Source, engine: EngineName, num_workers: int, context: SparkContext | None
-    ) -> Fit:
-        """All that a fit needs but its rows; the model is built, and training has begun for the callbacks."""
-        if request.worker_callbacks and engine is EngineName.JOBS:
-            raise ValueError(
-                "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
-            )
-        settings = self._settings(num_workers, engine)
-        config = request.config(
-            num_workers,
-            batch_size=self.batch_size,
-            seed=self._next_seed(),
-            split_seed=self._split_seed,
-            bootstrap=self._bootstrap,
-            optimizer_state=self.optimizer_state,
-        )
-        source.build(self._model, config.batch_size)
-        hooks = DriverHooks(self._model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
-        state, begin = hooks.train_begin(request.initial_epoch)
-        config = replace(config, initial_epoch=begin)
-        factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
-            config=config,
-            strategy=settings.strategy,
-            layout_hash=hooks.variables.layout.hash,
-            callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
-            cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
-            codec=settings.codec,
-        )
-        return Fit(
-            settings=settings,
-            config=config,
-            factory=factory,
-            hooks=hooks,
-            progress=Progress(state),
-            options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
-            validation_freq=request.validation_freq,
-        )
+        if held is not None:
+            held = held.for_model(self._model)
+        history = train(self._model, self._options, request, source.for_model(self._model), held, self._draw_seeds)
+        self.training_histories.append(history.history)
+        return history
 
     def predict(
         self,
@@ -535,22 +472,8 @@ class SparkModel(ElephasAttributes):
         """
         saving.export(self._model, path, overwrite=overwrite)
 
-    def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
-        options = self._options
-        strategy, frequency = options.resolved(self._model, num_workers, engine)
-        return Settings(
-            mode=options.mode,
-            frequency=frequency,
-            strategy=strategy,
-            codec=options.codec,
-            engine=options.engine,
-            transport=options.parameter_server_mode,
-            host=options.host,
-            port=options.port,
-            on_nan=options.on_nan,
-            max_staleness=options.max_staleness,
-            timeouts=Timeouts(options.join_timeout, options.round_timeout),
-        )
+    def _draw_seeds(self) -> FitSeeds:
+        return FitSeeds(self._next_seed(), self._split_seed, self._bootstrap)
 
     def _next_seed(self) -> int:
         """The seed of a fit: the given one, and for later fits of this object others that follow from it."""
@@ -562,21 +485,6 @@ class SparkModel(ElephasAttributes):
         if self._fits == 1:
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
-
-    def _workers_asked(self, source: Source) -> int | None:
-        """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
-
-        Raises:
-            ValueError: both are given, and differ.
-        """
-        asked = self.num_workers
-        if source.dataset is not None:
-            asked = source.dataset.num_workers
-        elif source.blocks is not None:
-            asked = len(source.blocks)
-        if asked is not None and self.num_workers not in (None, asked):
-            raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
-        return asked
 
 
 class AsynchronousSparkModel(SparkModel):

@@ -22,7 +22,7 @@ from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpServer
 from elephas_like.exchange.trial_reports import NO_STATE, TrialDesk, TrialStore
-from elephas_like.model.fitting import server_addresses
+from elephas_like.model.launch import server_addresses
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
