@@ -38,9 +38,11 @@ def train(
     """One fit from its checked arguments to its History. The model ends with the state of the last finished round.
 
     Args:
-        source, validation: rows, as the model reads them.
+        source, validation: rows to train on and rows to score.
         draw_seeds: the seeds of this fit; called once the engine is chosen.
     """
+    source = source.for_model(model)
+    validation = None if validation is None else validation.for_model(model)
     # Choose. The slots that an engine holds are free again after the last round.
     context = source.context or active_context(options.engine)
     asked = workers_asked(options.num_workers, source)

@@ -48,14 +48,7 @@ def shard(
         ValueError, TypeError: arguments that make no sense, before any job.
     """
     workers = checks.positive_int("num_workers", num_workers)
-    columns = column_choice(
-        data,
-        features_col=features_col,
-        label_col=label_col,
-        sample_weight_col=sample_weight_col,
-        column_shapes=column_shapes,
-        column_dtypes=column_dtypes,
-    )
+    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
     if columns is None and model is not None:
         raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
     if model is not None:

@@ -11,61 +11,30 @@ import keras
 import numpy as np
 from pyspark import RDD
 
-from elephas_like.compat.elephas import (
-    ElephasAttributes,
-)
-from elephas_like.core import checks, scores
-from elephas_like.core.columns import blank
+from elephas_like.compat.elephas import ElephasAttributes
+from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
-from elephas_like.core.strategies.registry import resolve
-from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
-from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
 from elephas_like.model import saving
 from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.options import NAMES, Options
-from elephas_like.model.sources import (
-    Source,
-    arrays,
-    column_choice,
-    cut_features,
-    cut_inputs,
-    cut_targets,
-    refuse_foreign,
-)
+from elephas_like.model.predict import evaluate_rows, feature_arrays, feature_rows, predict_rows
+from elephas_like.model.sources import Source, arrays, column_choice, cut_targets
 from elephas_like.rows.frames import Choice
-from elephas_like.rows.shards import (
-    SpoolOptions,
-    new_dataset,
-)
-from elephas_like.spark.slots import task_cpus
-from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import destroy
-from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.request import FitRequest, FitSeeds
-from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables, in_order, metric_results
+from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
+from elephas_like.trainer.state import in_order
 from elephas_like.trainer.tensors import text_tensors
-from elephas_like.trainer.worker import TrainerFactory
-
-_REFUSED_BY_FIT = {
-    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
-    "validation_steps": "all validation rows are scored",
-    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
-    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
-    "max_queue_size": "it was removed from Keras",
-    "use_multiprocessing": "it was removed from Keras",
-}
 
 
 class SparkModel(ElephasAttributes):
     """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
 
-    Workers train their share of the rows in rounds; after each, a strategy makes their updates into the next state.
-    After `fit`, the model that was passed in holds the trained state, optimizer included.
+    Each worker trains on its share of the rows. Training goes in rounds: after each, a strategy combines the workers'
+    updates into the next state. After `fit`, the model that was passed in holds the trained state, optimizer included.
 
     Args:
         model: compiled Keras model. It is changed in place, as by `model.fit`.
@@ -81,8 +50,8 @@ class SparkModel(ElephasAttributes):
             largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
             "average" for one, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
-        codec: how workers' deltas are made smaller for their way, a name or an object: "fp16", "int8", "int4", "one_bit" or
-            "top_k". None sends them as they are.
+        codec: compression applied to updates before they are sent, a name or an object: "fp16", "int8", "int4", "one_bit"
+            or "top_k". None sends them uncompressed.
         parameter_server_mode: "http" or "socket".
         host: the driver's address: the server listens on it, and workers come to it. A wildcard ("0.0.0.0", "::") is
             for listening only. None does as Spark's driver: it listens on spark.driver.bindAddress, else on
@@ -91,22 +60,22 @@ class SparkModel(ElephasAttributes):
         port: the server's port; 0 lets the system choose.
         engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
             "auto".
-        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker", or "reset" (to what they were
-            when the fit began).
+        optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
+            keeps its own), or "reset" (to what they were when the fit began).
         on_nan: "raise", or "drop" an update with NaN and go on.
-        max_staleness: asynchronous updates that were trained from a state this many updates old are the last to be
-            applied: staler ones are dropped and counted in the history, and the worker goes on from what is served. K
-            workers of one speed are K - 1 updates stale. Strategies that step once for several count steps. None: no limit.
-        seed: of shuffling, validation rows, dropout and the virtual clock; later fits of this object go on from it. None
-            draws one from NumPy's global generator,
-            which `keras.utils.set_random_seed` seeds.
-        join_timeout: seconds to wait for the first sign of life of the last worker, once the first has given one; and
-            for another one of a worker that is still writing its rows down. Also for slots that other fits hold, and for
-            executors. Workers of the jobs engine need not be there at the same time, and do not join.
-        round_timeout: seconds in which a worker that owes an answer may go without training a step (or evaluating one), or
-            may take to write its rows down; when another attempt takes its place, they begin anew. A round may take
-            longer than that; a worker that lives and hangs ends it. The driver's callbacks never count. In the jobs
-            engine, whose workers may have to take turns, seconds in which none answers.
+        max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
+            updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
+            the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
+            once for several updates count steps. None: no limit.
+        seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
+            None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
+        join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
+            message of a worker that is still writing its rows to disk; for slots that other fits hold; and for executors.
+            Workers of the jobs engine do not join: they need not run at the same time.
+        round_timeout: seconds without progress after which a worker fails the fit: progress is a step trained or
+            evaluated. Also the seconds that writing its rows may take. A new attempt of the worker starts the clock again.
+            A round may outlast this as long as its workers make progress. The driver's callbacks never count. In the jobs
+            engine, whose workers may take turns, seconds in which none answers.
 
     A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
     num_workers, custom_objects, batch_size, port)`; a SparkContext as the first one the order of Elephas 0.x:
@@ -270,9 +239,8 @@ class SparkModel(ElephasAttributes):
             DataError: rows that cannot be trained on, with their place.
             WorkerError: an exception on a worker, with its own type, message and traceback.
         """
-        _refuse(others)
+        self._check(others)
         data = checks.one_of(data=data, rdd=rdd, x=x)
-        check_model(self._model)
         request = FitRequest.checked(
             self._model,
             epochs=epochs,
@@ -288,19 +256,10 @@ class SparkModel(ElephasAttributes):
             shuffle=shuffle,
             has_validation_data=validation_data is not None,
         )
-        columns = column_choice(
-            data,
-            features_col=features_col,
-            label_col=label_col,
-            sample_weight_col=sample_weight_col,
-            column_shapes=column_shapes,
-            column_dtypes=column_dtypes,
-        )
+        columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         source = Source.any(data, y, sample_weight, columns, self._model)
         held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
-        if held is not None:
-            held = held.for_model(self._model)
-        history = train(self._model, self._options, request, source.for_model(self._model), held, self._draw_seeds)
+        history = train(self._model, self._options, request, source, held, self._draw_seeds)
         self.training_histories.append(history.history)
         return history
 
@@ -331,32 +290,18 @@ class SparkModel(ElephasAttributes):
         Returns:
             An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
         """
-        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
-        columns = column_choice(
-            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
-        )
-        if columns is not None:
-            if not collect:
-                return appended(data, columns, self._model, batch_size=rows)
-            data = Source.of_frame(data, columns, self._model, target=False).rdd
-        if isinstance(data, RDD):
+        rows = self._rows_of(batch_size)
+        columns = column_choice(data, features_col, None, None, column_shapes, column_dtypes)
+        if columns is not None and not collect:
+            return appended(data, columns, self._model, batch_size=rows)
+        features = feature_rows(data, columns, self._model)
+        if features is not None:
             _refuse_callbacks(callbacks)
-        else:
-            if not collect:
-                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
-            refuse_foreign(data)
-            features = text_tensors(cut_inputs(arrays(data), self._model))
-            shown = 0 if verbose == "auto" else int(verbose)
-            return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
-        predictor = data.context.broadcast(Predictor.of(self._model, rows))
-        features = data if columns is not None else cut_features(data, self._model)
-        chunks = prediction_chunks(features, lambda: predictor.value, rows, keras.config.floatx(), versions())
+            return predict_rows(features, Predictor.of(self._model, rows), rows, collect=collect)
         if not collect:
-            return rows_of(chunks)
-        try:
-            return collected(chunks)
-        finally:
-            destroy(data.context, predictor)
+            raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
+        tensors = text_tensors(feature_arrays(data, self._model))
+        return self._model.predict(tensors, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
 
     def evaluate(
         self,
@@ -388,58 +333,22 @@ class SparkModel(ElephasAttributes):
         """
         x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
-        _refuse(others)
-        check_model(self._model)
-        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
-        columns = column_choice(
-            x,
-            features_col=features_col,
-            label_col=label_col,
-            sample_weight_col=sample_weight_col,
-            column_shapes=column_shapes,
-            column_dtypes=column_dtypes,
-        )
+        self._check(others)
+        rows = self._rows_of(batch_size)
+        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         if columns is None and not isinstance(x, RDD):
-            refuse_foreign(x)
-            shown = 0 if verbose == "auto" else int(verbose)
             return self._model.evaluate(
-                text_tensors(cut_inputs(arrays(x), self._model)),
+                text_tensors(feature_arrays(x, self._model)),
                 cut_targets(arrays(y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),
                 return_dict=return_dict,
-                verbose=shown,
+                verbose=_keras_verbose(verbose),
                 callbacks=callbacks,
             )
         _refuse_callbacks(callbacks)
         source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
-        assert source.rdd is not None
-        data, context = source.rdd, source.rdd.context
-        source.build(self._model, rows)
-        variables = Variables(self._model)
-        config = FitConfig(batch_size=rows, shuffle=False)
-        factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
-            config=config,
-            strategy=resolve("average", Mode.SYNCHRONOUS, 1),
-            layout_hash=variables.layout.hash,
-            cores=task_cpus(context),
-        )
-        shipped = context.broadcast((factory, variables.read()))
-
-        def make() -> Any:
-            return shipped.value[0]
-
-        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-        try:
-            found = evaluations(data, make, lambda: Order("evaluate", state=shipped.value[1]), options)
-        finally:
-            destroy(context, shipped)
-        if not found:
-            raise ValueError("there are no rows to evaluate: the RDD is empty.")
-        warn_of_metrics(self._model, blank(found[0][0], rows))
-        sums = scores.add(evaluation.metrics for _, evaluation in found)
-        results = metric_results(self._model, sums, blank(found[0][0], rows))
+        results = evaluate_rows(self._model, source, rows)
         if return_dict:
             return results
         values = in_order(self._model, results)
@@ -471,6 +380,13 @@ class SparkModel(ElephasAttributes):
             FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
         """
         saving.export(self._model, path, overwrite=overwrite)
+
+    def _check(self, others: Mapping[str, Any]) -> None:
+        refuse_unknown(others, inspect.signature(SparkModel.fit).parameters)
+        check_model(self._model)
+
+    def _rows_of(self, batch_size: int | None) -> int:
+        return self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
 
     def _draw_seeds(self) -> FitSeeds:
         return FitSeeds(self._next_seed(), self._split_seed, self._bootstrap)
@@ -517,12 +433,8 @@ class AsynchronousSparkModel(SparkModel):
         )
 
 
-def _refuse(others: Mapping[str, object]) -> None:
-    for name in others:
-        if name in _REFUSED_BY_FIT:
-            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
-        known = [*inspect.signature(SparkModel.fit).parameters]
-        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+def _keras_verbose(verbose: int | str) -> int:
+    return 0 if verbose == "auto" else int(verbose)
 
 
 def _refuse_callbacks(callbacks: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -13,6 +13,16 @@ from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
 from elephas_like.trainer.state import own_optimizer
+
+_REFUSED_BY_FIT = {
+    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
+    "validation_steps": "all validation rows are scored",
+    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
+    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
+    "max_queue_size": "it was removed from Keras",
+    "use_multiprocessing": "it was removed from Keras",
+}
+"""Arguments of Keras' fit and evaluate that are refused, with what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,18 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
             "its averaged weights would not come back from the workers. Use optimizer_state='average', or an optimizer "
             "without use_ema."
         )
+
+
+def refuse_unknown(others: Iterable[str], known: Iterable[str]) -> None:
+    """Nothing, if there are no others.
+
+    Raises:
+        ValueError: an argument of Keras' that has no meaning here. TypeError: any other name, with the nearest known one.
+    """
+    for name in others:
+        if name in _REFUSED_BY_FIT:
+            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
+        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
 
 
 def as_tuple(
