@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
     from elephas_like.ensembles.train import train_ensemble
     from elephas_like.ensembles.voting_model import VotingModel
-    from elephas_like.model.spark_model import (
-        AsynchronousSparkModel,
-        SparkMLlibModel,
-        SparkModel,
-        load_spark_model,
-        shard,
-    )
+    from elephas_like.model.loading import load_spark_model
+    from elephas_like.model.mllib import SparkMLlibModel
+    from elephas_like.model.sharding import shard
+    from elephas_like.model.spark_model import AsynchronousSparkModel, SparkModel
     from elephas_like.rows.shards import ShardedDataset
     from elephas_like.rows.tfrecord import read_tfrecords, write_tfrecords
     from elephas_like.stages.ensemble_stages import EnsembleEstimator, EnsembleModel
@@ -72,13 +69,10 @@ _MODULES = {
     ),
     "elephas_like.tuning.result": ("SearchResult",),
     "elephas_like.ensembles.soups": ("greedy_soup", "recalibrate_batch_norm", "uniform_soup"),
-    "elephas_like.model.spark_model": (
-        "AsynchronousSparkModel",
-        "SparkMLlibModel",
-        "SparkModel",
-        "load_spark_model",
-        "shard",
-    ),
+    "elephas_like.model.loading": ("load_spark_model",),
+    "elephas_like.model.mllib": ("SparkMLlibModel",),
+    "elephas_like.model.sharding": ("shard",),
+    "elephas_like.model.spark_model": ("AsynchronousSparkModel", "SparkModel"),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
     "elephas_like.ensembles.voting_model": ("VotingModel",),
     "elephas_like.ensembles.selection": ("greedy_selection",),

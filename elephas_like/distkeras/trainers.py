@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, functions
 from elephas_like.core import checks, strategies
 from elephas_like.core.strategies import Strategy
 from elephas_like.ensembles.train import train_ensemble
-from elephas_like.model.spark_model import SparkModel, shard
+from elephas_like.model.sharding import shard
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.shards import partitioned, shuffled
 
 __all__ = [

@@ -8,12 +8,11 @@ from typing import TypeVar
 import numpy as np
 from pyspark import RDD
 
-from elephas_like.core.columns import signature
 from elephas_like.core.errors import Failure
 from elephas_like.core.structure import unflatten
-from elephas_like.core.types import Array, Evaluation, Order, ShardRef, Structure, WorkerFactory
+from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import remove
-from elephas_like.rows.shards import SpoolOptions, new_dataset, references
+from elephas_like.rows.shards import new_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import readably
@@ -86,25 +85,6 @@ def collected(chunks: RDD) -> object:
     outputs = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in parts), strict=True)]
     tree = unflatten(parts[0][1], outputs)
     return list(tree) if isinstance(tree, tuple) else tree
-
-
-def evaluations(
-    rdd: RDD, factory: Callable[[], WorkerFactory], order: Callable[[], Order], options: SpoolOptions
-) -> list[tuple[str, Evaluation]]:
-    """Return the signature of each partition that has rows, and the metric sums of a state over them.
-
-    Args:
-        factory: returns the factory of workers, called on the executor.
-        order: returns the order whose state is evaluated.
-    """
-
-    def evaluate(index: int, ref: ShardRef) -> tuple[str, Evaluation]:
-        worker = factory()(index, ref, ref)
-        evaluation = worker.evaluate(order())
-        worker.close()
-        return signature(ref), evaluation
-
-    return [found for found in of_shards(references(rdd, options), evaluate) if found[0]]
 
 
 def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], keep: bool = False) -> list[Result]:

@@ -18,8 +18,9 @@ from elephas_like.core.trials import Report
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.engine.runs import TaskRuns, shipped
 from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
+from elephas_like.model.sharding import shard
 from elephas_like.model.sources import Source
-from elephas_like.model.spark_model import SparkModel, shard
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
 from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
 from elephas_like.rows.spool import spool

@@ -19,14 +19,14 @@ from elephas_like.core.voting import member_seeds
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
-from elephas_like.model.sources import Source, named_columns
-from elephas_like.model.spark_model import active_context, check_model
+from elephas_like.model.sources import Source, column_choice
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
+from elephas_like.spark.session import active_context
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.recipe import in_turn
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share
@@ -120,7 +120,7 @@ def train_ensemble(
         weights=weights,
         custom_objects=custom_objects,
     )
-    columns = named_columns(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
     ensemble, members, context = _prepared(asked, build_or_model, data, columns, validation_data)
     results, failures = _collected(outcomes(members, asked.workers, asked.engine, context), ensemble.models, asked)
     return _voting(ensemble, results, failures)

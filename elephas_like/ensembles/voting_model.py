@@ -30,7 +30,6 @@ from elephas_like.model.sources import (
     cut_features,
     cut_inputs,
     cut_targets,
-    named_columns,
     refuse_foreign,
 )
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
@@ -211,7 +210,7 @@ class VotingModel:
         Raises:
             ValueError: the first model is not compiled.
         """
-        columns = named_columns(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):

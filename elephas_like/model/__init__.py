@@ -1,5 +1,11 @@
-"""SparkModel, and what a fit, a prediction and an evaluation are put together from.
+"""SparkModel, and what its fits, predictions and evaluations are put together from.
 
-`sources` takes the data that users give, as a model reads it. `fitting` runs a fit over an engine. `frame_predictions` adds
-columns to a DataFrame. `spark_model` holds the classes.
+`spark_model` has the class, `mllib` the one for MLlib's data, `options` the constructor's arguments in one table. `sources`
+takes the data that users give, as a model reads it; `sharding` writes it to the executors once.
+
+A fit: `fit` is the flow from checked arguments to History. `engine_choice` decides on an engine and holds its slots, `launch`
+starts the workers on it, and `plan` says, once they have joined, what the rounds will be.
+
+`predict` has predictions and evaluations on executors, `frame_predictions` the columns that a DataFrame gets. `saving` writes
+models, `loading` reads them.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef, Slot
 from elephas_like.rows.data import Data
-from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, plan
+from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, plan
 from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned
 from elephas_like.rows.spool import Block, spool
@@ -227,27 +227,34 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) 
     )
 
 
-def column_choice(data: object, **given: Any) -> ColumnChoice | None:
+def column_choice(
+    data: object,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
+) -> ColumnChoice | None:
     """Which columns of a DataFrame are what, or None for data of another kind.
 
     Raises:
         ValueError: columns were named, and there are none.
     """
+    given = {
+        "features_col": ("features", features_col),
+        "label_col": ("label", label_col),
+        "sample_weight_col": ("sample_weight", sample_weight_col),
+        "column_shapes": ("shapes", column_shapes),
+        "column_dtypes": ("dtypes", column_dtypes),
+    }
+    named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
     if isinstance(data, DataFrame):
         refuse_connect(data)
-        short = {"features_col": "features", "label_col": "label", "sample_weight_col": "sample_weight"}
-        short |= {"column_shapes": "shapes", "column_dtypes": "dtypes"}
-        return ColumnChoice(**{short[name]: value for name, value in given.items() if value is not None})
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{name}= names columns of a DataFrame; the data is of type {type(data).__name__}.")
+        chosen: dict[str, Any] = dict(named.values())
+        return ColumnChoice(**chosen)
+    for name in named:
+        raise ValueError(f"{name}= names columns of a DataFrame; the data is of type {type(data).__name__}.")
     return None
-
-
-def named_columns(data: object, *named: object) -> ColumnChoice | None:
-    """`column_choice` for features_col, label_col, sample_weight_col, column_shapes and column_dtypes, in this order."""
-    keywords = ("features_col", "label_col", "sample_weight_col", "column_shapes", "column_dtypes")
-    return column_choice(data, **dict(zip(keywords, named, strict=True)))
 
 
 def cut_inputs(x: Any, model: keras.Model) -> Any:

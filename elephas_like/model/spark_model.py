@@ -3,105 +3,38 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
-import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import keras
 import numpy as np
-from pyspark import RDD, SparkContext
+from pyspark import RDD
 
-from elephas_like.compat.elephas import (
-    ElephasAttributes,
-)
-from elephas_like.compat.labeled import classes_of, lp_to_simple_rdd
-from elephas_like.compat.matrices import from_matrix, from_vector, is_matrix, is_vector, like_matrix, like_vector
-from elephas_like.core import checks, scores
-from elephas_like.core.columns import blank
-from elephas_like.core.errors import ElephasWarning
-from elephas_like.core.loop import FitProgress
+from elephas_like.compat.elephas import ElephasAttributes
+from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
-from elephas_like.core.strategies.codecs import resolve_codec
-from elephas_like.core.strategies.config import from_config, to_config
-from elephas_like.core.strategies.registry import check_combination, default_frequency, resolve
-from elephas_like.core.types import EngineName, FitConfig, Frequency, Mode, OnNaN, OptimizerState, Order
-from elephas_like.engine.map_shards import collected, evaluations, prediction_chunks, rows_of
-from elephas_like.model.fitting import Fit, Settings, Timeouts, chosen_engine, run
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
+from elephas_like.model import saving
+from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
-from elephas_like.model.sources import (
-    Source,
-    arrays,
-    column_choice,
-    cut_features,
-    cut_inputs,
-    cut_targets,
-    refuse_foreign,
-)
+from elephas_like.model.options import NAMES, Options
+from elephas_like.model.predict import evaluate_rows, feature_arrays, feature_rows, predict_rows
+from elephas_like.model.sources import Source, arrays, column_choice, cut_targets
 from elephas_like.rows.frame_plan import Choice
-from elephas_like.rows.shards import (
-    ShardedDataset,
-    SpoolOptions,
-    dealt,
-    new_dataset,
-    parallelized,
-    shuffled,
-)
-from elephas_like.spark import files
-from elephas_like.spark.slots import task_cpus
-from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import destroy, hides_interrupt
-from elephas_like.trainer.callbacks import DriverHooks, warn_of_metrics
-from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.model_files import load_model, save_model
-from elephas_like.trainer.request import FitRequest, check_optimizer_state
-from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables, in_order, metric_results
-from elephas_like.trainer.task import one_hot_classes
-from elephas_like.trainer.tensors import check_backend, text_tensors
-from elephas_like.trainer.worker import TrainerFactory
-
-_FIRST_ORDER = ("optimizer", "mode", "frequency", "num_workers")
-_ORDER = ("num_workers", "custom_objects", "batch_size")
-_OLD_ORDER = ("mode", "frequency", "parameter_server_mode", "num_workers", "custom_objects", "batch_size", "port")
-_OPTIONS: dict[str, Any] = {
-    "mode": "synchronous",
-    "frequency": "auto",
-    "strategy": None,
-    "codec": None,
-    "parameter_server_mode": "http",
-    "host": None,
-    "port": 0,
-    "engine": "auto",
-    "optimizer_state": "average",
-    "on_nan": "raise",
-    "max_staleness": None,
-    "seed": None,
-    "join_timeout": 60,
-    "round_timeout": 600,
-}
-_REFUSED_BY_FIT = {
-    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
-    "validation_steps": "all validation rows are scored",
-    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
-    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
-    "max_queue_size": "it was removed from Keras",
-    "use_multiprocessing": "it was removed from Keras",
-}
+from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
+from elephas_like.trainer.state import in_order
+from elephas_like.trainer.tensors import text_tensors
 
 
 class SparkModel(ElephasAttributes):
     """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
 
-    Workers train their share of the rows in rounds; after each, a strategy makes their updates into the next state.
-    After `fit`, the model that was passed in holds the trained state, optimizer included.
+    Each worker trains on its share of the rows. Training goes in rounds: after each, a strategy combines the workers'
+    updates into the next state. After `fit`, the model that was passed in holds the trained state, optimizer included.
 
     Args:
         model: compiled Keras model. It is changed in place, as by `model.fit`.
@@ -117,8 +50,8 @@ class SparkModel(ElephasAttributes):
             largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
             "average" for one, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
-        codec: how workers' deltas are made smaller for their way, a name or an object: "fp16", "int8", "int4", "one_bit" or
-            "top_k". None sends them as they are.
+        codec: compression applied to updates before they are sent, a name or an object: "fp16", "int8", "int4", "one_bit"
+            or "top_k". None sends them uncompressed.
         parameter_server_mode: "http" or "socket".
         host: the driver's address: the server listens on it, and workers come to it. A wildcard ("0.0.0.0", "::") is
             for listening only. None does as Spark's driver: it listens on spark.driver.bindAddress, else on
@@ -127,22 +60,22 @@ class SparkModel(ElephasAttributes):
         port: the server's port; 0 lets the system choose.
         engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
             "auto".
-        optimizer_state: what becomes of momenta at an exchange: "average", "per_worker", or "reset" (to what they were
-            when the fit began).
+        optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
+            keeps its own), or "reset" (to what they were when the fit began).
         on_nan: "raise", or "drop" an update with NaN and go on.
-        max_staleness: asynchronous updates that were trained from a state this many updates old are the last to be
-            applied: staler ones are dropped and counted in the history, and the worker goes on from what is served. K
-            workers of one speed are K - 1 updates stale. Strategies that step once for several count steps. None: no limit.
-        seed: of shuffling, validation rows, dropout and the virtual clock; later fits of this object go on from it. None
-            draws one from NumPy's global generator,
-            which `keras.utils.set_random_seed` seeds.
-        join_timeout: seconds to wait for the first sign of life of the last worker, once the first has given one; and
-            for another one of a worker that is still writing its rows down. Also for slots that other fits hold, and for
-            executors. Workers of the jobs engine need not be there at the same time, and do not join.
-        round_timeout: seconds in which a worker that owes an answer may go without training a step (or evaluating one), or
-            may take to write its rows down; when another attempt takes its place, they begin anew. A round may take
-            longer than that; a worker that lives and hangs ends it. The driver's callbacks never count. In the jobs
-            engine, whose workers may have to take turns, seconds in which none answers.
+        max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
+            updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
+            the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
+            once for several updates count steps. None: no limit.
+        seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
+            None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
+        join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
+            message of a worker that is still writing its rows to disk; for slots that other fits hold; and for executors.
+            Workers of the jobs engine do not join: they need not run at the same time.
+        round_timeout: seconds without progress after which a worker fails the fit: progress is a step trained or
+            evaluated. Also the seconds that writing its rows may take. A new attempt of the worker starts the clock again.
+            A round may outlast this as long as its workers make progress. The driver's callbacks never count. In the jobs
+            engine, whose workers may take turns, seconds in which none answers.
 
     A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
     num_workers, custom_objects, batch_size, port)`; a SparkContext as the first one the order of Elephas 0.x:
@@ -152,6 +85,26 @@ class SparkModel(ElephasAttributes):
         ValueError: a model that is not compiled, an unknown name, or a combination that makes no sense: the message
             lists the valid ones.
     """
+
+    num_workers: int | None
+    batch_size: int
+    mode: Mode
+    frequency: Frequency | int | Schedule
+    strategy: Strategy | str | None
+    codec: Codec | None
+    max_staleness: int | None
+    parameter_server_mode: Literal["http", "socket"]
+    host: str | None
+    port: int
+    engine: EngineName
+    optimizer_state: OptimizerState
+    on_nan: OnNaN
+    seed: int | None
+    join_timeout: float
+    round_timeout: float
+    custom_objects: dict[str, object]
+
+    _saved_as = "SparkModel"  # what `load_spark_model` makes of a saved one, of subclasses of users too
 
     @overload
     def __init__(
@@ -193,69 +146,17 @@ class SparkModel(ElephasAttributes):
     ) -> None: ...
 
     def __init__(self, model: keras.Model, *args: Any, **options: Any) -> None:
-        order: tuple[str, ...] = _OLD_ORDER if args and isinstance(args[0], str) else _ORDER
-        if isinstance(model, SparkContext):
-            first = [*args, options.pop("master_network", None)]
-            model, args, order = first[0], tuple(first[1 : len(args)]), _FIRST_ORDER
-        if len(args) > len(order):
-            raise TypeError(
-                f"SparkModel takes {len(order)} positional arguments after the model {order}; got {len(args)}."
-            )
-        for name, value in zip(order, args, strict=False):
-            if name in options:
-                raise TypeError(f"SparkModel got {name} twice, by position and by name.")
-            options[name] = value
-        for name in ("optimizer", "elephas_optimizer"):
-            if options.pop(name, None) is not None:
-                raise ValueError(f"{name}= is no more: what happens to updates on the driver is said by strategy=.")
-        num_workers, custom_objects = options.pop("num_workers", None), options.pop("custom_objects", None)
-        batch_size = options.pop("batch_size", 32)
+        model, checked, self.kwargs = Options.from_arguments(model, args, options)
         check_model(model)
         repair_compile(model)
+        checked.resolved(model, checked.num_workers or 2)  # raises here, not in the first fit
+        for name in NAMES:
+            setattr(self, name, getattr(checked, name))
         self._model = model
-        self.num_workers = None if num_workers is None else checks.positive_int("num_workers", num_workers)
-        self.custom_objects = dict(custom_objects or {})
-        self.batch_size = checks.positive_int("batch_size", batch_size)
-        self.kwargs = {name: value for name, value in options.items() if name not in _OPTIONS}
-        for name in self.kwargs:
-            warnings.warn(
-                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
-                f"{checks.near(name, [*_OPTIONS, 'num_workers', 'custom_objects', 'batch_size'])}",
-                UserWarning,
-                stacklevel=2,
-            )
-        chosen = _OPTIONS | {name: value for name, value in options.items() if name in _OPTIONS}
-        self.mode = checks.choice("mode", chosen["mode"], Mode)
-        paced = isinstance(chosen["frequency"], Schedule)
-        self.frequency = chosen["frequency"] if paced else checks.frequency(chosen["frequency"])
-        self.engine = checks.choice("engine", chosen["engine"], EngineName)
-        self.optimizer_state = checks.choice("optimizer_state", chosen["optimizer_state"], OptimizerState)
-        self.on_nan = checks.choice("on_nan", chosen["on_nan"], OnNaN)
-        if chosen["parameter_server_mode"] not in ("http", "socket"):
-            raise ValueError(
-                f"parameter_server_mode must be one of 'http', 'socket'; got {chosen['parameter_server_mode']!r}."
-            )
-        self.parameter_server_mode: Literal["http", "socket"] = chosen["parameter_server_mode"]
-        self.host = None if chosen["host"] is None else str(chosen["host"])
-        self.port = checks.positive_int("port", chosen["port"], least=0)
-        self.max_staleness: int | None = None
-        if chosen["max_staleness"] is not None:
-            self.max_staleness = checks.positive_int("max_staleness", chosen["max_staleness"], least=0)
-            if self.mode is Mode.SYNCHRONOUS:
-                raise ValueError(
-                    "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
-                    "stale. Leave it out, or choose another mode."
-                )
-        self.seed = None if chosen["seed"] is None else checks.positive_int("seed", chosen["seed"], least=0)
-        self.join_timeout = checks.positive_seconds("join_timeout", chosen["join_timeout"])
-        self.round_timeout = checks.positive_seconds("round_timeout", chosen["round_timeout"])
-        self.strategy: Strategy | str | None = chosen["strategy"]
-        self.codec = resolve_codec(chosen["codec"])
         self.training_histories: list[dict[str, list[float]]] = []
         self._fits = 0
         self._split_seed: int | None = None
         self._bootstrap: int | None = None
-        self._settings(self.num_workers or 2)
 
     @property
     def master_network(self) -> keras.Model:
@@ -269,25 +170,12 @@ class SparkModel(ElephasAttributes):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor but for the model, and whatever unknown ones were given."""
-        return {
-            "num_workers": self.num_workers,
-            "batch_size": self.batch_size,
-            "mode": self.mode.value,
-            "frequency": self.frequency.value if isinstance(self.frequency, Frequency) else self.frequency,
-            "strategy": self.strategy,
-            "codec": self.codec,
-            "max_staleness": self.max_staleness,
-            "parameter_server_mode": self.parameter_server_mode,
-            "host": self.host,
-            "port": self.port,
-            "engine": self.engine.value,
-            "optimizer_state": self.optimizer_state.value,
-            "on_nan": self.on_nan.value,
-            "seed": self.seed,
-            "join_timeout": self.join_timeout,
-            "round_timeout": self.round_timeout,
-            **self.kwargs,
-        }
+        return {**self._options.config(), **self.kwargs}
+
+    @property
+    def _options(self) -> Options:
+        """The options as the attributes say them now: what a user has set since counts for the next fit."""
+        return Options.checked(**{name: getattr(self, name) for name in NAMES})
 
     def fit(
         self,
@@ -351,9 +239,8 @@ class SparkModel(ElephasAttributes):
             DataError: rows that cannot be trained on, with their place.
             WorkerError: an exception on a worker, with its own type, message and traceback.
         """
-        _refuse(others)
+        self._check(others)
         data = checks.one_of(data=data, rdd=rdd, x=x)
-        check_model(self._model)
         request = FitRequest.checked(
             self._model,
             epochs=epochs,
@@ -369,80 +256,12 @@ class SparkModel(ElephasAttributes):
             shuffle=shuffle,
             has_validation_data=validation_data is not None,
         )
-        columns = column_choice(
-            data,
-            features_col=features_col,
-            label_col=label_col,
-            sample_weight_col=sample_weight_col,
-            column_shapes=column_shapes,
-            column_dtypes=column_dtypes,
-        )
+        columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         source = Source.any(data, y, sample_weight, columns, self._model)
         held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
-        return self._fit(request, source.for_model(self._model), None if held is None else held.for_model(self._model))
-
-    def _fit(self, request: FitRequest, source: Source, held: Source | None) -> keras.callbacks.History:
-        context = source.context or active_context(self.engine)
-        asked = self._workers_asked(source)
-        steady = bool(request.worker_callbacks) or self.optimizer_state is OptimizerState.PER_WORKER
-        chosen = chosen_engine(self._settings(asked or 2), context, asked, source.partitions, steady=steady)
-        with chosen as (engine, num_workers):  # the slots that it holds are free again after the last round
-            fit = self._prepared(request, source, engine, num_workers, context)
-            validation = None if held is None else held.data(num_workers)
-            rows = source.data(num_workers, fit.options)
-            try:
-                run(fit, engine, rows, validation, context)
-            except BaseException as error:
-                fit.hooks.close()
-                fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
-                if hides_interrupt(error):
-                    raise KeyboardInterrupt from error
-                raise
-            finally:
-                fit.hooks.history.rounds = fit.progress.rounds
-        fit.hooks.train_end(fit.progress.state)
-        self.training_histories.append(fit.hooks.history.history)
-        return fit.hooks.history
-
-    def _prepared(
-        self, request: FitRequest, source: Source, engine: EngineName, num_workers: int, context: SparkContext | None
-    ) -> Fit:
-        """All that a fit needs but its rows; the model is built, and training has begun for the callbacks."""
-        if request.worker_callbacks and engine is EngineName.JOBS:
-            raise ValueError(
-                "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
-            )
-        settings = self._settings(num_workers, engine)
-        config = request.config(
-            num_workers,
-            batch_size=self.batch_size,
-            seed=self._next_seed(),
-            split_seed=self._split_seed,
-            bootstrap=self._bootstrap,
-            optimizer_state=self.optimizer_state,
-        )
-        source.build(self._model, config.batch_size)
-        hooks = DriverHooks(self._model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
-        state, begin = hooks.train_begin(request.initial_epoch)
-        config = replace(config, initial_epoch=begin)
-        factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
-            config=config,
-            strategy=settings.strategy,
-            layout_hash=hooks.variables.layout.hash,
-            callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
-            cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
-            codec=settings.codec,
-        )
-        return Fit(
-            settings=settings,
-            config=config,
-            factory=factory,
-            hooks=hooks,
-            progress=FitProgress(state),
-            options=SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions()),
-            validation_freq=request.validation_freq,
-        )
+        history = train(self._model, self._options, request, source, held, self._draw_seeds)
+        self.training_histories.append(history.history)
+        return history
 
     def predict(
         self,
@@ -471,32 +290,18 @@ class SparkModel(ElephasAttributes):
         Returns:
             An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
         """
-        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
-        columns = column_choice(
-            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
-        )
-        if columns is not None:
-            if not collect:
-                return appended(data, columns, self._model, batch_size=rows)
-            data = Source.of_frame(data, columns, self._model, target=False).rdd
-        if isinstance(data, RDD):
+        rows = self._rows_of(batch_size)
+        columns = column_choice(data, features_col, None, None, column_shapes, column_dtypes)
+        if columns is not None and not collect:
+            return appended(data, columns, self._model, batch_size=rows)
+        features = feature_rows(data, columns, self._model)
+        if features is not None:
             _refuse_callbacks(callbacks)
-        else:
-            if not collect:
-                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
-            refuse_foreign(data)
-            features = text_tensors(cut_inputs(arrays(data), self._model))
-            shown = 0 if verbose == "auto" else int(verbose)
-            return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
-        predictor = data.context.broadcast(Predictor.of(self._model, rows))
-        features = data if columns is not None else cut_features(data, self._model)
-        chunks = prediction_chunks(features, lambda: predictor.value, rows, keras.config.floatx(), versions())
+            return predict_rows(features, Predictor.of(self._model, rows), rows, collect=collect)
         if not collect:
-            return rows_of(chunks)
-        try:
-            return collected(chunks)
-        finally:
-            destroy(data.context, predictor)
+            raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
+        tensors = text_tensors(feature_arrays(data, self._model))
+        return self._model.predict(tensors, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
 
     def evaluate(
         self,
@@ -528,58 +333,22 @@ class SparkModel(ElephasAttributes):
         """
         x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
-        _refuse(others)
-        check_model(self._model)
-        rows = self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
-        columns = column_choice(
-            x,
-            features_col=features_col,
-            label_col=label_col,
-            sample_weight_col=sample_weight_col,
-            column_shapes=column_shapes,
-            column_dtypes=column_dtypes,
-        )
+        self._check(others)
+        rows = self._rows_of(batch_size)
+        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         if columns is None and not isinstance(x, RDD):
-            refuse_foreign(x)
-            shown = 0 if verbose == "auto" else int(verbose)
             return self._model.evaluate(
-                text_tensors(cut_inputs(arrays(x), self._model)),
+                text_tensors(feature_arrays(x, self._model)),
                 cut_targets(arrays(y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),
                 return_dict=return_dict,
-                verbose=shown,
+                verbose=_keras_verbose(verbose),
                 callbacks=callbacks,
             )
         _refuse_callbacks(callbacks)
         source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
-        assert source.rdd is not None
-        data, context = source.rdd, source.rdd.context
-        source.build(self._model, rows)
-        variables = Variables(self._model)
-        config = FitConfig(batch_size=rows, shuffle=False)
-        factory = TrainerFactory(
-            spec=ModelSpec.from_model(self._model, Carry.NOTHING),
-            config=config,
-            strategy=resolve("average", Mode.SYNCHRONOUS, 1),
-            layout_hash=variables.layout.hash,
-            cores=task_cpus(context),
-        )
-        shipped = context.broadcast((factory, variables.read()))
-
-        def make() -> Any:
-            return shipped.value[0]
-
-        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-        try:
-            found = evaluations(data, make, lambda: Order("evaluate", state=shipped.value[1]), options)
-        finally:
-            destroy(context, shipped)
-        if not found:
-            raise ValueError("there are no rows to evaluate: the RDD is empty.")
-        warn_of_metrics(self._model, blank(found[0][0], rows))
-        sums = scores.add(evaluation.metrics for _, evaluation in found)
-        results = metric_results(self._model, sums, blank(found[0][0], rows))
+        results = evaluate_rows(self._model, source, rows)
         if return_dict:
             return results
         values = in_order(self._model, results)
@@ -598,13 +367,7 @@ class SparkModel(ElephasAttributes):
         Raises:
             FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
         """
-        target = _model_path(file_name)
-        context = started_context()
-        files.refuse_existing(target, context, overwrite=overwrite, hadoop=to_hadoop)
-        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-            local = str(Path(folder) / f"model{Path(target).suffix}")
-            save_model(self._model, local, {"class_name": self._class_name(), "config": self._plain_config()})
-            files.put(local, target, context, overwrite=overwrite, hadoop=to_hadoop)
+        saving.save(self._model, file_name, self._saved_as, self.get_config(), overwrite=overwrite, hadoop=to_hadoop)
 
     def export(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Exports the model as a TensorFlow SavedModel, for TensorFlow Serving and others that know no Keras.
@@ -616,56 +379,17 @@ class SparkModel(ElephasAttributes):
         Raises:
             FileExistsError: something is there, and `overwrite` is False. OSError: with the filesystem's reason.
         """
-        target, context = os.fspath(path), started_context()
-        files.refuse_existing(target, context, overwrite=overwrite)
-        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-            local = str(Path(folder) / "saved_model")
-            self._model.export(local, format="tf_saved_model", verbose=False)
-            files.put(local, target, context, overwrite=overwrite)
+        saving.export(self._model, path, overwrite=overwrite)
 
-    def _class_name(self) -> str:
-        """The class that `load_spark_model` makes of the file; of a user's own the nearest of ours."""
-        return next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ in _classes())
+    def _check(self, others: Mapping[str, Any]) -> None:
+        refuse_unknown(others, inspect.signature(SparkModel.fit).parameters)
+        check_model(self._model)
 
-    def _plain_config(self) -> dict[str, Any]:
-        """`get_config()` as JSON can hold it, without what it cannot, of which the user is told."""
-        plain: dict[str, Any] = {}
-        for name, value in self.get_config().items():
-            try:
-                plain[name] = to_config(value)
-                json.dumps(plain[name])
-            except (TypeError, ValueError) as error:
-                plain.pop(name, None)
-                warnings.warn(
-                    f"{name}={value!r} is not saved ({error}); give it to load_spark_model.",
-                    ElephasWarning,
-                    stacklevel=3,
-                )
-        return plain
+    def _rows_of(self, batch_size: int | None) -> int:
+        return self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
 
-    def _settings(self, num_workers: int, engine: EngineName | None = None) -> Settings:
-        strategy = resolve(self.strategy, self.mode, num_workers)
-        frequency = default_frequency(strategy, self.frequency)
-        check_combination(self.mode, strategy, frequency, engine or self.engine, self.codec)
-        check_optimizer_state(self._model, self.optimizer_state)
-        if (engine or self.engine) is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
-            raise ValueError(
-                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
-                "may run in any process."
-            )
-        return Settings(
-            mode=self.mode,
-            frequency=frequency,
-            strategy=strategy,
-            codec=self.codec,
-            engine=self.engine,
-            transport=self.parameter_server_mode,
-            host=self.host,
-            port=self.port,
-            on_nan=self.on_nan,
-            max_staleness=self.max_staleness,
-            timeouts=Timeouts(self.join_timeout, self.round_timeout),
-        )
+    def _draw_seeds(self) -> FitSeeds:
+        return FitSeeds(self._next_seed(), self._split_seed, self._bootstrap)
 
     def _next_seed(self) -> int:
         """The seed of a fit: the given one, and for later fits of this object others that follow from it."""
@@ -678,24 +402,11 @@ class SparkModel(ElephasAttributes):
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
 
-    def _workers_asked(self, source: Source) -> int | None:
-        """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
-
-        Raises:
-            ValueError: both are given, and differ.
-        """
-        asked = self.num_workers
-        if source.dataset is not None:
-            asked = source.dataset.num_workers
-        elif source.blocks is not None:
-            asked = len(source.blocks)
-        if asked is not None and self.num_workers not in (None, asked):
-            raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {self.num_workers}.")
-        return asked
-
 
 class AsynchronousSparkModel(SparkModel):
     """SparkModel with asynchronous as its default mode, and Elephas' order of arguments."""
+
+    _saved_as = "AsynchronousSparkModel"
 
     def __init__(
         self,
@@ -722,186 +433,8 @@ class AsynchronousSparkModel(SparkModel):
         )
 
 
-def shard(
-    data: Any,
-    num_workers: int,
-    y: Any = None,
-    *,
-    shuffle: bool = False,
-    seed: int = 0,
-    model: keras.Model | None = None,
-    features_col: Choice | None = None,
-    label_col: Choice | None = None,
-    sample_weight_col: str | None = None,
-    column_shapes: Mapping[str, Sequence[int]] | None = None,
-    column_dtypes: Mapping[str, str] | None = None,
-) -> ShardedDataset:
-    """Rows to be written down once, on the executors, and trained on many times.
-
-    Args:
-        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
-        num_workers: shards.
-        shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
-            Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
-        seed: of the order in which rows are mixed.
-        model: of a DataFrame: a model with the inputs, outputs and loss of those that will be trained, as which its columns
-            are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
-            becomes a dict of features, and labels stay what they are, which suits models with one input and one output
-            whose loss takes such labels.
-        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
-
-    Raises:
-        ValueError, TypeError: arguments that make no sense, before any job.
-    """
-    workers = checks.positive_int("num_workers", num_workers)
-    columns = column_choice(
-        data,
-        features_col=features_col,
-        label_col=label_col,
-        sample_weight_col=sample_weight_col,
-        column_shapes=column_shapes,
-        column_dtypes=column_dtypes,
-    )
-    if columns is None and model is not None:
-        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
-    if model is not None:
-        check_model(model)
-    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
-    if source.rdd is not None:
-        if shuffle:
-            rows = source.rdd if source.frame is None else source.frame.rows()
-            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
-        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
-    assert source.columns is not None
-    context = active_context(EngineName.SERVER)
-    if context is None:
-        raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
-    blocks = dealt(source.columns, workers, seed=seed if shuffle else None)
-    return ShardedDataset(parallelized(context, blocks), workers, new_dataset())
-
-
-class SparkMLlibModel(SparkModel):
-    """SparkModel for MLlib's data: trains on LabeledPoints, predicts matrices and vectors."""
-
-    def fit(  # type: ignore[override]  # Elephas' order
-        self,
-        labeled_points: Any = None,
-        epochs: int = 10,
-        batch_size: int | None = None,
-        verbose: int | str = 0,
-        validation_split: float = 0.1,
-        categorical: bool = False,
-        nb_classes: int | None = None,
-        **options: Any,
-    ) -> keras.callbacks.History:
-        """Trains on an RDD of LabeledPoints.
-
-        Args:
-            batch_size: rows a batch on each worker; None takes the constructor's, 32 by default.
-            validation_split: share of each worker's rows that is held out; 0 where `validation_data` is given.
-            categorical: labels become one-hot rows.
-            nb_classes: of `categorical`; None takes what the model puts out, else the largest label + 1, which costs a job.
-            options: further ones of `SparkModel.fit`; an RDD as `validation_data` is one of LabeledPoints too.
-        """
-        points = checks.one_of(labeled_points=labeled_points, rdd=options.pop("rdd", None))
-        held = options.get("validation_data")
-        if categorical and nb_classes is None:
-            nb_classes = one_hot_classes(self._model) or classes_of(points)
-        if held is not None:
-            validation_split = 0.0
-            if isinstance(held, RDD):
-                options["validation_data"] = lp_to_simple_rdd(held, categorical, nb_classes)
-        return super().fit(
-            lp_to_simple_rdd(points, categorical, nb_classes),
-            epochs=epochs,
-            batch_size=batch_size,
-            verbose=verbose,
-            validation_split=validation_split,
-            **options,
-        )
-
-    def predict(  # type: ignore[override]  # no columns: the data is MLlib's
-        self, mllib_data: Any, batch_size: int | None = None, *, collect: bool = True
-    ) -> Any:
-        """Predictions for a matrix of rows (a matrix), for a vector (a vector), or for an RDD of vectors (an array).
-
-        Raises:
-            ValueError: anything else.
-        """
-        if is_matrix(mllib_data):
-            return like_matrix(super().predict(from_matrix(mllib_data), batch_size), mllib_data)
-        if is_vector(mllib_data):
-            return like_vector(super().predict(from_vector(mllib_data)[None, :], batch_size)[0], mllib_data)
-        if isinstance(mllib_data, RDD):
-            return super().predict(mllib_data.map(_features), batch_size, collect=collect)
-        raise ValueError(
-            f"Provide an MLlib matrix or vector, or an RDD of vectors or LabeledPoints; got {type(mllib_data).__name__}."
-        )
-
-
-def load_spark_model(
-    file_name: str | os.PathLike[str],
-    from_hadoop: bool = False,
-    custom_objects: Mapping[str, object] | None = None,
-    **options: Any,
-) -> Any:
-    """The SparkModel, AsynchronousSparkModel or SparkMLlibModel that `save` saved, with its configuration.
-
-    Files of Elephas 3 to 7 are loaded too, and so is a model that Keras saved, as a SparkModel.
-
-    Args:
-        file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem.
-        from_hadoop: a path without a scheme is one of Spark's default filesystem.
-        custom_objects: names of custom classes and functions, as for `keras.models.load_model`.
-        options: arguments of the constructor, in place of those that were saved.
-
-    Raises:
-        FileNotFoundError: there is no such file. OSError: with the filesystem's reason.
-    """
-    path = _model_path(file_name)
-    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        local = str(Path(folder) / f"model{Path(path).suffix}")
-        files.get(path, local, started_context(), hadoop=from_hadoop)
-        model, saved = load_model(local, custom_objects)
-    name = saved.get("class_name", "SparkModel")
-    if name not in _classes():
-        raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_classes())}. Has it a loader of its own?")
-    config = {key: from_config(value) for key, value in saved.get("config", {}).items()}
-    return _classes()[name](model, custom_objects=custom_objects, **(config | options))
-
-
-def _classes() -> dict[str, type[SparkModel]]:
-    return {kind.__name__: kind for kind in (SparkModel, AsynchronousSparkModel, SparkMLlibModel)}
-
-
-def _features(row: Any) -> Any:
-    """The array of a vector or of a LabeledPoint's features; other rows stay what they are."""
-    vector = getattr(row, "features", row)
-    return from_vector(vector) if is_vector(vector) else row
-
-
-def check_model(model: object) -> None:
-    """Nothing, if this is a compiled Keras model.
-
-    Raises:
-        TypeError: another thing. ValueError: it is not compiled.
-    """
-    check_backend()
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
-    if not model.compiled:
-        raise ValueError(
-            f"the model {model.name!r} is not compiled. Compile it first, for example "
-            "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
-        )
-
-
-def _refuse(others: Mapping[str, object]) -> None:
-    for name in others:
-        if name in _REFUSED_BY_FIT:
-            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
-        known = [*inspect.signature(SparkModel.fit).parameters]
-        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+def _keras_verbose(verbose: int | str) -> int:
+    return 0 if verbose == "auto" else int(verbose)
 
 
 def _refuse_callbacks(callbacks: object) -> None:
@@ -910,31 +443,3 @@ def _refuse_callbacks(callbacks: object) -> None:
             "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
             "go through copies of it on the executors."
         )
-
-
-def started_context() -> SparkContext | None:
-    """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
-    return SparkContext._active_spark_context
-
-
-def active_context(engine: EngineName) -> SparkContext | None:
-    """The SparkContext that is active, for an engine that would use one.
-
-    Raises:
-        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
-    """
-    if engine is EngineName.IN_PROCESS:
-        return None
-    if os.environ.get("SPARK_REMOTE"):
-        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
-    context = started_context()
-    if context is None and engine is not EngineName.AUTO:
-        raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
-    return context
-
-
-def _model_path(file_name: str | os.PathLike[str]) -> str:
-    path = os.fspath(file_name)
-    if not path.endswith((".keras", ".h5")):
-        raise ValueError(f"file_name must end with '.keras' or '.h5'; got {path!r}.")
-    return path

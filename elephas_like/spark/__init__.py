@@ -7,4 +7,5 @@ parallel    independent runs, several at a time
 slots       task slots, counted and reserved
 versions    packages of driver and executors, compared
 files       atomic writes on any Hadoop filesystem
+session     the SparkContext of this process
 """

@@ -16,7 +16,7 @@ from pyspark.sql.types import NumericType
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
-from elephas_like.model.spark_model import SparkModel, check_model
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.stages.params import (
     COLUMNS,
@@ -26,6 +26,7 @@ from elephas_like.stages.params import (
 from elephas_like.stages.saving import read_h5, write_h5
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.stages.udf import sql_function
+from elephas_like.trainer.compile_arguments import check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import from_json
 from elephas_like.trainer.task import inputs, one_hot_classes, task

@@ -23,8 +23,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import SparkSession
 
 from elephas_like.core.model_types import ModelTypeEncoder, as_enum
-from elephas_like.model.spark_model import started_context
 from elephas_like.spark import files
+from elephas_like.spark.session import started_context
 from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20

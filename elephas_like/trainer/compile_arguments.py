@@ -7,6 +7,23 @@ import warnings
 import keras
 
 from elephas_like.trainer.serialization import output_count
+from elephas_like.trainer.tensors import check_backend
+
+
+def check_model(model: object) -> None:
+    """Nothing, if this is a compiled Keras model.
+
+    Raises:
+        TypeError: another thing. ValueError: it is not compiled.
+    """
+    check_backend()
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
+    if not model.compiled:
+        raise ValueError(
+            f"the model {model.name!r} is not compiled. Compile it first, for example "
+            "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
+        )
 
 
 def complete_compile_arguments(model: keras.Model) -> None:

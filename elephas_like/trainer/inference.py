@@ -1,4 +1,4 @@
-"""Predictions for the rows of a shard. Compiled models are cached per Python process."""
+"""Predictions and metrics of a shard's rows: what is sent to executors, and compiled models kept per Python process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ import numpy as np
 from elephas_like.core import rounds
 from elephas_like.core.decisions import Task, columns_of
 from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import Array, FitConfig, ShardRef, Structure
+from elephas_like.core.types import (
+    Array,
+    FitConfig,
+    Floats,
+    Order,
+    ShardRef,
+    Structure,
+    TrainState,
+    WorkerFactory,
+)
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.tensors import text_tensors
@@ -140,3 +149,18 @@ def _predicted(model: keras.Model, features: object) -> tuple[list[Array], Struc
 def _as_tuple(outputs: object) -> object:
     """Return several outputs as a tuple, whatever kind of list Keras makes of them."""
     return tuple(outputs) if isinstance(outputs, list) else outputs
+
+
+@dataclass(frozen=True)
+class MetricSums:
+    """Sums the metrics of a state over the rows of a shard: what the driver sends to executors to evaluate."""
+
+    factory: WorkerFactory
+    state: TrainState
+
+    def __call__(self, ref: ShardRef) -> Floats:
+        """The sums, over all rows of the shard."""
+        worker = self.factory(ref.worker, ref, ref)
+        evaluation = worker.evaluate(Order("evaluate", state=self.state))
+        worker.close()
+        return evaluation.metrics

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
 
 import keras
 
@@ -13,84 +14,96 @@ from elephas_like.core.types import FitConfig, OptimizerState
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
 from elephas_like.trainer.state import own_optimizer
 
+_REFUSED_BY_FIT = {
+    "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
+    "validation_steps": "all validation rows are scored",
+    "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
+    "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
+    "max_queue_size": "it was removed from Keras",
+    "use_multiprocessing": "it was removed from Keras",
+}
+"""Arguments of Keras' fit and evaluate that are refused, with what to do instead."""
+
+
+@dataclass(frozen=True)
+class FitSeeds:
+    """Random seeds of one fit.
+
+    fit: of shuffling, dropout and the virtual clock. split: of the rows held out; None takes `fit`.
+    bootstrap: of a draw of rows with replacement; None trains on each row once.
+    """
+
+    fit: int
+    split: int | None = None
+    bootstrap: int | None = None
+
+
+def _size(name: str, value: Any) -> int | None:
+    return None if value is None else checks.positive_int(name, value)
+
+
+def _from_zero(name: str, value: Any) -> int:
+    return checks.positive_int(name, value, least=0)
+
+
+def _verbosity(_: str, value: Any) -> int:
+    return checks.verbosity(value)
+
+
+def _callbacks(_: str, value: Any) -> tuple[keras.callbacks.Callback, ...]:
+    return as_tuple(value)
+
+
+def _class_weights(_: str, value: Any) -> dict[int, float] | None:
+    return class_weights(value)
+
+
+def _flag(_: str, value: Any) -> bool:
+    return bool(value)
+
+
+def _validation_freq(name: str, value: Any) -> int | tuple[int, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else checks.positive_int(name, value)
+
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The arguments of one fit, as documented by `SparkModel.fit`."""
+    """The arguments of one fit; what they mean is said by `SparkModel.fit`. Made by `checked`.
 
-    epochs: int
-    initial_epoch: int
-    batch_size: int | None
-    global_batch_size: int | None
-    verbose: int
-    validation_split: float
-    validation_freq: int | tuple[int, ...]
-    callbacks: tuple[keras.callbacks.Callback, ...]
-    worker_callbacks: tuple[keras.callbacks.Callback, ...]
-    class_weight: Mapping[int, float] | None
-    shuffle: bool
+    Beside each argument's type is the function that checks its value, given the argument's name.
+    """
+
+    epochs: Annotated[int, checks.positive_int]
+    initial_epoch: Annotated[int, _from_zero]
+    batch_size: Annotated[int | None, _size]
+    global_batch_size: Annotated[int | None, _size]
+    verbose: Annotated[int, _verbosity]
+    validation_split: Annotated[float, checks.share]
+    validation_freq: Annotated[int | tuple[int, ...], _validation_freq]
+    callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
+    worker_callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
+    class_weight: Annotated[Mapping[int, float] | None, _class_weights]
+    shuffle: Annotated[bool, _flag]
 
     @classmethod
-    def checked(
-        cls,
-        model: keras.Model,
-        *,
-        epochs: int,
-        initial_epoch: int,
-        batch_size: int | None,
-        global_batch_size: int | None,
-        verbose: int | str,
-        validation_split: float,
-        validation_freq: int | Sequence[int],
-        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None,
-        worker_callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None,
-        class_weight: Mapping[int, float] | None,
-        shuffle: bool,
-        has_validation_data: bool,
-    ) -> FitRequest:
-        """Check the arguments, alone, together and against the model, and return the request.
+    def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:
+        """The request, if its arguments make sense for the model and together.
 
         Raises:
             ValueError, TypeError: an argument is invalid.
         """
-        # Combinations that exclude each other.
-        split = validation_share(validation_split, has_validation_data=has_validation_data)
-        if batch_size is not None and global_batch_size is not None:
+        validation_share(given["validation_split"], has_validation_data=has_validation_data)
+        if given["batch_size"] is not None and given["global_batch_size"] is not None:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
-        if class_weight and len(getattr(model, "outputs", None) or [None]) > 1:
+        if given["class_weight"] and len(getattr(model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
-        # Callbacks, each on the side where it runs.
-        on_driver, on_workers = as_tuple(callbacks), as_tuple(worker_callbacks)
-        check_callbacks(on_driver)
-        check_worker_callbacks(on_workers)
-        listed = isinstance(validation_freq, list | tuple)
-        return cls(
-            epochs=checks.positive_int("epochs", epochs),
-            initial_epoch=checks.positive_int("initial_epoch", initial_epoch, least=0),
-            batch_size=None if batch_size is None else checks.positive_int("batch_size", batch_size),
-            global_batch_size=(
-                None if global_batch_size is None else checks.positive_int("global_batch_size", global_batch_size)
-            ),
-            verbose=checks.verbosity(verbose),
-            validation_split=split,
-            validation_freq=(
-                tuple(validation_freq) if listed else checks.positive_int("validation_freq", validation_freq)  # type: ignore[arg-type]  # a list
-            ),
-            callbacks=on_driver,
-            worker_callbacks=on_workers,
-            class_weight=class_weights(class_weight),
-            shuffle=bool(shuffle),
-        )
+        check_callbacks(as_tuple(given["callbacks"]))
+        check_worker_callbacks(as_tuple(given["worker_callbacks"]))
+        hints = get_type_hints(cls, include_extras=True)
+        return cls(**{name: hints[name].__metadata__[0](name, value) for name, value in given.items()})
 
     def config(
-        self,
-        num_workers: int,
-        *,
-        batch_size: int,
-        seed: int,
-        split_seed: int | None,
-        bootstrap: int | None,
-        optimizer_state: OptimizerState,
+        self, num_workers: int, batch_size: int, *, seeds: FitSeeds, optimizer_state: OptimizerState
     ) -> FitConfig:
         """Return the configuration for `num_workers` workers.
 
@@ -105,9 +118,9 @@ class FitRequest:
             epochs=self.epochs,
             initial_epoch=self.initial_epoch,
             shuffle=self.shuffle,
-            seed=seed,
-            split_seed=split_seed,
-            bootstrap=bootstrap,
+            seed=seeds.fit,
+            split_seed=seeds.split,
+            bootstrap=seeds.bootstrap,
             num_workers=num_workers,
             validation_split=self.validation_split,
             class_weight=self.class_weight,
@@ -130,6 +143,18 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
             "its averaged weights would not come back from the workers. Use optimizer_state='average', or an optimizer "
             "without use_ema."
         )
+
+
+def refuse_unknown(others: Iterable[str], known: Iterable[str]) -> None:
+    """Nothing, if there are no others.
+
+    Raises:
+        ValueError: an argument of Keras' that has no meaning here. TypeError: any other name, with the nearest known one.
+    """
+    for name in others:
+        if name in _REFUSED_BY_FIT:
+            raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
+        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
 
 
 def as_tuple(

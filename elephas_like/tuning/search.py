@@ -20,9 +20,9 @@ from elephas_like.core.objective import Objective, maximizes
 from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
-from elephas_like.model.sources import Source, named_columns
-from elephas_like.model.spark_model import active_context
+from elephas_like.model.sources import Source, column_choice
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
+from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.request import as_tuple, validation_share
@@ -132,7 +132,7 @@ def search(
         callbacks=_callbacks(callbacks),
         verbose=checks.verbosity(verbose),
     )
-    columns = named_columns(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
     return _searched(asked, _prepared(asked, data, columns, validation_data))
 
 

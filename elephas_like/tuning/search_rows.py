@@ -11,8 +11,8 @@ import keras
 from pyspark import SparkContext
 
 from elephas_like.core.types import ShardRef
+from elephas_like.model.sharding import shard
 from elephas_like.model.sources import Source
-from elephas_like.model.spark_model import shard
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import dealt, new_dataset, rows_of_partitions

@@ -18,7 +18,7 @@ from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer
 from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
-from elephas_like.model.fitting import server_addresses
+from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
 from elephas_like.spark.slots import slots as spark_slots

@@ -187,7 +187,7 @@ def test_a_driver_that_cannot_be_reached_is_named() -> None:
 
 @both
 def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.model.spark_model.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    monkeypatch.setattr("elephas_like.model.fit.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
     fails(ElephasError, r"elephas-like is 9.9.9 on the driver and .* on executor host", rdd, engine)
 
 
@@ -316,7 +316,7 @@ def test_a_server_on_all_addresses_is_reached_by_sparks_own(rdd, monkeypatch: py
         told.append(settings["host"])
         return ClientSettings(**settings)
 
-    monkeypatch.setattr("elephas_like.model.fitting.ClientSettings", watched)
+    monkeypatch.setattr("elephas_like.model.launch.ClientSettings", watched)
     assert trained(SparkModel(line(), 2, engine="server", host="0.0.0.0").fit(rdd, verbose=0)) == 20
     assert told == ["127.0.0.1"]  # spark.driver.host of the tests' session
 

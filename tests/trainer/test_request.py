@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
+from dataclasses import MISSING, fields
 
 import keras
 import pytest
 
 from elephas_like.core.types import OptimizerState
-from elephas_like.trainer.request import FitRequest, as_tuple, check_optimizer_state, split_batch
+from elephas_like.trainer.request import FitRequest, FitSeeds, as_tuple, check_optimizer_state, split_batch
 
 GIVEN: dict[str, object] = {
     "epochs": 3,
@@ -33,14 +33,12 @@ def model() -> keras.Model:
 
 
 def config(request: FitRequest, workers: int):
-    return request.config(
-        workers, batch_size=32, seed=1, split_seed=2, bootstrap=None, optimizer_state=OptimizerState.AVERAGE
-    )
+    return request.config(workers, 32, seeds=FitSeeds(1, 2), optimizer_state=OptimizerState.AVERAGE)
 
 
 def test_every_argument_of_a_request_must_be_given():
-    defaults = [p.name for p in inspect.signature(FitRequest.checked).parameters.values() if p.default is not p.empty]
-    assert defaults == []  # the defaults are those of SparkModel.fit, in one place
+    assert {each.default for each in fields(FitRequest)} == {MISSING}  # the defaults are those of SparkModel.fit
+    assert {each.name for each in fields(FitRequest)} == set(GIVEN) - {"has_validation_data"}
 
 
 def test_the_models_batch_size_is_taken_where_the_fit_names_none(model):

@@ -1,0 +1,120 @@
+"""How a fit flows: an engine is chosen, all is prepared, workers train, and the model ends with the trained state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import keras
+from pyspark import SparkContext
+
+from elephas_like.core.loop import FitProgress
+from elephas_like.core.types import EngineName
+from elephas_like.model.engine_choice import chosen_engine
+from elephas_like.model.launch import run
+from elephas_like.model.options import Options
+from elephas_like.model.plan import Fit
+from elephas_like.model.sources import Source
+from elephas_like.rows.shards import SpoolOptions, new_dataset
+from elephas_like.spark.session import active_context
+from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.versions import versions
+from elephas_like.spark.waits import hides_interrupt
+from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.request import FitRequest, FitSeeds
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.worker import TrainerFactory
+
+
+def train(
+    model: keras.Model,
+    options: Options,
+    request: FitRequest,
+    source: Source,
+    validation: Source | None,
+    draw_seeds: Callable[[], FitSeeds],
+) -> keras.callbacks.History:
+    """One fit from its checked arguments to its History. The model ends with the state of the last finished round.
+
+    Args:
+        source, validation: rows to train on and rows to score.
+        draw_seeds: the seeds of this fit; called once the engine is chosen.
+    """
+    source = source.for_model(model)
+    validation = None if validation is None else validation.for_model(model)
+    # Choose. The slots that an engine holds are free again after the last round.
+    context = source.context or active_context(options.engine)
+    asked = workers_asked(options.num_workers, source)
+    options.resolved(model, asked or 2)  # raises before slots are waited for
+    steady = bool(request.worker_callbacks)
+    with chosen_engine(options, context, asked, source.partitions, steady=steady) as (engine, num_workers):
+        # Prepare.
+        fit = _prepared(model, options, request, source, engine, num_workers, context, draw_seeds)
+        held_out = None if validation is None else validation.data(num_workers)
+        rows = source.data(num_workers, fit.spool)
+        # Train.
+        try:
+            run(fit, engine, rows, held_out, context)
+        except BaseException as error:
+            fit.hooks.close()
+            fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+            if hides_interrupt(error):
+                raise KeyboardInterrupt from error
+            raise
+        finally:
+            fit.hooks.history.rounds = fit.progress.rounds
+    fit.hooks.train_end(fit.progress.state)
+    return fit.hooks.history
+
+
+def workers_asked(num_workers: int | None, source: Source) -> int | None:
+    """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
+
+    Raises:
+        ValueError: both are given, and differ.
+    """
+    asked = num_workers
+    if source.dataset is not None:
+        asked = source.dataset.num_workers
+    elif source.blocks is not None:
+        asked = len(source.blocks)
+    if asked is not None and num_workers not in (None, asked):
+        raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {num_workers}.")
+    return asked
+
+
+def _prepared(
+    model: keras.Model,
+    options: Options,
+    request: FitRequest,
+    source: Source,
+    engine: EngineName,
+    num_workers: int,
+    context: SparkContext | None,
+    draw_seeds: Callable[[], FitSeeds],
+) -> Fit:
+    """All that a fit needs but its rows. The model is built, and training has begun for the callbacks."""
+    if request.worker_callbacks and engine is EngineName.JOBS:
+        raise ValueError(
+            "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
+        )
+    strategy, frequency = options.resolved(model, num_workers, engine)
+    config = request.config(
+        num_workers, options.batch_size, seeds=draw_seeds(), optimizer_state=options.optimizer_state
+    )
+    source.build(model, config.batch_size)
+    hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+    state, begin = hooks.train_begin(request.initial_epoch)
+    config = replace(config, initial_epoch=begin)
+    factory = TrainerFactory(
+        spec=ModelSpec.from_model(model, Carry.NOTHING),
+        config=config,
+        strategy=strategy,
+        layout_hash=hooks.variables.layout.hash,
+        callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
+        cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
+        codec=options.codec,
+    )
+    spool = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+    return Fit(options, request, strategy, frequency, config, factory, hooks, FitProgress(state), spool)

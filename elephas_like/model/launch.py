@@ -1,0 +1,251 @@
+"""The workers of a fit, launched on the engine that was chosen, and the loop over its rounds."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark import RDD, SparkContext, StorageLevel
+
+from elephas_like.core.errors import ShardMissing
+from elephas_like.core.loop import fit_asynchronously, fit_synchronously
+from elephas_like.core.types import (
+    EngineName,
+    Mode,
+    Order,
+    ShardRef,
+    Worker,
+    WorkerFactory,
+)
+from elephas_like.core.workers import AsyncWorkers, SyncWorkers
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
+from elephas_like.engine.job_rounds import JobRounds, JobRun
+from elephas_like.engine.server_rounds import ServerRun, announced
+from elephas_like.exchange.address import advertised_address, bind_address
+from elephas_like.exchange.center_store import CenterStore
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.security import new_token
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.model.plan import Fit, plan_of
+from elephas_like.rows.data import Data
+from elephas_like.rows.shards import pairs, pairs_with_blocks, references
+from elephas_like.rows.spool import spool
+from elephas_like.spark.waits import destroy
+from elephas_like.trainer.worker import SharingFactory
+
+log = logging.getLogger(__name__)
+_runs = itertools.count(1)
+
+
+def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
+    """Trains, leaving the state of every finished round in `fit.progress`."""
+    if engine is EngineName.IN_PROCESS:
+        with _in_process(fit, data, validation) as workers:
+            _loop(fit, workers, data.written)
+        return
+    assert context is not None
+    number = next(_runs)
+    title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
+    try:
+        _on_spark(fit, engine, data, validation, context, title)
+    except ShardMissing as error:
+        # Before the first round nothing has happened yet, and Spark can write the rows of a ShardedDataset again.
+        if data.sharded is None or fit.progress.rounds:
+            raise
+        log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
+        data.forget()
+        _on_spark(fit, engine, data, validation, context, title)
+    except Exception:
+        if not fit.progress.rounds:
+            data.forget()  # what kept rows from being written may be over at the next fit
+        raise
+
+
+def _on_spark(
+    fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext, title: str
+) -> None:
+    group = f"elephas_like-{fit.spool.dataset}"
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listening(fit, context, data)) if engine is EngineName.SERVER else None
+        refs = data.sharded
+        if refs is None:
+            rows = data.distributed(context)
+            if listening is not None and (validation is None or validation.blocks is not None):
+                rows = announced(rows, listening.connector, group)
+            refs = references(rows, fit.spool)
+        options = replace(fit.spool, dataset=f"{fit.spool.dataset}-val")
+        if validation is None:
+            both = pairs(refs, None)
+        elif validation.blocks is None:
+            both = pairs(refs, references(validation.distributed(context), options))
+        else:
+            shipped = [context.broadcast(block) for block in validation.blocks]
+            for broadcast in shipped:
+                stack.callback(destroy, context, broadcast)
+            both = pairs_with_blocks(refs, shipped, options)
+        if listening is None:
+            _loop(fit, stack.enter_context(_jobs(fit, context, both, data, group, title)), data.written)
+        else:
+            stack.enter_context(_server(fit, context, both, data, group, title, listening))
+            _loop(fit, listening.store, data.written)
+
+
+def _datasets(fit: Fit, data: Data) -> list[str]:
+    """Ids of the shards that go with the fit."""
+    own = [f"{fit.spool.dataset}-val"]
+    return own if data.sharded is not None else [fit.spool.dataset, *own]
+
+
+@contextmanager
+def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncWorkers]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
+        factory = stack.enter_context(SharingFactory(fit.factory))
+        held = None if validation is None else list(_spooled(fit, validation, folder, "validation"))
+        workers = []
+        for index, shard in enumerate(_spooled(fit, data, folder, "training")):
+            worker = factory(index, shard, None if held is None else held[index])
+            stack.callback(worker.close)
+            workers.append(worker)
+        if fit.options.mode is Mode.SYNCHRONOUS:
+            yield InProcessSyncWorkers(workers)
+        else:
+            yield InProcessAsyncWorkers(workers, fit.config.seed)
+
+
+def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
+    for index, rows in enumerate(data.partitions()):
+        yield spool(
+            rows,
+            dataset=name,
+            worker=index,
+            base=folder,
+            floatx=fit.spool.floatx,
+            expect_target=fit.spool.expect_target,
+        )
+
+
+@contextmanager
+def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str) -> Iterator[JobRounds]:
+    # The default level keeps references in memory only: one that is evicted would be written down again.
+    refs = refs.persist(StorageLevel.MEMORY_AND_DISK)
+    shipped = context.broadcast(fit.factory)
+
+    def make() -> WorkerFactory:
+        return SharingFactory(shipped.value)
+
+    def describe(order: Order | None) -> str:
+        if order is None:
+            return f"{title}: write shards"
+        if order.span is None:
+            return f"{title}: evaluate"
+        return f"{title}: epoch {order.span.epoch + 1}, round {order.span.end} of {order.span.of}"
+
+    try:
+        with JobRounds(
+            context,
+            refs,
+            JobRun(group, make),
+            group,
+            describe,
+            data.sharded is not None,
+            datasets=_datasets(fit, data),
+            round_timeout=fit.options.round_timeout,
+            invalidate=data.forget,
+        ) as workers:
+            yield workers
+    finally:
+        destroy(context, shipped)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that runs: where its workers' answers are, and how they reach it."""
+
+    store: RoundStore | CenterStore
+    connector: ClientSettings
+
+
+def server_addresses(context: SparkContext, host: str | None = None) -> tuple[str, str]:
+    """(the address to listen on, the one that workers are told), from `host` and from what Spark's driver uses."""
+    spark = context.getConf()
+    driver_host = spark.get("spark.driver.host")
+    bound = bind_address(
+        host,
+        spark_bind_address=spark.get("spark.driver.bindAddress"),
+        spark_driver_host=driver_host,
+        spark_local_ip=os.environ.get("SPARK_LOCAL_IP"),
+    )
+    return bound, advertised_address(host, bound=bound, spark_driver_host=driver_host)
+
+
+@contextmanager
+def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
+    options, num_workers = fit.options, data.num_workers
+    sizes = Sizes.of(fit.hooks.variables.layout, options.codec)
+    waits = Waits(join_timeout=options.join_timeout, round_timeout=options.round_timeout)
+    with ExitStack() as stack:
+        store: RoundStore | CenterStore
+        layout_hash = fit.hooks.variables.layout.hash
+        if options.mode is Mode.SYNCHRONOUS:
+            store = RoundStore(num_workers, layout_hash, waits=waits)
+        else:
+            store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=options.mode is Mode.HOGWILD)
+        token = new_token()
+        bound, advertised = server_addresses(context, options.host)
+        server_kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
+        server = stack.enter_context(server_kind(store, token, sizes, bound, options.port))
+        connector = ClientSettings(
+            kind=options.parameter_server_mode,
+            host=advertised,
+            port=server.address[1],
+            token=token,
+            sizes=sizes,
+        )
+        yield Listening(store, connector)
+
+
+@contextmanager
+def _server(
+    fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str, listening: Listening
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        shipped = context.broadcast(fit.factory)
+        stack.callback(destroy, context, shipped)
+
+        def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+            made: Worker = shipped.value(worker, shard, validation)
+            return made
+
+        stack.enter_context(
+            ServerRun(
+                context,
+                refs,
+                factory,
+                listening.connector,
+                listening.store,
+                group=group,
+                description=f"{title}, {fit.options.mode.value}",
+                keep=data.sharded is not None,
+                datasets=_datasets(fit, data),
+            )
+        )
+        yield
+
+
+def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], None]) -> None:
+    joined = workers.joined()
+    written()
+    plan = plan_of(fit, joined)
+    if isinstance(workers, AsyncWorkers):
+        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+    else:
+        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)

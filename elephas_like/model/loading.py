@@ -1,0 +1,50 @@
+"""`load_spark_model`: what `SparkModel.save` saved, as an object of the same class."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elephas_like.core.strategies.config import from_config
+from elephas_like.model.mllib import SparkMLlibModel
+from elephas_like.model.saving import model_path
+from elephas_like.model.spark_model import AsynchronousSparkModel, SparkModel
+from elephas_like.spark import files
+from elephas_like.spark.session import started_context
+from elephas_like.trainer.model_files import load_model
+
+_CLASSES = {kind.__name__: kind for kind in (SparkModel, AsynchronousSparkModel, SparkMLlibModel)}
+
+
+def load_spark_model(
+    file_name: str | os.PathLike[str],
+    from_hadoop: bool = False,
+    custom_objects: Mapping[str, object] | None = None,
+    **options: Any,
+) -> Any:
+    """The SparkModel, AsynchronousSparkModel or SparkMLlibModel that `save` saved, with its configuration.
+
+    Files of Elephas 3 to 7 are loaded too, and so is a model that Keras saved, as a SparkModel.
+
+    Args:
+        file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem.
+        from_hadoop: a path without a scheme is one of Spark's default filesystem.
+        custom_objects: names of custom classes and functions, as for `keras.models.load_model`.
+        options: arguments of the constructor, in place of those that were saved.
+
+    Raises:
+        FileNotFoundError: there is no such file. OSError: with the filesystem's reason.
+    """
+    path = model_path(file_name)
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        local = str(Path(folder) / f"model{Path(path).suffix}")
+        files.get(path, local, started_context(), hadoop=from_hadoop)
+        model, saved = load_model(local, custom_objects)
+    name = saved.get("class_name", "SparkModel")
+    if name not in _CLASSES:
+        raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_CLASSES)}. Has it a loader of its own?")
+    config = {key: from_config(value) for key, value in saved.get("config", {}).items()}
+    return _CLASSES[name](model, custom_objects=custom_objects, **(config | options))

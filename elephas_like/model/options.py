@@ -1,0 +1,191 @@
+"""Options: the arguments of SparkModel's constructor, checked, in one table of names, types, defaults and checks.
+
+What else names them is tested against the table: the constructor's typed signatures, and SparkModel's attributes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Annotated, Any, Literal, get_type_hints
+
+import keras
+from pyspark import SparkContext
+
+from elephas_like.core import checks
+from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies import Codec, Strategy
+from elephas_like.core.strategies.codecs import resolve_codec
+from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
+from elephas_like.trainer.request import check_optimizer_state
+
+Check = Callable[[str, Any], Any]
+"""Returns the value of a named option as it is kept, or raises ValueError or TypeError."""
+
+
+def _as_given(_: str, value: Any) -> Any:
+    return value
+
+
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _whole(least: int = 1) -> Check:
+    return lambda name, value: checks.positive_int(name, value, least)
+
+
+def _member_of(kind: type[StrEnum]) -> Check:
+    return lambda name, value: checks.choice(name, value, kind)
+
+
+def _frequency(_: str, value: Any) -> AnyFrequency:
+    return value if isinstance(value, Schedule) else checks.frequency(value)
+
+
+def _codec(_: str, value: Any) -> Codec | None:
+    return resolve_codec(value)
+
+
+def _text(_: str, value: Any) -> str:
+    return str(value)
+
+
+def _names(_: str, value: Any) -> dict[str, object]:
+    return dict(value or {})
+
+
+def _transport(name: str, value: Any) -> str:
+    if value not in ("http", "socket"):
+        raise ValueError(f"{name} must be one of 'http', 'socket'; got {value!r}.")
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The constructor's arguments but for the model; `SparkModel` says what they mean. Made by `checked`."""
+
+    num_workers: Annotated[int | None, _or_none(_whole())] = None
+    batch_size: Annotated[int, _whole()] = 32
+    mode: Annotated[Mode, _member_of(Mode)] = Mode.SYNCHRONOUS
+    frequency: Annotated[Frequency | int | Schedule, _frequency] = Frequency.AUTO
+    strategy: Annotated[Strategy | str | None, _as_given] = None
+    codec: Annotated[Codec | None, _codec] = None
+    max_staleness: Annotated[int | None, _or_none(_whole(least=0))] = None
+    parameter_server_mode: Annotated[Literal["http", "socket"], _transport] = "http"
+    host: Annotated[str | None, _or_none(_text)] = None
+    port: Annotated[int, _whole(least=0)] = 0
+    engine: Annotated[EngineName, _member_of(EngineName)] = EngineName.AUTO
+    optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
+    on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
+    seed: Annotated[int | None, _or_none(_whole(least=0))] = None
+    join_timeout: Annotated[float, checks.positive_seconds] = 60.0
+    round_timeout: Annotated[float, checks.positive_seconds] = 600.0
+    custom_objects: Annotated[dict[str, object], _names] = field(default_factory=dict)
+
+    @classmethod
+    def checked(cls, **given: Any) -> Options:
+        """The options, defaults where nothing is given.
+
+        Raises:
+            ValueError, TypeError: a value that makes no sense, alone or beside the mode.
+        """
+        hints = get_type_hints(cls, include_extras=True)
+        options = cls(**{name: hints[name].__metadata__[0](name, value) for name, value in given.items()})
+        if options.max_staleness is not None and options.mode is Mode.SYNCHRONOUS:
+            raise ValueError(
+                "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
+                "stale. Leave it out, or choose another mode."
+            )
+        return options
+
+    @classmethod
+    def from_arguments(
+        cls, model: Any, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Any, Options, dict[str, Any]]:
+        """The constructor's arguments taken apart: (model, options, arguments that are no options).
+
+        The user is warned of the last ones.
+
+        Raises:
+            TypeError: too many positional arguments, or one that was given by name too.
+            ValueError, TypeError: as `checked`; an optimizer, which Elephas' constructors took.
+        """
+        model, given = _by_name(model, args, named)
+        for name in ("optimizer", "elephas_optimizer"):
+            if given.pop(name, None) is not None:
+                raise ValueError(f"{name}= is no more: what happens to updates on the driver is said by strategy=.")
+        unknown = {name: value for name, value in given.items() if name not in NAMES}
+        for name in unknown:
+            warnings.warn(
+                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
+                f"{checks.near(name, NAMES)}",
+                UserWarning,
+                stacklevel=3,  # of the caller of SparkModel
+            )
+        return model, cls.checked(**{name: given[name] for name in NAMES if name in given}), unknown
+
+    def config(self) -> dict[str, Any]:
+        """The options by name, enumerations as their plain text; without `custom_objects`, which no file can hold."""
+        values = {name: getattr(self, name) for name in NAMES if name != "custom_objects"}
+        return {name: value.value if isinstance(value, StrEnum) else value for name, value in values.items()}
+
+    def resolved(
+        self, model: keras.Model, num_workers: int, engine: EngineName | None = None
+    ) -> tuple[Strategy, Frequency | int | Schedule]:
+        """The strategy and the frequency of a fit with so many workers, defaults made concrete.
+
+        Args:
+            engine: that will train; None takes the one that was asked for.
+
+        Raises:
+            ValueError: mode, strategy, frequency, codec, engine and the model's optimizer do not go together.
+        """
+        engine = engine or self.engine
+        strategy = resolve(self.strategy, self.mode, num_workers)
+        frequency = default_frequency(strategy, self.frequency)
+        check_combination(self.mode, strategy, frequency, engine, self.codec)
+        check_optimizer_state(model, self.optimizer_state)
+        if engine is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
+            raise ValueError(
+                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
+                "may run in any process."
+            )
+        return strategy, frequency
+
+    def runs_as_jobs(self) -> bool:
+        """Whether a job per round could train: workers wait for each other, and keep nothing between rounds."""
+        strategy = resolve(self.strategy, self.mode, 2)
+        private = self.optimizer_state is OptimizerState.PER_WORKER
+        return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private
+
+
+NAMES = tuple(each.name for each in fields(Options))
+"""The options' names."""
+
+_ORDER = ("num_workers", "custom_objects", "batch_size")
+_ELEPHAS_ORDER = ("mode", "frequency", "parameter_server_mode", *_ORDER, "port")
+_SPARK_CONTEXT_ORDER = ("optimizer", "mode", "frequency", "num_workers")
+
+
+def _by_name(model: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model, and the other arguments by name, whichever of three positional orders they came in.
+
+    After a SparkContext the order is that of Elephas 0.x, before a text Elephas' later one, and else today's.
+    """
+    given = dict(named)
+    order: tuple[str, ...] = _ELEPHAS_ORDER if args and isinstance(args[0], str) else _ORDER
+    if isinstance(model, SparkContext):
+        by_name = given.pop("master_network", None)
+        model, *args = args or [by_name]
+        order = _SPARK_CONTEXT_ORDER
+    if len(args) > len(order):
+        raise TypeError(f"SparkModel takes {len(order)} positional arguments after the model {order}; got {len(args)}.")
+    for name, value in zip(order, args, strict=False):
+        if name in given:
+            raise TypeError(f"SparkModel got {name} twice, by position and by name.")
+        given[name] = value
+    return model, given

@@ -1,0 +1,157 @@
+"""From what a fit is asked for to what it will do: `Fit`, and the `FitPlan` that follows once all workers have joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elephas_like.core import rounds
+from elephas_like.core.columns import blank, difference
+from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.loop import FitPlan, FitProgress
+from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies import Strategy
+from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
+from elephas_like.model.options import Options
+from elephas_like.rows.shards import SpoolOptions
+from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.learning_rate import learning_rates
+from elephas_like.trainer.request import FitRequest
+from elephas_like.trainer.worker import TrainerFactory
+
+
+@dataclass(frozen=True)
+class Fit:
+    """All that one fit needs but its rows.
+
+    options, request: the arguments of SparkModel and of its `fit`.
+    strategy, frequency: the options', defaults made concrete.
+    config: what workers are told; `factory` makes them.
+    hooks: the driver's callbacks. progress: the state of the last finished round.
+    spool: how training rows are written to disk. Validation rows have a target if training rows do.
+    """
+
+    options: Options
+    request: FitRequest
+    strategy: Strategy
+    frequency: Frequency | int | Schedule
+    config: FitConfig
+    factory: TrainerFactory
+    hooks: DriverHooks
+    progress: FitProgress
+    spool: SpoolOptions
+
+
+@dataclass(frozen=True)
+class RoundCounts:
+    """Exchanges in an epoch: of synchronous workers, and of each worker that goes on alone.
+
+    The finest counts are what "auto" may come to while the workers' updates drift apart.
+    """
+
+    rounds: int
+    finest: int
+    of_workers: tuple[int, ...]
+    finest_of_workers: tuple[int, ...]
+
+
+def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
+    """The plan of a fit, once all workers have said how many rows they have.
+
+    Raises:
+        ElephasError, DataError, ValueError: as `check_joined`.
+    """
+    layout, config = fit.hooks.variables.layout, fit.config
+    check_joined(joined, layout.hash, config.validation_split)
+    rows = sum(worker.rows for worker in joined)
+    worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
+    accumulation = max(worker.accumulation for worker in joined)
+    signature = next((worker.signature for worker in joined if worker.signature), None)
+    fit.hooks.planned(rows, max(worker_steps), blank(signature, config.batch_size) if signature else None)
+    # Workers that keep weights or slots of their own: their updates resemble their last ones whatever their rows, and no
+    # drift says whether rounds must be short.
+    private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER
+    counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
+    return FitPlan(
+        layout=layout,
+        mode=fit.options.mode,
+        strategy=fit.strategy,
+        frequency=fit.frequency,
+        rounds_per_epoch=counts.rounds,
+        finest_rounds=counts.finest,
+        worker_rounds=counts.of_workers,
+        worker_finest=counts.finest_of_workers,
+        num_workers=sum(worker.rows > 0 for worker in joined),
+        rows=rows,
+        initial_epoch=config.initial_epoch,
+        epochs=config.epochs,
+        validates=any(worker.validation_rows for worker in joined),
+        validation_freq=fit.request.validation_freq,
+        max_staleness=fit.options.max_staleness,
+        on_nan=OnNaN.DROP if fit.hooks.terminates_on_nan else fit.options.on_nan,
+        codec=fit.options.codec,
+        epoch_steps=max(worker_steps),
+        accumulation=accumulation,
+        learning_rate=learning_rates(fit.hooks.model),
+    )
+
+
+def check_joined(joined: Sequence[Joined], layout_hash: str, validation_split: float) -> None:
+    """Nothing, if the workers that have joined can train together.
+
+    Args:
+        layout_hash: of the driver's model.
+        validation_split: share of each worker's rows that was to be held out.
+
+    Raises:
+        ElephasError: a worker whose model is not the driver's.
+        DataError: workers whose rows differ in shape or kind.
+        ValueError: no rows to train on, or none held out where some were to be.
+    """
+    for worker in joined:
+        if worker.layout_hash != layout_hash:
+            raise ElephasError(
+                f"worker {worker.worker} built another model than the driver's: layouts {worker.layout_hash} and "
+                f"{layout_hash} differ. Does the model's code depend on the machine it runs on?"
+            )
+    with_rows = [worker for worker in joined if worker.signature]
+    for worker in with_rows[1:]:
+        differ = difference(with_rows[0].signature, worker.signature)
+        if differ:
+            raise DataError(
+                f"the rows of workers {with_rows[0].worker} and {worker.worker} differ: {differ}. All rows of an RDD must "
+                "have one shape."
+            )
+    if not any(worker.rows for worker in joined):
+        raise ValueError("there are no rows to train on: every partition is empty (or all held out for validation).")
+    if validation_split and not any(worker.validation_rows for worker in joined):
+        raise ValueError(
+            f"validation_split={validation_split} leaves no validation rows: the largest shard has "
+            f"{max(worker.rows for worker in joined)} rows. Use fewer workers, or give validation_data."
+        )
+
+
+def schedule_of(
+    mode: Mode, frequency: Frequency | int | Schedule, worker_steps: Sequence[int], accumulation: int, *, private: bool
+) -> RoundCounts:
+    """How often workers exchange in an epoch.
+
+    Args:
+        worker_steps: batches of each worker in an epoch.
+        accumulation: batches to a step of the optimizer; rounds end where one does.
+        private: whether workers keep weights or slots of their own. Their rounds are the finest from the first on.
+    """
+    if isinstance(frequency, Schedule):  # it is asked for each round when that begins
+        ones = (1,) * len(worker_steps)
+        return RoundCounts(1, 1, ones, ones)
+    auto = rounds.auto_rounds(mode, worker_steps)
+    epoch_rounds = rounds.rounds_per_epoch(worker_steps, frequency, accumulation, auto)
+    of_workers = rounds.rounds_of_workers(worker_steps, epoch_rounds)
+    finest = rounds.finest(worker_steps, epoch_rounds, frequency, accumulation)
+    finest_of_workers = tuple(
+        rounds.finest([steps], own, frequency, accumulation)
+        for steps, own in zip(worker_steps, of_workers, strict=True)
+    )
+    if private:
+        return RoundCounts(finest, finest, finest_of_workers, finest_of_workers)
+    return RoundCounts(epoch_rounds, finest, of_workers, finest_of_workers)

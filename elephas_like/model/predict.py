@@ -1,0 +1,127 @@
+"""Predictions and evaluations of rows on executors, and how rows given as arrays, an RDD or a DataFrame get to a model.
+
+What is sent to executors is a parameter, so that one model and an ensemble of several go the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import keras
+from pyspark import RDD
+
+from elephas_like.core import scores
+from elephas_like.core.columns import blank, signature
+from elephas_like.core.strategies.registry import resolve
+from elephas_like.core.types import FitConfig, Mode, ShardRef
+from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
+from elephas_like.model.sources import Source, arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.shards import SpoolOptions, new_dataset, references
+from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.versions import versions
+from elephas_like.spark.waits import destroy
+from elephas_like.trainer.callbacks import warn_of_metrics
+from elephas_like.trainer.inference import MetricSums
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.worker import TrainerFactory
+
+Score = TypeVar("Score")
+
+
+def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> RDD | None:
+    """Rows of features as a model takes them, of an RDD or a DataFrame; None where the data are arrays."""
+    if columns is not None:
+        return Source.of_frame(data, columns, model, target=False).rdd
+    return cut_features(data, model) if isinstance(data, RDD) else None
+
+
+def feature_arrays(data: Any, model: keras.Model) -> Any:
+    """Arrays of features as a model takes them.
+
+    Raises:
+        TypeError: data of a kind that is not taken, with what to use instead.
+    """
+    refuse_foreign(data)
+    return cut_inputs(arrays(data), model)
+
+
+def predict_rows(
+    features: RDD, predictor: Callable[[ShardRef], Iterator[Chunk]], batch_size: int, *, collect: bool
+) -> Any:
+    """Predictions in the order of the rows.
+
+    Args:
+        features: rows of features.
+        predictor: output arrays of a shard's batches. It is sent to each executor once.
+        batch_size: rows a batch.
+        collect: False returns an RDD of predictions, computed when it is asked for.
+
+    Returns:
+        An array with a leading axis of rows, or a list or dict of them for several outputs; or the RDD.
+    """
+    shipped = features.context.broadcast(predictor)
+    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, keras.config.floatx(), versions())
+    if not collect:
+        return rows_of(chunks)
+    try:
+        return collected(chunks)
+    finally:
+        destroy(features.context, shipped)
+
+
+def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tuple[str, Score]]:
+    """(the signature of its rows, what `scorer` returns) for each partition that has rows.
+
+    Args:
+        source: an RDD or a DataFrame, as a model reads it.
+        scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
+
+    Raises:
+        WorkerError: what `scorer`, or the writing of rows, raised on an executor.
+    """
+    assert source.rdd is not None
+    context = source.rdd.context
+    shipped = context.broadcast(scorer)
+
+    def score(_: int, ref: ShardRef) -> tuple[str, Score]:
+        return signature(ref), shipped.value(ref)
+
+    options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
+    try:
+        found = of_shards(references(source.rdd, options), score)
+    finally:
+        destroy(context, shipped)
+    return [(text, result) for text, result in found if text]
+
+
+def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[str, float]:
+    """Loss and metrics by name, of all rows of an RDD or a DataFrame together: metric states are summed.
+
+    Args:
+        model: a compiled model. It is built if it is not yet.
+        source: the rows, as the model reads them.
+        batch_size: rows a batch.
+
+    Raises:
+        ValueError: there are no rows.
+    """
+    assert source.rdd is not None
+    source.build(model, batch_size)
+    variables = Variables(model)
+    factory = TrainerFactory(
+        spec=ModelSpec.from_model(model, Carry.NOTHING),
+        config=FitConfig(batch_size=batch_size, shuffle=False),
+        strategy=resolve("average", Mode.SYNCHRONOUS, 1),
+        layout_hash=variables.layout.hash,
+        cores=task_cpus(source.rdd.context),
+    )
+
+    found = score_shards(source, MetricSums(factory, variables.read()))
+    if not found:
+        raise ValueError("there are no rows to evaluate: the RDD is empty.")
+    batch = blank(found[0][0], batch_size)
+    warn_of_metrics(model, batch)
+    return metric_results(model, scores.add(metrics for _, metrics in found), batch)

@@ -1,0 +1,67 @@
+"""`shard`: rows that are written to the executors' disks once, and trained on many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from elephas_like.core import checks
+from elephas_like.core.types import EngineName
+from elephas_like.model.sources import Source, column_choice
+from elephas_like.rows.frame_plan import Choice
+from elephas_like.rows.shards import ShardedDataset, dealt, new_dataset, parallelized, shuffled
+from elephas_like.spark.session import active_context
+from elephas_like.trainer.compile_arguments import check_model
+
+
+def shard(
+    data: Any,
+    num_workers: int,
+    y: Any = None,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    model: keras.Model | None = None,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
+) -> ShardedDataset:
+    """Rows to be written down once, on the executors, and trained on many times.
+
+    Args:
+        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
+        num_workers: shards.
+        shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
+            Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
+        seed: of the order in which rows are mixed.
+        model: of a DataFrame: a model with the inputs, outputs and loss of those that will be trained, as which its columns
+            are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
+            becomes a dict of features, and labels stay what they are, which suits models with one input and one output
+            whose loss takes such labels.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+
+    Raises:
+        ValueError, TypeError: arguments that make no sense, before any job.
+    """
+    workers = checks.positive_int("num_workers", num_workers)
+    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+    if columns is None and model is not None:
+        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
+    if model is not None:
+        check_model(model)
+    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
+    if source.rdd is not None:
+        if shuffle:
+            rows = source.rdd if source.frame is None else source.frame.rows()
+            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
+        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
+    assert source.columns is not None
+    context = active_context(EngineName.SERVER)
+    if context is None:
+        raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
+    blocks = dealt(source.columns, workers, seed=seed if shuffle else None)
+    return ShardedDataset(parallelized(context, blocks), workers, new_dataset())

@@ -1,0 +1,30 @@
+"""The SparkContext of this process, where one was started."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark import SparkContext
+
+from elephas_like.core.types import EngineName
+
+
+def started_context() -> SparkContext | None:
+    """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
+    return SparkContext._active_spark_context
+
+
+def active_context(engine: EngineName) -> SparkContext | None:
+    """The SparkContext that is active, for an engine that would use one.
+
+    Raises:
+        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
+    """
+    if engine is EngineName.IN_PROCESS:
+        return None
+    if os.environ.get("SPARK_REMOTE"):
+        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
+    context = started_context()
+    if context is None and engine is not EngineName.AUTO:
+        raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
+    return context

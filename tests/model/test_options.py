@@ -1,0 +1,116 @@
+"""The table of constructor options, and that whatever else names them agrees with it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, fields
+from typing import get_overloads, get_type_hints
+
+import keras
+import pytest
+
+from elephas_like import AsynchronousSparkModel, SparkModel
+from elephas_like.core.types import EngineName, Frequency, Mode
+from elephas_like.model.options import NAMES, Options
+from elephas_like.stages import estimator
+from elephas_like.stages.params import COLUMNS, FITTING
+
+DEFAULTS = {each.name: None if each.default is MISSING else each.default for each in fields(Options)}
+
+
+def line() -> keras.Model:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def defaults_of(signature: inspect.Signature) -> dict[str, object]:
+    skipped = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = [each for each in signature.parameters.values() if each.kind not in skipped]
+    return {each.name: each.default for each in parameters if each.name not in ("self", "model")}
+
+
+def test_the_typed_signature_of_the_constructor_has_every_option_and_its_default() -> None:
+    today, elephas = (inspect.signature(each) for each in get_overloads(SparkModel.__init__))
+    assert defaults_of(today) == DEFAULTS
+    given = defaults_of(elephas)
+    assert given.pop("mode") is inspect.Parameter.empty  # a text in its place says which order it is
+    assert given == {name: DEFAULTS[name] for name in given}
+    given = defaults_of(inspect.signature(AsynchronousSparkModel.__init__))
+    assert given == {name: DEFAULTS[name] for name in given} | {"mode": "asynchronous"}
+
+
+def test_every_option_is_an_attribute_of_the_same_type() -> None:
+    assert {name: kind for name, kind in get_type_hints(SparkModel).items() if name in NAMES} == get_type_hints(Options)
+    model = SparkModel(line(), 3, {"own": 1})
+    assert {name: getattr(model, name) for name in NAMES} == DEFAULTS | {
+        "num_workers": 3,
+        "custom_objects": {"own": 1},
+    }
+
+
+def test_every_option_is_said_in_the_constructor_s_docstring() -> None:
+    said = inspect.getdoc(SparkModel) or ""
+    assert [name for name in NAMES if f"\n    {name}: " not in said] == []
+
+
+def test_the_estimator_has_a_param_for_every_option_with_its_default() -> None:
+    assert set(estimator._OPTIONS) == set(NAMES)
+    params = {entry.name: entry.default for entry in (*COLUMNS, *FITTING)}
+    assert {name: params[name] for name in NAMES} == DEFAULTS | {"custom_objects": {}}
+
+
+def test_a_configuration_makes_the_same_options_again() -> None:
+    options = Options.checked(mode="hogwild", codec="int8", frequency=7, host=3, max_staleness=2, join_timeout=1)
+    assert (options.mode, options.host, options.join_timeout) == (Mode.HOGWILD, "3", 1.0)
+    config = options.config()
+    assert set(config) == set(NAMES) - {"custom_objects"}
+    assert (type(config["mode"]), config["engine"]) == (str, "auto")
+    assert Options.checked(**config) == options
+
+
+MODEL = object()
+POSITIONAL = [
+    ((2, {"own": 1}, 16), {}, {"num_workers": 2, "custom_objects": {"own": 1}, "batch_size": 16}),
+    (("hogwild", "batch", "socket", 3, None, 16, 4000), {}, {"mode": Mode.HOGWILD, "num_workers": 3, "port": 4000}),
+    (("asynchronous",), {"num_workers": 4}, {"mode": Mode.ASYNCHRONOUS, "num_workers": 4}),
+    ((), {"engine": "jobs"}, {"engine": EngineName.JOBS, "frequency": Frequency.AUTO}),
+]
+
+
+@pytest.mark.parametrize(("args", "named", "expected"), POSITIONAL)
+def test_arguments_by_position_and_by_name(args: tuple, named: dict, expected: dict[str, object]) -> None:
+    model, options, unknown = Options.from_arguments(MODEL, args, named)
+    assert (model, unknown) == (MODEL, {})
+    assert {name: getattr(options, name) for name in expected} == expected
+
+
+REFUSED = [
+    ((1, None, 32, "auto"), {}, TypeError, "takes 3 positional arguments after the model .*got 4"),
+    (("hogwild", *[1] * 7), {}, TypeError, "takes 7 positional arguments after the model .*got 8"),
+    ((2,), {"num_workers": 2}, TypeError, "got num_workers twice, by position and by name"),
+    ((), {"elephas_optimizer": "adam"}, ValueError, "elephas_optimizer= is no more"),
+]
+
+
+@pytest.mark.parametrize(("args", "named", "kind", "message"), REFUSED)
+def test_arguments_that_cannot_be_placed(args: tuple, named: dict, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        Options.from_arguments(MODEL, args, named)
+
+
+@pytest.mark.spark
+def test_a_spark_context_comes_before_the_model_as_in_elephas_0_x(sc) -> None:
+    model, options, unknown = Options.from_arguments(sc, (MODEL, None, "asynchronous", "epoch", 3), {})
+    assert (model, unknown, options.mode, options.num_workers) == (MODEL, {}, Mode.ASYNCHRONOUS, 3)
+    model, options, _ = Options.from_arguments(sc, (), {"master_network": MODEL, "num_workers": 2})
+    assert (model, options.num_workers) == (MODEL, 2)
+
+
+def test_what_a_user_sets_on_the_model_is_checked_and_counts() -> None:
+    model = SparkModel(line(), 2, engine="in_process")
+    model.mode = "asynchronous"  # type: ignore[assignment]  # users do
+    assert model.get_config()["mode"] == "asynchronous"
+    model.batch_size = 0
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1; got 0"):
+        model.get_config()

@@ -1,0 +1,111 @@
+"""What a fit will do once its workers have joined: what is refused then, and how many rounds an epoch has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like import SparkModel
+from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.types import Frequency, Joined, Mode
+from elephas_like.model.plan import RoundCounts, check_joined, schedule_of
+from elephas_like.rows.spool import Block
+from elephas_like.strategies import PostLocal
+
+ROWS = '[[0, 1], [["float32", [4]], ["float32", [1]]]]'
+WORKER = Joined(0, 0, "host", rows=8, validation_rows=2, layout_hash="same", signature=ROWS)
+IDLE = replace(WORKER, worker=2, rows=0, validation_rows=0, signature="")
+
+
+def test_workers_that_can_train_together_may() -> None:
+    other = replace(WORKER, worker=1, signature=ROWS.replace("float32", "int64", 1))  # numbers of any dtype are alike
+    check_joined([WORKER, other, IDLE], "same", 0.2)
+    check_joined([replace(WORKER, validation_rows=0)], "same", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("joined", "kind", "message"),
+    [
+        (
+            [WORKER, replace(WORKER, worker=1, layout_hash="other")],
+            ElephasError,
+            "worker 1 built another model.*layouts other and same",
+        ),
+        (
+            [IDLE, WORKER, replace(WORKER, worker=1, signature=ROWS.replace("[4]", "[5]"))],
+            DataError,
+            r"rows of workers 0 and 1 differ: column 0: float32 of shape \(4,\) and float32 of shape \(5,\)",
+        ),
+        ([IDLE, replace(IDLE, validation_rows=3)], ValueError, "there are no rows to train on"),
+        ([IDLE, replace(WORKER, validation_rows=0)], ValueError, "leaves no validation rows: the largest shard has 8"),
+    ],
+)
+def test_workers_that_cannot_train_together(joined: list[Joined], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        check_joined(joined, "same", 0.2)
+
+
+SYNCHRONOUS, ALONE = Mode.SYNCHRONOUS, Mode.ASYNCHRONOUS
+SCHEDULES = [
+    ((SYNCHRONOUS, Frequency.AUTO, [50, 50], 1, False), RoundCounts(5, 20, (5, 5), (20, 20))),
+    ((SYNCHRONOUS, Frequency.AUTO, [50, 50], 1, True), RoundCounts(20, 20, (20, 20), (20, 20))),
+    ((SYNCHRONOUS, 10, [50, 50], 1, True), RoundCounts(5, 5, (5, 5), (5, 5))),
+    ((SYNCHRONOUS, Frequency.BATCH, [50, 25, 0], 1, False), RoundCounts(50, 50, (50, 25, 0), (50, 25, 0))),
+    ((SYNCHRONOUS, Frequency.BATCH, [50], 2, False), RoundCounts(25, 25, (25,), (25,))),
+    ((SYNCHRONOUS, Frequency.FIT, [50, 50], 1, False), RoundCounts(1, 1, (1, 1), (1, 1))),
+    ((SYNCHRONOUS, PostLocal(16), [50, 50, 0], 1, False), RoundCounts(1, 1, (1, 1, 1), (1, 1, 1))),
+    ((ALONE, Frequency.AUTO, [50, 50], 1, False), RoundCounts(10, 40, (10, 10), (40, 40))),
+    ((ALONE, Frequency.AUTO, [50, 50], 1, True), RoundCounts(40, 40, (40, 40), (40, 40))),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), SCHEDULES)
+def test_exchanges_in_an_epoch(given: tuple, expected: RoundCounts) -> None:
+    *positional, private = given
+    assert schedule_of(*positional, private=private) == expected
+
+
+def test_rows_that_are_all_held_out_or_missing_are_said() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    few = SparkModel(model, num_workers=2, engine="in_process")
+    with pytest.raises(ValueError, match="leaves no validation rows"):
+        few.fit(np.zeros((4, 1)), np.zeros(4), validation_split=0.1, verbose=0)
+
+
+def fitted(rows: list[int], **options: object) -> tuple[list[int], np.ndarray]:
+    """Parts of an epoch that rounds were, and the weights, of a fit in which each worker's rows are of another kind."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.Adam(0.001), "mse")
+    inputs = [np.eye(4, dtype=np.float32)[[worker] * count] for worker, count in enumerate(rows)]
+    blocks = [Block((x, np.ones((len(x), 1), np.float32)), len(x)) for x in inputs]
+    history = SparkModel(model, engine="in_process", seed=0, **options).fit(blocks, epochs=4, batch_size=2, verbose=0)
+    return [record.of for record in history.rounds], model.get_weights()[0]
+
+
+def rounds_of(rows: list[int], **options: object) -> list[int]:
+    return fitted(rows, **options)[0]
+
+
+def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_themselves_are_short() -> None:
+    # 50 steps an epoch: five rounds of synchronous workers, ten of two asynchronous ones
+    assert max(rounds_of([100, 100])) > 5
+    assert max(rounds_of([100, 100], mode="asynchronous")) > 10
+    for private in ({"optimizer_state": "per_worker"}, {"strategy": "easgd"}):
+        assert set(rounds_of([100, 100], **private)) == {20}
+        assert set(rounds_of([100, 100], **private, frequency=10)) == {5}
+    assert set(rounds_of([100, 100], mode="asynchronous", strategy="aeasgd")) == {40}
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_workers_without_rows_do_not_count(mode: str) -> None:
+    # 200 steps an epoch: ten rounds of two asynchronous workers, where four would have 20 in a shard of mean size, and 40 in
+    # these; and an update of two weighs 2 ** -1/2, of four 4 ** -1/2
+    rounds, weights = fitted([400, 400, 0, 0], mode=mode)
+    alone, expected = fitted([400, 400], mode=mode)
+    assert rounds == alone
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
