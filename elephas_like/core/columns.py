@@ -1,7 +1,7 @@
 """Columns of a shard, read: raw little files become arrays, mapped rather than loaded, and given out by row number.
 
 Numbers lie in one headerless file, row after row in C order. Text lies in two: `path` holds the UTF-8 bytes of all values
-and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/spool.py writes them.
+and `path + ".ends"` the int64 offset at which each value ends, row-major over the shape. rows/column_files.py writes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine that needs no Spark: workers of this process, one after the other. What most tests use.
+"""The engine without Spark: workers of this process, one after the other. Most tests use it.
 
 Asynchronous runs follow a virtual clock: workers have seeded speeds, and the one that would be done first comes first.
 The same seed gives the same run.
@@ -22,21 +22,21 @@ SPEED_SPREAD = 0.5
 
 
 class InProcessSyncWorkers:
-    """Synchronous rounds: every worker in turn (core.workers.SyncWorkers)."""
+    """Synchronous workers, each in turn (core.workers.SyncWorkers)."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
 
     def joined(self) -> list[Joined]:
-        """All workers."""
+        """Return all workers."""
         return [worker.joined(attempt, "in_process") for attempt, worker in enumerate(self._workers)]
 
     def train(self, order: Order) -> Iterator[Update]:
-        """The workers' updates."""
+        """Yield the workers' updates."""
         return (worker.train(order) for worker in self._workers)
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The workers' evaluations."""
+        """Yield the workers' evaluations."""
         return (worker.evaluate(order) for worker in self._workers)
 
 
@@ -53,13 +53,13 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         self._clock = [0.0] * len(workers)
 
     def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
-        """Hands the first orders out."""
+        """Start handing out work."""
         self._center, self._progress, self._validates = center, progress, validates
         for worker in range(len(self._workers)):
             self._send(worker)
 
     def next_epoch(self) -> EpochRecord | None:
-        """Lets workers arrive until an epoch is finished."""
+        """Run workers until an epoch is finished, and return it. Return None after the last."""
         while not self._progress.finished:
             if self._progress.over:
                 return None
@@ -75,11 +75,11 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         return record
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Gives what callbacks changed to the shared state."""
+        """Pass what callbacks changed to the shared state."""
         self._center.replace(parts, moved)
 
     def _send(self, index: int) -> None:
-        """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""
+        """Give a worker its next order, from the state served now, and note when it will be done."""
         if not self._progress.has_work(index):
             return
         order = self._progress.next_order(index, self._center)

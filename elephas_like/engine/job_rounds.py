@@ -39,12 +39,12 @@ Marks = tuple[tuple[int, int], ...]
 Answered = frozenset[tuple[int, int]]
 
 TRIES = 3
-"""Times that a round is run where a shard's files are missing: then they are written anew."""
+"""How often a round is run if files of a shard are missing. Each time they are rewritten."""
 
 
 @dataclass(frozen=True)
 class _Missing:
-    """Says that a task ran where its shard is not."""
+    """A task ran on a host that does not have its shard."""
 
     worker: int
     message: str
@@ -52,7 +52,7 @@ class _Missing:
 
 @dataclass(frozen=True)
 class _Answer(Generic[Result]):
-    """What a worker brings, and from which rows: (rows, checksum) of its shard and, if any, of its validation shard."""
+    """A worker's result, and (rows, checksum) of its shard and of its validation shard, if any."""
 
     result: Result
     marks: Marks
@@ -70,14 +70,14 @@ class _Heard(AccumulatorParam):
 
 @dataclass(frozen=True)
 class JobRun:
-    """What tasks need: plain data. `run` tells one fit from the next in a reused process."""
+    """Plain data for tasks. run: tells one fit from the next in a reused process."""
 
     run: str
     make: Callable[[], WorkerFactory]
 
 
 class JobRounds:
-    """Synchronous rounds as Spark jobs (core.workers.SyncWorkers). A context manager that deletes the shards.
+    """Synchronous rounds as Spark jobs (core.workers.SyncWorkers). A context manager that deletes the shards on exit.
 
     Args:
         refs: one pair of shard references per partition, persisted.
@@ -115,11 +115,11 @@ class JobRounds:
         self._heard: Accumulator[Answered] = context.accumulator(frozenset(), _Heard())
 
     def __enter__(self) -> JobRounds:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what still runs, deletes shards, closes workers. It takes a while, but not longer."""
+        """End running jobs, delete shards and close workers, within a time limit."""
         run, keep, datasets = self._run.run, self._keep, self._datasets
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
@@ -144,16 +144,16 @@ class JobRounds:
             self._refs.unpersist(blocking=True)
 
     def joined(self) -> list[Joined]:
-        """All workers, after a job that writes the shards and compiles the model."""
+        """Run a job that writes the shards and compiles the model, and return all workers."""
         return self._job(None, lambda worker, _: worker.joined(attempt_id(), ""))
 
     def train(self, order: Order) -> Iterator[Update]:
-        """The updates of one job."""
+        """Run a job and yield its updates."""
         self._check_result_size(order)
         return iter(self._job(order, lambda worker, given: worker.train(given)))
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
-        """The evaluations of one job."""
+        """Run a job and yield its evaluations."""
         return iter(self._job(order, lambda worker, given: worker.evaluate(given)))
 
     def _job(self, order: Order | None, act: Callable[[Worker, Order], Result]) -> list[Result]:
@@ -194,7 +194,7 @@ class JobRounds:
                 destroy(self._context, state)
 
     def _shipped(self, frozen: Vector) -> Broadcast[Vector] | None:
-        """What frozen layers hold, shipped once for all rounds in which it does not change; None where there is nothing."""
+        """Broadcast the values of frozen layers, once for all rounds in which they do not change. None if there are none."""
         if self._frozen is not None and not same(self._frozen[0], frozen):
             destroy(self._context, self._frozen[1])
             self._frozen = None
@@ -204,7 +204,7 @@ class JobRounds:
         return None if self._frozen is None else self._frozen[1]
 
     def _collected(self, tasks: RDD, what: str) -> list[Any]:
-        """The results of a job. Which workers have answered is heard by an accumulator, as each task ends."""
+        """Return the results of a job. An accumulator says which workers have answered, as each task ends."""
         self._heard.value, self._cut_off = frozenset(), True
         try:
             results: list[Any] = run_within(
@@ -223,7 +223,7 @@ class JobRounds:
         return results
 
     def _compare(self, marks: list[Marks]) -> None:
-        """Sees that shards which were written again hold the rows of before."""
+        """Check that shards which were rewritten hold the same rows as before."""
         for worker, (before, now) in enumerate(zip(self._marks or marks, marks, strict=True)):
             for (rows, checksum), (rows_now, checksum_now) in zip(before, now, strict=True):
                 if rows != rows_now:
@@ -283,7 +283,7 @@ def _task(
 
 
 class OpenWorkers:
-    """The workers that this Python process keeps from round to round, as Spark reuses it: those of one run at a time.
+    """The workers that a reused Python process keeps from round to round, of one run at a time.
 
     What would be over a bound is closed, the longest unused first; a worker that comes again is opened anew from its
     files. The worker at work always has its place.
@@ -300,7 +300,7 @@ class OpenWorkers:
         self._workers: OrderedDict[int, tuple[Pair, int, Worker]] = OrderedDict()
 
     def worker(self, run: JobRun, index: int, pair: Pair) -> Worker:
-        """The worker of a shard: the open one, or a new one."""
+        """Return the open worker of a shard, or a new one."""
         if run.run != self._run:
             self.close(self._run)
             self._run, self._factory = run.run, run.make()
@@ -315,7 +315,7 @@ class OpenWorkers:
         return self._workers[index][2]
 
     def close(self, run: str) -> None:
-        """Closes the workers of a run, if it is the one that this process has last worked for."""
+        """Close the workers of a run, if this process worked for it last."""
         if run != self._run:
             return
         for index in list(self._workers):
@@ -348,7 +348,7 @@ def _close(run: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    """Spark's size strings ("1g", "512m", "0") in bytes."""
+    """Return the bytes that one of Spark's size strings means: "1g", "512m", "0"."""
     units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
     digits = text.strip().lower().rstrip("b")
     if digits and digits[-1] in units:

@@ -1,4 +1,4 @@
-"""The engine of long tasks: one ordinary Spark task per worker, which exchanges with the driver's server until told to stop.
+"""The engine of long tasks: one Spark task per worker, which exchanges with the driver's server until told to stop.
 
 Writing the shard, and training on it, are one lineage in one task: a task that Spark runs again starts from its rows. The
 driver's side is the store of the exchange room; here is the Spark job around it, and what a task does.
@@ -24,39 +24,39 @@ from elephas_like.spark.waits import KILLED_AFTER
 log = logging.getLogger(__name__)
 
 PATIENCE = 2.0
-"""Seconds that workers have to end by themselves before their tasks are cancelled."""
+"""Seconds that workers have to end before their tasks are cancelled."""
 WATCH_SECONDS = 1.0
 
 _lines: dict[tuple[str, int, int], Exchange] = {}
-"""Lines that this Python process opened before it wrote rows, by (run, worker, attempt), until their task takes them."""
+"""Clients that this Python process opened before it wrote rows, by (run, worker, attempt), until their task takes them."""
 
 
 class Connector(Protocol):
-    """A picklable that opens a worker's line to the driver."""
+    """A picklable that opens a worker's client."""
 
     def connect(self, worker: int, attempt: int) -> Exchange:
-        """The line of one attempt."""
+        """Return the client of one attempt."""
         ...
 
 
 class RunStore(Protocol):
-    """The driver's store, as far as the Spark job around the workers goes."""
+    """What the Spark job around the workers needs of the driver's store."""
 
     def fail(self, error: BaseException) -> None:
-        """The job has failed: whoever waits for workers is told."""
+        """End the run with the job's error."""
         ...
 
     def stop(self) -> None:
-        """Workers get `stop` at their next request, those that wait at once."""
+        """Tell every worker to stop at its next request; waiting ones at once."""
         ...
 
     def note_tasks(self, running: int, ended: int) -> bool:
-        """How many tasks of the job run, and have ended; False where that matters no more."""
+        """Record task counts. Return False once all workers have joined."""
         ...
 
 
 def announced(rows: RDD, connector: Connector, run: str) -> RDD:
-    """The same rows; before any is read, each partition's task makes the first contact with the driver.
+    """Return the same rows. Before any is read, each partition's task makes the first contact with the driver.
 
     So a driver that cannot be reached is known before work is spent, and one that waits for a large shard knows that its
     worker lives. Only for rows that the task of `ServerRun` itself writes down, in the same Python process: not for rows
@@ -74,7 +74,7 @@ def announced(rows: RDD, connector: Connector, run: str) -> RDD:
 
 
 class ServerRun:
-    """The Spark job of one fit. A context manager: it starts the tasks, and sees them ended.
+    """The Spark job of one fit. A context manager that starts the tasks and waits for their end.
 
     Args:
         refs: one pair of shard references per partition, not computed yet.
@@ -106,13 +106,13 @@ class ServerRun:
         self._watcher = InheritableThread(target=self._watch, name=f"elephas_like-{group}-watch", daemon=True)
 
     def __enter__(self) -> ServerRun:
-        """Starts the tasks."""
+        """Start the tasks."""
         self._thread.start()
         self._watcher.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tells workers to stop, and cancels what has not ended after a moment.
+        """Tell workers to stop, and cancel tasks that have not ended after a moment.
 
         Raises:
             WorkerError: a worker failed at its end, after the order to stop, and nothing else went wrong.
@@ -184,7 +184,7 @@ def _task(
 
 
 def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
-    """Joins, and answers orders until the one to stop."""
+    """Join, and answer orders until the one to stop."""
     order: Order = exchange.join(worker.joined(attempt, platform.node()), worker.progress)
     while order.kind != "stop":
         order = exchange.answer(worker.evaluate(order) if order.kind == "evaluate" else worker.train(order))
@@ -194,7 +194,7 @@ def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
 
 
 def _closed(index: int, worker: Worker) -> Failure | None:
-    """Closes a worker; what it raises is the task's result, since the driver does not listen any more."""
+    """Close a worker. An exception becomes the task's result, since the driver no longer listens."""
     try:
         worker.close()
     except Exception as error:
@@ -204,7 +204,7 @@ def _closed(index: int, worker: Worker) -> Failure | None:
 
 
 def _open_line(connector: Connector, run: str, index: int) -> None:
-    """Makes the first contact of this task."""
+    """Make the first contact of this task."""
     for key in list(_lines):  # of a task that Spark ended in between: a process has one task at a time
         _lines.pop(key).close()
     line = connector.connect(index, attempt_id())
@@ -217,7 +217,7 @@ def _open_line(connector: Connector, run: str, index: int) -> None:
 
 
 def _taken_line(connector: Connector, run: str, index: int) -> Exchange:
-    """The line of this task, which whoever takes it closes."""
+    """Return this task's client. The caller closes it."""
     key = (run, index, attempt_id())
     if key not in _lines:
         _open_line(connector, run, index)
