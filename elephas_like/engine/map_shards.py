@@ -47,7 +47,7 @@ def prediction_chunks(
 
 
 def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
-    """Rows in lists of so many; a Block counts as what it holds."""
+    """Yield lists of so many rows. A Block counts as the rows it holds."""
     chunk: list[object] = []
     count = 0
     for row in rows:

@@ -40,22 +40,22 @@ _CANCELLED = " cancelled "
 
 
 class Line(Protocol):
-    """A trial's line to the driver (exchange/client.py)."""
+    """A trial's client of the driver's server (exchange/client.py)."""
 
     def progress(self, epoch: int, metrics: Logs) -> bool:
-        """Reports an epoch; whether to go on."""
+        """Report an epoch. Return whether to go on."""
         ...
 
     def close(self) -> None:
-        """Ends the line."""
+        """Close the client."""
         ...
 
 
 class LineFactory(Protocol):
-    """A picklable that opens lines."""
+    """A picklable that opens clients."""
 
     def connect(self, worker: int, attempt: int) -> Line:
-        """The line of one attempt of one trial."""
+        """Return the client of one attempt of a trial."""
         ...
 
 
@@ -93,7 +93,7 @@ class _Threads:
         self._cancelled = False
 
     def start(self, order: TrialOrder) -> None:
-        """Starts a trial."""
+        """Start a trial."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         name = f"elephas_like-trial-{order.number}"
         try:
@@ -107,14 +107,14 @@ class _Threads:
             self._ended.put(_cut_off(order.number))
 
     def finished(self, timeout: float) -> TrialResult | None:
-        """A trial that has ended; None where none does in time."""
+        """Return a trial that has ended, or None if none does in time."""
         try:
             return self._ended.get(timeout=timeout)
         except queue.Empty:
             return None
 
     def _run(self, order: TrialOrder) -> None:
-        """Runs one trial to its end and puts its result into `_ended`."""
+        """Run one trial to its end and put its result into `_ended`."""
         raise NotImplementedError
 
 
@@ -146,7 +146,7 @@ class TrialJobs(_Threads):
         self._tries = TRIES if context.master.startswith("local[") or context.master == "local" else 1
 
     def __enter__(self) -> TrialJobs:
-        """Ships the data."""
+        """Broadcast the data."""
         self._shipped: Broadcast = self._context.broadcast(cloudpickle.dumps(self._evaluate))
         self._shipped_rows = ExitStack()
         shipments = [
@@ -156,7 +156,7 @@ class TrialJobs(_Threads):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what still runs, and frees what was shipped."""
+        """End running trials and free the broadcasts."""
         self.cancel()
         destroy(self._context, self._shipped)
         self._shipped_rows.close()
@@ -165,7 +165,7 @@ class TrialJobs(_Threads):
             sweep(self._context, self._group, self.parallelism, datasets)
 
     def cancel(self) -> None:
-        """Cancels the jobs that run, also those that are just being submitted."""
+        """Cancel running jobs, also those that are just being submitted."""
         self._cancelled = True
         end = time.monotonic() + CANCEL_SECONDS
         while (running := [thread for thread in self._threads if thread.is_alive()]) and time.monotonic() < end:
@@ -174,7 +174,7 @@ class TrialJobs(_Threads):
             running[0].join(0.5)
 
     def _run(self, order: TrialOrder) -> None:
-        """A trial's job, again where its Python worker was lost: exactly one result comes of it."""
+        """Run one trial as a Spark job, and again if its Python worker died. Exactly one result comes of it."""
         status = TrialStatus.INTERRUPTED
         error: BaseException = ElephasError("the search was cancelled.")
         task = self._task
@@ -223,7 +223,7 @@ class ThreadTrials(_Threads):
         return result
 
     def cancel(self) -> None:
-        """Ends the trials that run, at the end of their epoch."""
+        """End running trials at the end of their epoch."""
         self._cancelled = True
         for thread in self._threads:
             thread.join(CANCEL_SECONDS)
@@ -254,11 +254,11 @@ class InProcessTrials:
         self._orders: list[TrialOrder] = []
 
     def start(self, order: TrialOrder) -> None:
-        """Notes a trial, which runs when its end is asked for."""
+        """Queue a trial. It runs when its result is asked for."""
         self._orders.append(order)
 
     def finished(self, timeout: float) -> TrialResult | None:
-        """Runs the next trial to its end, however long that takes."""
+        """Run the next trial to its end, however long that takes."""
         if not self._orders:
             return None
         order = self._orders.pop(0)
@@ -266,7 +266,7 @@ class InProcessTrials:
         return _unless_cut_off(result, self._context)
 
     def cancel(self) -> None:
-        """Forgets the trials that were not begun."""
+        """Drop the trials that have not begun."""
         self._orders.clear()
 
 
@@ -287,7 +287,7 @@ def _unless_cut_off(result: TrialResult, context: SparkContext | None) -> TrialR
 
 
 def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
-    """The result of a trial; what it raises is a result too, for it is reported as a value."""
+    """Run a trial and return its result. An exception is a result, too."""
     try:
         return evaluate(order, shards, report)
     except SupersededError:
@@ -301,7 +301,7 @@ def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], rep
 def _task(
     evaluate: Broadcast, shipments: Sequence[Shipment], lines: LineFactory | None, driver: Mapping[str, str]
 ) -> Callable[[TrialOrder, Iterator[object]], Iterator[TrialResult]]:
-    """What runs on a slot for one trial."""
+    """The task of one trial."""
 
     def run(order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         check_versions(driver)
