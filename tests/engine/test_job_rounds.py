@@ -127,7 +127,13 @@ def trained(held: list[Pair], count: int, monkeypatch: pytest.MonkeyPatch) -> li
     for number in range(4):
         order = Order("train", number, state=start, span=Span(number // 2, number % 2, number % 2 + 1, 2))
         task = job_rounds._task(
-            JobRun("run", lambda: SharingFactory(factory)), order, None, lambda w, given: w.train(given), 0, Nobody()
+            JobRun("run", lambda: SharingFactory(factory)),
+            order,
+            None,
+            None,
+            lambda w, given: w.train(given),
+            0,
+            Nobody(),
         )
         for index, pair in enumerate(held):
             (answer,) = task(index, iter([pair]))
