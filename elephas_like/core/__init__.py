@@ -1,25 +1,11 @@
-"""The lowest floor: NumPy and the standard library. No clock, network, environment or global randomness.
+"""Training and merging in NumPy: no clock, network, environment or global randomness.
 
-Vocabulary
-    types       messages between processes; read it first
-    trials      messages of a search
-    layout      which variable lies where in a state
-    errors      what is raised at run time
-Training
-    strategies/ averaging strategies and codecs
-    averaging   one exchange: how each part of the state is combined
-    loop        synchronous rounds and epochs
-    center      the shared state of asynchronous workers
-    rounds, schedules   when a round ends
-    drift       how far workers move apart
-    messages    a worker's side of a strategy
-    scores      sums of metric states
-Rows
-    structure   rows as trees; columns: a shard's files; parts: one array split for several inputs
-Models and searches
-    decisions, model_types, objective   how outputs, losses and metrics are read
-    voting      models combined into one
-    pruning     which trials are stopped early
-Checks
-    checks      arguments; pickle_digest: equality of pickles
+types is the vocabulary: states, orders, updates, records. errors, checks and layout serve all rooms.
+
+- loop: a fit, epoch by epoch, one function per mode. workers: the engines' protocols.
+- averaging: one synchronous exchange. center: the state that asynchronous workers share. merging: the rule by role for both.
+- async_progress: epochs and schedule of an asynchronous fit. rounds, schedules: when rounds end. drift: whether updates agree.
+- strategies/: how updates become a step, and how they are packed. messages: a worker's side of both.
+- columns, structure, parts: rows on disk and as trees. scores, voting, objective, decisions: what is made of outputs and metrics.
+- trials, pruning: the vocabulary of a search.
 """

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def admit(update: Update, on_nan: OnNaN, layout: Layout, state: TrainState) -> bool:
-    """Whether an update may be applied: False where it holds NaN or infinity and `on_nan` is "drop".
+    """Whether an update may be applied. False if it holds NaN or infinity and `on_nan` is "drop".
 
     Args:
         state: what the update is applied to. What is not finite in its untrained parts may stay so: the mask of an attention
@@ -54,12 +54,12 @@ def admit(update: Update, on_nan: OnNaN, layout: Layout, state: TrainState) -> b
 
 
 def displacement(update: Update, strategy: Strategy, weights: Vector) -> Vector:
-    """Which way an update goes from the weights that it is applied to, whatever a strategy's messages are."""
+    """Return an update's step from the weights it is applied to, whatever the strategy's messages are."""
     return update.delta if strategy.deltas else update.delta - weights
 
 
 def record(update: Update, staleness: int, dropped: bool, stale: bool = False) -> WorkerRecord:
-    """What `history.rounds` keeps of an update."""
+    """Return an update's entry in `history.rounds`."""
     return WorkerRecord(
         worker=update.worker,
         samples=update.samples,
@@ -73,9 +73,9 @@ def record(update: Update, staleness: int, dropped: bool, stale: bool = False) -
 
 @dataclass
 class Round:
-    """One synchronous exchange: takes updates in worker order, gives the next state.
+    """One synchronous exchange: merges updates in worker order into the next state.
 
-    monitor: looks at the updates of the fit's rounds, one after the other. agreement: what it saw of this one, at the end.
+    monitor: measures the drift, round by round. agreement: of this round, once it has finished.
     """
 
     start: TrainState
@@ -97,7 +97,7 @@ class Round:
         self.agreement = UNKNOWN
 
     def add(self, update: Update) -> None:
-        """Takes one update, or drops it."""
+        """Add one update, or drop it."""
         update = opened(update, self.codec, self.start.weights.size)
         admitted = admit(update, self.on_nan, self.layout, self.start)
         self.records.append(record(update, 0, not admitted))
@@ -112,7 +112,7 @@ class Round:
         self._moved = True
 
     def finish(self) -> tuple[TrainState, OuterState]:
-        """The state after the exchange and what the strategy remembers; the start again where nothing came."""
+        """Return the next state and the strategy's memory; those of the start if no worker trained."""
         self.agreement = self.monitor.measure()
         direction = self._weights.result()
         if not self._moved or direction is None:

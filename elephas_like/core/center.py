@@ -40,7 +40,7 @@ class Commit:
 
 
 class Center(Protocol):
-    """What an asynchronous engine asks of the shared state.
+    """The shared state, as asynchronous engines use it.
 
     version: counts the updates that are in it, or the steps of strategies that step once for several. max_staleness: versions
     that may have come since a worker's state was served; None for any number.
@@ -54,30 +54,30 @@ class Center(Protocol):
         ...
 
     def served(self) -> tuple[int, TrainState]:
-        """Version and the state that a worker goes on from."""
+        """Return the version and the state that a worker starts its next span from."""
         ...
 
     def snapshot(self) -> TrainState:
-        """The state itself, unchanged by later commits."""
+        """Return the state itself, unchanged by later commits."""
         ...
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Takes over the parts that the driver's callbacks changed, by the name of their role; weights by how they moved."""
+        """Replace parts that callbacks changed, by the name of their role, and add `moved` to the weights."""
         ...
 
 
 def plain_rate(state: TrainState, steps: int) -> float:
-    """The learning rate that a state holds, whatever the steps; 1 where it holds none."""
+    """Return the learning rate that a state holds, whatever the steps; 1 if it holds none."""
     return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
 
 
 class _Center(Center):
-    """What both kinds of shared state hold, and which updates they take.
+    """What both kinds of shared state have in common: the state, and which updates are applied.
 
     Args:
         codec: what the updates' deltas are packed with.
-        budget: rows that the fit trains altogether, which `Context.progress` is the share of; 0 where that is not known.
-        monitor: looks at the updates that are applied.
+        budget: rows that the whole fit trains, for `Context.progress`; 0 if unknown.
+        monitor: measures the drift of applied updates.
         learning_rate: the optimizers' in a state, after so many further steps.
     """
 
@@ -144,7 +144,7 @@ class LockedCenter(_Center):
         self._begin()
 
     def _apply(self, update: Update) -> None:
-        """Steps the weights once `quorum` updates are in; slots and statistics move a share of the way to the worker's."""
+        """Step the weights once `quorum` updates are in. Move slots and statistics a share of the way to the worker's."""
         context = self._context()
         weight = self._strategy.weight(update, context)
         self._reduction.add(update.delta, weight)
@@ -168,22 +168,22 @@ class LockedCenter(_Center):
         self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)
 
     def served(self) -> tuple[int, TrainState]:
-        """The version and what the strategy serves."""
+        """Return the version and the state with the weights that the strategy serves."""
         weights = self._strategy.serve(self._state.weights, self._outer, self._context())
         return self.version, self._state.but(weights=weights.astype(np.float32, copy=False))
 
     def snapshot(self) -> TrainState:
-        """The state: it is never changed in place."""
+        """Return the state, which is never changed in place."""
         return self._state
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Takes the parts that callbacks changed, and goes where they moved the weights."""
+        """Replace parts that callbacks changed, and add `moved` to the weights."""
         self._state = self._state.but(**parts)
         if moved is not None:
             self._state = self._state.but(weights=self._state.weights + moved)
 
     def checkpoint(self) -> dict[str, Array]:
-        """All that the center is, as plain arrays by name: the state, what the strategy remembers, a half-full buffer."""
+        """Return everything as plain arrays by name: the state, the strategy's memory, a half-full buffer."""
         merge = self._merge
         counts = np.array([self.version, self._updates, self._samples, self._came, merge.lowered], np.int64)
         return {
@@ -196,7 +196,7 @@ class LockedCenter(_Center):
         }
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Goes on from a checkpoint of a center with the same strategy."""
+        """Continue from a checkpoint of a center with the same strategy."""
 
         def under(prefix: str) -> dict[str, Array]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -210,19 +210,19 @@ class LockedCenter(_Center):
         self._came, self._weight = came, float(arrays["weight"][0])
 
     def _begin(self, held: Mapping[str, Array] | None = None) -> None:
-        """An empty buffer, or one that holds something already."""
+        """Begin a buffer, empty or with what it held."""
         self._reduction = self._strategy.reduction(self._context(), held or {})
         self._came = 0
         self._weight = 0.0
 
 
 def context_of(layout: Layout, version: int, num_workers: int, samples: int, budget: int, rate: float) -> Context:
-    """What a strategy may know: `samples` of `budget` rows have been trained, and the learning rate is `rate`."""
+    """Return a strategy's context after `samples` of `budget` rows, at the learning rate `rate`."""
     return Context(version, num_workers, layout, min(1.0, samples / budget) if budget else 0.0, rate)
 
 
 class HogwildCenter(_Center):
-    """The shared state without a lock: updates of several workers are added at the same time, to the same numbers.
+    """The shared state without a lock: several workers' updates are added to the same numbers at the same time.
 
     Recht et al., "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", NIPS 2011. An addition
     may be lost where two meet on one number; that is the method. This is the one object that changes arrays in place.
@@ -234,7 +234,7 @@ class HogwildCenter(_Center):
         self._state = self.snapshot()  # the one that is changed in place
 
     def _apply(self, update: Update) -> None:
-        """Adds the update in place, whoever else is adding."""
+        """Add the update in place, while others may be adding."""
         context = self._context()
         reduction = self._strategy.reduction(context)
         reduction.add(update.delta, self._strategy.weight(update, context))
@@ -252,19 +252,19 @@ class HogwildCenter(_Center):
         self.version += 1
 
     def add(self, shared: np.ndarray, term: np.ndarray) -> None:
-        """Shared += term. NumPy lets go of the interpreter's lock in here, so several of these run at once."""
+        """Add in place. NumPy releases the interpreter's lock here, so several of these run at once."""
         np.add(shared, term, out=shared)
 
     def served(self) -> tuple[int, TrainState]:
-        """The version and a copy, taken while others may be adding."""
+        """Return the version and a copy, taken while others may be adding."""
         return self.version, self.snapshot()
 
     def snapshot(self) -> TrainState:
-        """A copy."""
+        """Return a copy."""
         return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Writes the parts that callbacks changed over the shared ones, and adds how they moved the weights."""
+        """Overwrite parts that callbacks changed, and add `moved` to the weights."""
         for name, part in parts.items():
             getattr(self._state, name)[:] = part
         if moved is not None:

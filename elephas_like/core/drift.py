@@ -15,12 +15,12 @@ import numpy as np
 from elephas_like.core.types import Floats, Integers, Vector
 
 SAMPLE = 2**14
-"""Weights that are looked at: enough for a cosine to two digits, and little to keep of each worker."""
+"""Weights that are compared: enough for a cosine to two digits, and little to keep of each worker."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What one exchange saw.
+    """How far the updates of one exchange agree.
 
     cosine: mean cosine between the updates of different workers; None for a single update.
     drift: mean cosine between a worker's update and its own last one, minus that between a worker's update and another
@@ -35,7 +35,7 @@ class Agreement:
 
 
 UNKNOWN = Agreement()
-"""Before anything came, and where workers go on alone."""
+"""Nothing is known: no updates, or nothing to compare them with."""
 
 
 def stretch_of(agreement: Agreement, like: int) -> float:
@@ -95,7 +95,7 @@ def drift_of(now: dict[int, Vector], before: dict[int, Vector]) -> float | None:
 
 
 def places(size: int) -> Integers:
-    """Which weights of `size` are looked at: all, or `SAMPLE` of them spread by the golden ratio, the same every time."""
+    """Return which of `size` weights are compared: all, or `SAMPLE` of them spread by the golden ratio, always the same."""
     if size <= SAMPLE:
         return np.arange(size)
     turns = np.arange(SAMPLE, dtype=np.float64) * 0.6180339887498949

@@ -1,4 +1,4 @@
-"""A fit, epoch by epoch, over any engine. One loop a mode, so that all engines give the same weights."""
+"""A fit, epoch by epoch, over any engine. There is one loop per mode, so all engines give the same weights."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 
 
 class Hooks(Protocol):
-    """What the driver does between epochs: Keras callbacks, progress, history (trainer/callbacks.py)."""
+    """What happens on the driver between rounds and epochs: Keras callbacks, progress, history (trainer/callbacks.py)."""
 
     def stopped(self) -> bool:
         """Whether a callback asked for the end of training."""
         ...
 
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
-        """Before an epoch: returns the state, changed where a callback changed it."""
+        """Begin an epoch. Return the state with what callbacks changed."""
         ...
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
-        """After a round, with the metric sums of the epoch so far."""
+        """End a round. `metrics` are the sums of the epoch so far."""
         ...
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
-        """After an epoch, with its metrics and validation: returns the state, changed where a callback changed it."""
+        """End an epoch. Return the state with what callbacks changed."""
         ...
 
 
@@ -89,11 +89,11 @@ class FitPlan:
 
     @property
     def budget(self) -> int:
-        """Rows that the fit trains altogether."""
+        """Rows that the whole fit trains."""
         return self.rows * (self.epochs - self.initial_epoch)
 
     def paced(self, epoch: int, parts: Iterator[Span], state: TrainState, first_rate: float) -> Iterator[Span]:
-        """The spans of an epoch that is about to begin: a schedule's, or else `parts`."""
+        """Return the spans of an epoch that is about to begin: those of a schedule, or else `parts`."""
         if not isinstance(self.frequency, Schedule):
             return parts
         rate, steps = self.learning_rate, self.epoch_steps
@@ -117,9 +117,9 @@ class FitProgress:
 
 
 def epochs_of(plan: FitPlan, round_length: RoundLength) -> Iterator[tuple[int, int, Iterator[Span]]]:
-    """(first epoch, last epoch, spans): one entry for the whole fit where `frequency` is "fit".
+    """Yield (first epoch, last epoch, spans), once for the whole fit if `frequency` is "fit".
 
-    Spans are cut when they are asked for: the round length may have changed since the last one.
+    Spans are cut when they are asked for, by the round length at that moment.
     """
     if plan.frequency is Frequency.FIT:
         if plan.epochs > plan.initial_epoch:
@@ -243,10 +243,10 @@ class _SynchronousFit:
 def fit_asynchronously(
     workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
 ) -> TrainState:
-    """The state at the moment the workers together had seen `epochs` times the rows.
+    """Train until the workers together have seen `epochs` times the rows, and return the state at that moment.
 
-    Workers train on while an epoch is evaluated and the driver's callbacks run. What callbacks change (the learning
-    rate, say) reaches a worker with its next exchange.
+    Workers go on while an epoch is evaluated and callbacks run. What callbacks change, such as the learning rate, reaches a
+    worker with its next exchange.
     """
     if plan.epochs <= plan.initial_epoch:
         return progress.state
@@ -279,6 +279,7 @@ def fit_asynchronously(
 def _through_epochs(
     workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
 ) -> TrainState:
+    """Run the callbacks of each finished epoch, and pass on what they change."""
     state = progress.state
     while (record := workers.next_epoch()) is not None:
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.

@@ -22,7 +22,7 @@ SPEED_SPREAD = 0.5
 
 
 class InProcessSyncWorkers:
-    """Synchronous rounds: every worker in turn (core.workers.SyncWorkers)."""
+    """Synchronous workers, each in turn (core.workers.SyncWorkers)."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
@@ -53,13 +53,13 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         self._clock = [0.0] * len(workers)
 
     def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
-        """Hands the first orders out."""
+        """Start handing out work."""
         self._center, self._progress, self._validates = center, progress, validates
         for worker in range(len(self._workers)):
             self._schedule(worker)
 
     def next_epoch(self) -> EpochRecord | None:
-        """Lets workers arrive until an epoch is finished."""
+        """Run workers until an epoch is finished, and return it. Return None after the last."""
         while not self._progress.finished:
             if self._progress.over:
                 return None

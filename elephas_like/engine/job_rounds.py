@@ -81,7 +81,7 @@ class JobRun:
 
 
 class JobRounds:
-    """Synchronous rounds as Spark jobs (core.workers.SyncWorkers). A context manager that deletes the shards.
+    """Synchronous rounds as Spark jobs (core.workers.SyncWorkers). A context manager that deletes the shards on exit.
 
     Args:
         refs: one pair of shard references per partition, persisted.

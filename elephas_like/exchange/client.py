@@ -1,4 +1,4 @@
-"""A worker's line to the parameter server. Every call ends within its time-outs; a lost reply is asked for again."""
+"""A worker's client of the parameter server. Every call ends within its time-outs, and lost replies are requested again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stal
 log = logging.getLogger(__name__)
 
 OFFER_BYTES = 2**20
-"""Larger answers are offered before they are sent, so that nobody writes into a connection that nobody reads yet."""
+"""Larger answers are offered before they are sent, so that no worker blocks on a connection that is not read yet."""
 
 _BACKOFF_SECONDS = 0.1
 _LONGEST_BACKOFF = 5.0
@@ -35,9 +35,9 @@ class ClientSettings:
     """How to reach the parameter server: plain data, made on the driver and pickled to the workers.
 
     kind: which of the two servers it is. Times are seconds.
-    request_timeout: without a byte from the server; longer than the 20 that it may hold a request.
+    request_timeout: longest silence of the server; more than the 20 that it may hold a request.
     retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
-    advice: what a user can do where the server cannot be reached.
+    advice: what a user can do if the server cannot be reached.
     """
 
     kind: Literal["http", "socket"]
@@ -55,12 +55,12 @@ class ClientSettings:
     )
 
     def connect(self, worker: int, attempt: int) -> Client:
-        """The line of one attempt of one worker; connections are opened when they are needed."""
+        """Return the client of one attempt of a worker. Connections are opened when they are needed."""
         return Client(self, worker, attempt)
 
 
 class Client:
-    """One attempt of one worker (`core.types.Exchange`). For one thread; the heartbeat has its own connection."""
+    """The client of one attempt of a worker (`core.types.Exchange`). For one thread; heartbeats have their own connection."""
 
     def __init__(self, settings: ClientSettings, worker: int, attempt: int) -> None:
         self._settings = settings
@@ -75,7 +75,7 @@ class Client:
         self._progress: Callable[[], int] = int  # zero, until there is something to do
 
     def announce(self, host: str) -> None:
-        """The first contact, before any work: the worker lives, and from now on says so by heartbeats.
+        """Make the first contact, before any work, and start heartbeats.
 
         Raises:
             ElephasError: the token is wrong, or this attempt has lost its place.
@@ -86,7 +86,7 @@ class Client:
         self._start_beating()
 
     def join(self, joined: Joined, progress: Callable[[], int] = int) -> Order:
-        """Takes the worker's place and returns its first order; blocks while another attempt holds the place.
+        """Join and return the first order. Block while another attempt holds the worker's place.
 
         Args:
             progress: what rises while the worker is at work, asked for by the heartbeat's thread.
@@ -108,7 +108,7 @@ class Client:
         return order
 
     def answer(self, result: Update | Evaluation) -> Order:
-        """Brings the result of the last order and returns the next one.
+        """Send the result of the last order and return the next one.
 
         Raises:
             SupersededError: another attempt has taken this worker's place. Let it pass, so that the task fails.
@@ -131,7 +131,7 @@ class Client:
             message = protocol.Next(self._worker, self._attempt)
 
     def fail(self, failure: Failure) -> None:
-        """Reports an error as a value; the driver raises it."""
+        """Report an error, which the driver raises."""
         self._call(
             protocol.Report(
                 failure.worker,
@@ -143,7 +143,7 @@ class Client:
         )
 
     def progress(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Reports a trial's epoch and returns whether to go on with it. Numbers that are not finite stay here.
+        """Report a trial's epoch and return whether to go on. Numbers that are not finite are left out.
 
         Raises:
             SupersededError: another attempt has taken this trial over. Let it pass, so that the task fails.
@@ -153,7 +153,7 @@ class Client:
         return not (isinstance(reply, Order) and reply.kind == "stop")
 
     def close(self) -> None:
-        """Ends the heartbeat and the connections. May be called again."""
+        """Stop heartbeats and close the connections. May be called again."""
         self._closed.set()
         self._beat_line.end()
         if self._beating is not None:
@@ -162,7 +162,7 @@ class Client:
         self._line.end()
 
     def _call(self, message: protocol.Message, tries: int | None = None) -> protocol.Message:
-        """The reply to a message, tried again where the connection breaks: the server applies an answer only once."""
+        """Send a message and return the reply. Retry if the connection breaks: the server applies an answer only once."""
         chunks = wire.encode(message)
         cause: Exception | None = None
         tries = tries or self._settings.retries + 1
@@ -193,7 +193,7 @@ class Client:
             self._beating.start()
 
     def _beat(self) -> None:
-        """Tells the server every `beat_seconds` that this worker lives, and learns when that is no longer wanted."""
+        """Send a heartbeat every `beat_seconds`, until the run is over for this worker."""
         while not self._closed.wait(self._settings.beat_seconds):
             beat = wire.encode(protocol.Beat(self._worker, self._attempt, self._progress()))
             try:
@@ -223,23 +223,23 @@ def _unless_refused(reply: protocol.Message) -> protocol.Message:
 
 
 class _Line(Protocol):
-    """One connection that is opened when needed, and again after it was closed."""
+    """A connection that is opened when needed, and again after it was closed."""
 
     def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Sends a frame and returns the reply."""
+        """Send a frame and return the reply."""
         ...
 
     def close(self) -> None:
-        """Closes the connection; the next call opens another."""
+        """Close the connection. The next call opens another."""
         ...
 
     def end(self) -> None:
-        """Closes the line for good, also under a call in another thread, which then fails."""
+        """Close for good. A call in another thread then fails."""
         ...
 
 
 class _Connection:
-    """The socket of a line, which another thread may cut."""
+    """A socket that another thread may cut."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -247,14 +247,14 @@ class _Connection:
         self._over = False
 
     def opened(self, connection: socket.socket) -> None:
-        """Takes a fresh socket."""
+        """Note a new socket."""
         with self._guard:
             self._socket = connection
             if self._over:
                 raise ConnectionAbortedError("the line was closed while it was opened")
 
     def cut(self) -> None:
-        """Ends the connection for good."""
+        """Cut the connection for good."""
         with self._guard:
             self._over = True
             if self._socket is not None:
@@ -263,7 +263,7 @@ class _Connection:
 
 
 class _HttpLine:
-    """A kept connection. `http.client` reads no proxy settings, which are not meant for a cluster's inside."""
+    """A kept HTTP connection. `http.client` ignores proxy settings, which are not meant for traffic inside a cluster."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -271,7 +271,7 @@ class _HttpLine:
         self._http = http.client.HTTPConnection(settings.host, settings.port, timeout=settings.connect_timeout)
 
     def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Posts a frame and returns the one that comes back."""
+        """Post a frame and return the reply."""
         if self._http.sock is not None and stale(self._http.sock):
             self._http.close()
         if self._http.sock is None:
@@ -307,17 +307,17 @@ class _HttpLine:
         self._connection.opened(self._http.sock)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._http.close()
 
     def end(self) -> None:
-        """Closes the line for good."""
+        """Close for good."""
         self._connection.cut()
         self._http.close()
 
 
 class _SocketLine:
-    """The same over plain TCP."""
+    """A kept TCP connection."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -325,7 +325,7 @@ class _SocketLine:
         self._socket: socket.socket | None = None
 
     def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Sends a frame behind its length and returns the one that comes back."""
+        """Send a frame behind its length and return the reply."""
         if self._socket is not None and stale(self._socket):
             self.close()
         connection = self._socket or self._open()
@@ -353,29 +353,29 @@ class _SocketLine:
         return connection
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def end(self) -> None:
-        """Closes the line for good."""
+        """Close for good."""
         self._connection.cut()
         self.close()
 
 
 class _Received:
-    """What comes out of a socket, as frames are read."""
+    """Reads frames from a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fills the start of `buffer`."""
+        """Fill the start of `buffer`."""
         return self._socket.recv_into(buffer)
 
     def fill(self, buffer: memoryview) -> None:
-        """Fills all of a small `buffer`."""
+        """Fill all of a small `buffer`."""
         while buffer:
             came = self._socket.recv_into(buffer)
             if not came:

@@ -18,7 +18,7 @@ _BUFFERS_A_WRITE = 64
 
 
 def send(connection: socket.socket, chunks: Iterable[Chunk]) -> None:
-    """Writes buffers one after the other, with as few system calls as there can be and without joining them."""
+    """Write buffers one after the other, without joining them and with few system calls."""
     waiting = [memoryview(chunk) for chunk in chunks if len(chunk)]
     while waiting:
         sent = connection.sendmsg(waiting[:_BUFFERS_A_WRITE])
@@ -29,7 +29,7 @@ def send(connection: socket.socket, chunks: Iterable[Chunk]) -> None:
 
 
 def stale(connection: socket.socket) -> bool:
-    """Whether a connection on which no reply is due has something to read: its end, as a rule."""
+    """Whether an idle connection has something to read. As a rule the peer has closed it."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0))

@@ -1,4 +1,4 @@
-"""What the driver knows of the trials that run: which attempt of each reports, and whether it is to go on."""
+"""Reports of running trials: takes those of each trial's newest attempt, and answers whether to go on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Judge = Callable[[int, int, Mapping[str, float]], bool]
 
 
 class TrialStore:
-    """Takes the reports of running trials. A trial that Spark runs again is the newest attempt's alone.
+    """Takes the reports of running trials. Only a trial's newest attempt may report.
 
-    judge: called under a lock, one report at a time; a report that was sent twice comes twice.
+    judge: called under a lock, one report at a time. A report that was sent twice is judged twice.
     num_workers: trials that report at a time.
     """
 
@@ -33,7 +33,7 @@ class TrialStore:
         self._stopped = False
 
     def progress(self, trial: int, attempt: int, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Whether an attempt is to go on with its trial.
+        """Take a report and return whether to go on with the trial.
 
         Raises:
             SupersededError: a newer attempt reports on this trial.
@@ -46,13 +46,13 @@ class TrialStore:
             return not self._stopped and self._judge(trial, epoch, metrics)
 
     def stop(self) -> None:
-        """Ends every trial at its next report."""
+        """End every trial at its next report."""
         with self._lock:
             self._stopped = True
 
 
 class TrialRequestHandler(RequestHandler):
-    """Serves the reports of trials, and no other request."""
+    """Answers reports of trials, and refuses other requests."""
 
     def __init__(self, store: TrialStore, sizes: protocol.Sizes = NO_STATE) -> None:
         super().__init__(sizes)

@@ -1,6 +1,9 @@
 """Any data becomes shards: columns in raw files on the executors' disks.
 
-`frames` and `vectors` read a DataFrame's columns. `spool` writes rows down, `shards` does so in every partition, `replicas`
-ships all rows to every executor. `data` is what a fit is given. `tfrecord`, with `records`, `features` and `examples`, reads
-and writes TFRecord files.
+- data: what a fit is given. shards: one partition, and one shard, per worker. replicas: all rows on every executor.
+- spool: writes rows as a shard. row_values: rows as arrays. column_files: columns being written. shard_files: directories,
+  references and removal of shards.
+- frame_plan: which columns of a DataFrame become which arrays. frame_read: batches read by a plan. vectors: Arrow columns as
+  arrays. prediction_columns: predictions as columns.
+- tfrecord, with records, features and examples: TFRecord files.
 """

@@ -27,7 +27,7 @@ class Data:
     forget: Callable[[], None] = lambda: None
 
     def partitions(self) -> Iterator[list[object]]:
-        """The rows of each worker, on the driver."""
+        """Yield the rows of each worker, on the driver."""
         if self.rdd is not None:
             yield from rows_of_partitions(self.rdd)
         else:
@@ -36,7 +36,7 @@ class Data:
                 yield [block]
 
     def distributed(self, context: SparkContext) -> RDD:
-        """The rows as an RDD."""
+        """Return the rows as an RDD."""
         if self.rdd is not None:
             return self.rdd
         assert self.blocks is not None

@@ -25,17 +25,17 @@ from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 
 BLOCK_BYTES = 32 * 2**20
-"""About how large a block is that travels at once."""
+"""About the size of one broadcast block."""
 
 
 class Parcel:
-    """A block on its way. It is empty once the rows lie on an executor's disk: a broadcast's value stays in memory."""
+    """A broadcast block. It is emptied once its rows are on an executor's disk, since a broadcast's value stays in memory."""
 
     def __init__(self, block: Block) -> None:
         self._block: Block | None = block
 
     def take(self) -> Block:
-        """The block, once in each process."""
+        """Return the block, once in each process."""
         block, self._block = self._block, None
         if block is None:
             raise ShardMissing("rows that were shipped to this executor are no longer in its local directory.")
@@ -44,13 +44,13 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Replica:
-    """The way to all rows of a dataset from any task: plain data and broadcasts."""
+    """Gives any task all rows of a dataset: plain data and broadcasts."""
 
     blocks: tuple[Broadcast[Parcel], ...]
     options: SpoolOptions
 
     def ref(self) -> ShardRef:
-        """The shard with all rows on this host; it is written by whichever task comes first."""
+        """Return the shard with all rows on this host. The first task to ask writes it."""
         check_versions(self.options.versions)
         dataset = self.options.dataset
         found = find_shard(dataset, 0)
@@ -68,7 +68,7 @@ class Replica:
 
 @contextmanager
 def replicated(context: SparkContext, blocks: Iterable[Block], options: SpoolOptions) -> Iterator[Replica]:
-    """Blocks of rows in broadcasts for as long as the context lasts; whoever calls deletes the shards."""
+    """Broadcast blocks of rows for as long as the context lasts. The caller deletes the shards."""
     with _Shipping(context) as ship:
         yield Replica(tuple(ship(block) for block in blocks), options)
 
@@ -83,7 +83,7 @@ def replicated_rdd(
     sharded: RDD | None = None,
     forget: Callable[[], None] = lambda: None,
 ) -> Iterator[Replica]:
-    """The rows of an RDD, in its order, in broadcasts for as long as the context lasts.
+    """Broadcast the rows of an RDD, in order, for as long as the context lasts.
 
     Args:
         at_once: partitions that are computed at the same time; the driver holds no more of them.
@@ -113,7 +113,7 @@ def rows_dataset(options: SpoolOptions) -> str:
 
 
 class _Shipping:
-    """Makes broadcasts, and destroys them at its end."""
+    """Make broadcasts, and destroy them at the end."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context, self._stack = context, ExitStack()
@@ -166,7 +166,7 @@ def _reader(keep: bool) -> Callable[[int, Iterable[ShardRef | Failure]], Iterato
 
 
 def blocks_of(ref: ShardRef) -> Iterator[Block]:
-    """The rows of a shard in blocks of about `BLOCK_BYTES`, in order."""
+    """Yield the rows of a shard in blocks of about `BLOCK_BYTES`, in order."""
     if ref.rows == 0:
         return
     readers = [open_column(column, ref.rows) for column in ref.columns]

@@ -30,7 +30,7 @@ Pair = tuple[ShardRef, ShardRef | None]
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """How rows are written down.
+    """How rows are written.
 
     dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
     """
@@ -42,12 +42,12 @@ class SpoolOptions:
 
 
 def new_dataset() -> str:
-    """A fresh dataset id."""
+    """Return a new dataset id."""
     return uuid.uuid4().hex[:16]
 
 
 def partitioned(rdd: RDD, num_workers: int) -> RDD:
-    """The same rows in exactly `num_workers` partitions, each row in one of them, recomputable by lineage."""
+    """Return the same rows in exactly `num_workers` partitions, each row in one of them, recomputable by lineage."""
     partitions = rdd.getNumPartitions()
     if partitions == num_workers:
         return rdd
@@ -99,7 +99,7 @@ def dealt(columns: tuple[object, ...], num_workers: int, *, seed: int | None = N
 
 
 def references(rdd: RDD, options: SpoolOptions) -> RDD:
-    """One element per partition: the ShardRef of its rows, or the Failure that kept them from being written."""
+    """Write each partition as a shard. Return one element per partition: its ShardRef, or the Failure of writing it."""
     return rdd.mapPartitionsWithIndex(lambda index, rows: iter([_written(index, rows, options)]))
 
 
@@ -135,7 +135,7 @@ def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> Shard
 
 
 def failure_in(pair: tuple[object, object]) -> Failure | None:
-    """The failure among a pair of references, if any."""
+    """Return the failure among a pair of references, if any."""
     for ref in pair:
         if isinstance(ref, Failure):
             return ref
@@ -143,14 +143,14 @@ def failure_in(pair: tuple[object, object]) -> Failure | None:
 
 
 def remove_pair(pair: tuple[object, object]) -> None:
-    """Deletes the files of both shards."""
+    """Delete the files of both shards."""
     for ref in pair:
         if isinstance(ref, ShardRef):
             remove(ref)
 
 
 def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]) -> None:
-    """Deletes the files of killed tasks: a task on every slot tries, and the driver does on its own host."""
+    """Delete the files of killed tasks, by a task on every slot and on the driver's own host."""
 
     def delete(_: object) -> None:
         for dataset in datasets:
@@ -160,7 +160,7 @@ def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]
 
 
 def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: Callable[[], object]) -> None:
-    """Runs a job that deletes the files of datasets, for a while; what it could not do is logged, never raised.
+    """Run a job that deletes the files of datasets, within a time limit. Failures are logged, never raised.
 
     The driver deletes what lies on its own host in any case.
     """
@@ -177,14 +177,14 @@ def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: 
 
 
 def persisted_anew(refs: RDD) -> None:
-    """Forgets persisted references, so that the next job that asks for them writes their rows again."""
+    """Drop persisted references, so that Spark rewrites the rows when a job next asks for them."""
     with tidying(refs.context, "forget references of shards"):
         refs.unpersist(blocking=True)
     refs.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
-    """The rows of each partition, one partition at a time on the driver."""
+    """Yield the rows of each partition, one partition at a time, on the driver."""
     for index in range(rdd.getNumPartitions()):
         with readably(rdd.context):
             rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
@@ -198,7 +198,7 @@ def attempt_id() -> int:
 
 
 class ShardedDataset:
-    """Rows written down once, to be trained on many times: one shard per worker.
+    """Rows that are written once and trained on many times: one shard per worker.
 
     Spark holds the references (memory and disk) and writes a shard again where its executor was lost. A context
     manager: `release()` deletes the files.
@@ -213,7 +213,7 @@ class ShardedDataset:
         self.released = False
 
     def references(self, options: SpoolOptions) -> RDD:
-        """The persisted references; the rows are written when a job first asks for them."""
+        """Return the persisted references. The rows are written when a job first asks for them."""
         if self.released:
             raise ValueError("this ShardedDataset was released; shard the data again.")
         if self._references is None:
@@ -221,17 +221,17 @@ class ShardedDataset:
         return self._references
 
     def written(self) -> None:
-        """Says that a job has asked for the references: their rows are on disk now."""
+        """Note that a job has asked for the references, so the rows are on disk."""
         self._written = True
 
     def forget(self) -> None:
-        """Lets the rows be written again by the next job that asks for them: files of a shard are gone."""
+        """Invalidate the references, so that the next job rewrites the rows: files of a shard are missing."""
         self._written = False
         if self._references is not None:
             persisted_anew(self._references)
 
     def release(self) -> None:
-        """Deletes the files and forgets the references. Safe to call twice.
+        """Delete the files and drop the references. Safe to call twice.
 
         It takes 20 seconds at most; a warning says what could not be deleted by then.
         """
@@ -252,16 +252,16 @@ class ShardedDataset:
             refs.unpersist(blocking=True)
 
     def __enter__(self) -> ShardedDataset:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Releases the dataset."""
+        """Release the dataset."""
         self.release()
 
 
 def parallelized(context: SparkContext, blocks: Sequence[Block]) -> RDD:
-    """Blocks of arrays as an RDD with one block per partition."""
+    """Return blocks of arrays as an RDD with one block per partition."""
     return context.parallelize(list(blocks), len(blocks))
 
 
