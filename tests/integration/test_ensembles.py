@@ -140,6 +140,31 @@ def test_a_member_that_fails_raises_with_its_own_error(sc) -> None:
     assert caught.value.__notes__ == ["It is member 0 of the ensemble that failed."]
 
 
+def test_a_member_whose_process_dies_is_trained_again(sc, tmp_path: Path) -> None:
+    """In local mode, where Spark retries no task."""
+
+    class Dies(keras.callbacks.Callback):
+        def __init__(self, mark: str) -> None:
+            super().__init__()
+            self.mark = mark
+
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            try:
+                Path(self.mark).touch(exist_ok=False)
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rdd = sc.parallelize(points(20), 2)
+    for bagging in (True, "partition"):
+        options = {"seed": 1, "epochs": 2, "bagging": bagging, "verbose": 0}
+        mark = tmp_path / str(bagging)
+        found = train_ensemble(line, rdd, 2, callbacks=[Dies(str(mark))], **options)
+        assert mark.exists()
+        assert found.failures == []
+        same(found, train_ensemble(line, rdd, 2, **options))
+
+
 def test_members_that_may_fail_are_left_out(sc) -> None:
     rdd = sc.parallelize(points(20), 2)
     found = train_ensemble(fussy(1), rdd, 3, seed=1, verbose=0, max_failures=1)

@@ -152,7 +152,7 @@ def test_elephas_searches_run_on_slots(sc) -> None:
 def test_a_trial_that_cannot_reach_the_driver_says_what_a_search_can_do(sc) -> None:
     monitor = PruningMonitor(Objective("loss"), None, 1, None)
     with opened(sc, len, (), monitor, parallelism=1, reports=True, name="unreached") as slots:  # type: ignore[arg-type]
-        settings = replace(slots._lines, retries=0)
+        settings = replace(slots.runs._lines, retries=0)
         assert settings.connect(0, 0).progress(0, {"loss": 1.0})
     with pytest.raises(
         ConnectionLostError, match=rf"cannot reach .* 127\.0\.0\.1:{settings.port} after 1 tries"
