@@ -286,7 +286,8 @@ def main(words: list[str]) -> int:
             shutil.copytree(
                 ROOT / "tests" / "core", copy / "tests" / "core", ignore=shutil.ignore_patterns("__pycache__")
             )
-            shutil.copy(ROOT / "tests" / "conftest.py", copy / "tests")
+            for name in ("conftest.py", "lanes.py"):
+                shutil.copy(ROOT / "tests" / name, copy / "tests")
             shutil.copy(ROOT / "pyproject.toml", copy)
             copies.put(copy)
 
