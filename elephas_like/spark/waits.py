@@ -72,8 +72,8 @@ def run_within(
                 return
 
     watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{group}", daemon=True)
-    watcher.start()
     try:
+        watcher.start()  # in here: Ctrl-C may come at once
         with readably(context), job_group(context, group, description):
             return job()
     except ElephasError:
@@ -82,7 +82,8 @@ def run_within(
         raise
     finally:
         ended.set()
-        watcher.join()  # a late cancellation must not hit the next job of the group
+        if watcher.ident is not None:
+            watcher.join()  # a late cancellation must not hit the next job of the group
 
 
 @contextmanager

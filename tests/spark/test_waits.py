@@ -34,6 +34,20 @@ def waiting(sc, *seconds: float):
     return sc.parallelize(seconds, len(seconds)).mapPartitions(wait).count
 
 
+def test_ctrl_c_at_the_very_beginning_leaves_no_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Thread):
+        """Python raises what a signal asks for as soon as `start` has its thread."""
+
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_within(60, None, "interrupted", "a job that never starts", lambda: 1)
+    assert not watchers()
+
+
 def test_a_job_gives_what_it_gives(sc) -> None:
     assert run_within(60, sc, "plain", "a plain job", sc.parallelize(range(4), 2).sum) == 6
     assert not watchers()
