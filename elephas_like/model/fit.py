@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from elephas_like.core.loop import FitProgress
 from elephas_like.core.types import EngineName
 from elephas_like.model.engine_choice import chosen_engine
+from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import run
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
@@ -19,7 +20,7 @@ from elephas_like.rows.shards import SpoolOptions, new_dataset
 from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import hides_interrupt
+from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.request import FitRequest, FitSeeds
@@ -55,12 +56,13 @@ def train(
         rows = source.data(num_workers, fit.spool)
         # Train.
         try:
-            run(fit, engine, rows, held_out, context)
+            with Interrupts() as interrupts:
+                fit.hooks.check_interrupt = interrupts.check
+                run(fit, engine, rows, held_out, context)
         except BaseException as error:
             fit.hooks.close()
             fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
-            if hides_interrupt(error):
-                raise KeyboardInterrupt from error
+            raise_hidden_interrupt(error)
             raise
         finally:
             fit.hooks.history.rounds = fit.progress.rounds

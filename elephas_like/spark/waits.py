@@ -92,6 +92,7 @@ def readably(context: SparkContext) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # py4j and pyspark raise many kinds
+        raise_hidden_interrupt(error)
         raise (ElephasError(STOPPED) if stopped(context) else readable(error)) from None
 
 
@@ -102,7 +103,8 @@ def stopped(context: SparkContext) -> bool:
     """
     try:
         context.defaultParallelism  # noqa: B018  # the question is asked for its error
-    except Exception:
+    except Exception as error:
+        raise_hidden_interrupt(error)
         return True
     return False
 
@@ -114,6 +116,12 @@ def hides_interrupt(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def raise_hidden_interrupt(error: BaseException) -> None:
+    """Raise KeyboardInterrupt if an error of py4j's hides one."""
+    if hides_interrupt(error):
+        raise KeyboardInterrupt from error
 
 
 def destroy(context: SparkContext, broadcast: Broadcast) -> None:
@@ -131,5 +139,6 @@ def tidying(context: SparkContext, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        raise_hidden_interrupt(error)
         if not stopped(context):
             log.warning("could not %s: %s", what, (str(error) or type(error).__name__).splitlines()[0])

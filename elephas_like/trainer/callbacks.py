@@ -149,6 +149,7 @@ class DriverHooks:
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
         self._bar: Bar | None = None
+        self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
         self.history.epoch_seconds = []
 
@@ -189,7 +190,8 @@ class DriverHooks:
             self._bar = None
 
     def stopped(self) -> bool:
-        """Return whether a callback has set `model.stop_training`."""
+        """Return whether a callback has set `model.stop_training`. Raise KeyboardInterrupt if Python has dropped one."""
+        self.check_interrupt()
         return bool(self.model.stop_training)
 
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
 from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import Overdue, hides_interrupt, run_within, stopped, tidying
+from elephas_like.spark.waits import Overdue, hides_interrupt, readably, run_within, stopped, tidying
 
 pytestmark = pytest.mark.spark
 
@@ -140,3 +140,15 @@ def test_an_interrupt_behind_an_error_of_py4j_is_seen() -> None:
     assert not hides_interrupt(raised(ValueError(), Py4JError("no gateway")))
     assert not hides_interrupt(raised(KeyboardInterrupt(), ValueError()))
     assert not hides_interrupt(KeyboardInterrupt())
+
+
+@pytest.mark.parametrize("guard", [readably, lambda context: tidying(context, "tidy")])
+def test_guards_raise_the_interrupt_that_py4j_has_hidden(guard: Callable) -> None:
+    def hidden() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise Py4JError("no gateway")  # noqa: B904  as py4j does
+
+    with pytest.raises(KeyboardInterrupt), guard(None):
+        hidden()
