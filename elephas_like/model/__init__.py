@@ -4,7 +4,7 @@
 takes the data that users give, as a model reads it; `sharding` writes it to the executors once.
 
 A fit: `fit` is the flow from checked arguments to History. `engine_choice` decides on an engine and holds its slots, `launch`
-starts the workers on it, and `plan` says, once they have joined, what the rounds will be.
+starts the workers on it, and `plan` says, once they have joined, what the rounds will be. `interrupts` sees to Ctrl-C.
 
 `predict` has predictions and evaluations on executors, `frame_predictions` the columns that a DataFrame gets. `saving` writes
 models, `loading` reads them.
