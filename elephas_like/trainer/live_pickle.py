@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import gc
 import io
 import pickle
 import re
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -105,16 +107,29 @@ def dumps(
 def loads(program: bytes, values: Sequence[object]) -> keras.Model:
     """Return the model that `dumps` wrote. The bytes come from this package's own driver, through Spark."""
     unpickler = _Unpickler(program, values)
-    model = unpickler.load()
-    restored: list[tuple[object, object]] = []
-    while (batch := unpickler.load()) is not None:
-        for thing, state in batch:
-            _restore(thing, state)
-        restored += batch
-    for thing, state in restored:
-        _recompute_addresses(thing, state)
+    with _garbage_collection_paused():
+        model = unpickler.load()
+        restored: list[tuple[object, object]] = []
+        while (batch := unpickler.load()) is not None:
+            for thing, state in batch:
+                _restore(thing, state)
+            restored += batch
+        for thing, state in restored:
+            _recompute_addresses(thing, state)
     assert isinstance(model, keras.Model)
     return model
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Make thousands of objects, all of them in use, without looking for garbage among all of TensorFlow's: half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)

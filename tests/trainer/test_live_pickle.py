@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -158,6 +159,15 @@ def test_a_copy_can_be_saved_exported_and_taken_apart(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.predict_on_batch(X), keras.Model(inputs, hidden).predict_on_batch(X))
     exported = tf.saved_model.load(tmp_path / "saved")
     np.testing.assert_allclose(exported.serve(X), expected, rtol=1e-6)
+
+
+def test_garbage_is_collected_again_after_a_model_is_read() -> None:
+    pickled = live_pickle.dumps(small(keras.layers.Dense(1)))
+    live_pickle.loads(pickled.program, pickled.values)
+    assert gc.isenabled()
+    with pytest.raises(EOFError):
+        live_pickle.loads(b"", ())
+    assert gc.isenabled()
 
 
 def test_a_deep_graph_needs_no_deep_recursion() -> None:
