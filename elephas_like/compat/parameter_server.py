@@ -23,7 +23,7 @@ from elephas_like.compat.parameters import (
     token_of_this_process,
 )
 from elephas_like.compat.weight_lists import Weights
-from elephas_like.core.checks import choice, near, positive_int
+from elephas_like.core.checks import choice, did_you_mean, positive_int
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Mode
 from elephas_like.trainer.serialization import dict_to_model
@@ -54,7 +54,7 @@ class BaseParameterServer(abc.ABC):
     def __init__(self, model: Mapping[str, Any], port: int, mode: str, **options: Any) -> None:
         for name in options:
             if name not in _OPTIONS:
-                raise TypeError(f"{type(self).__name__} does not know {name!r}.{near(name, _OPTIONS)}")
+                raise TypeError(f"{type(self).__name__} does not know {name!r}.{did_you_mean(name, _OPTIONS)}")
         for name in ("debug", "use_reloader"):
             if options.get(name):
                 warnings.warn(

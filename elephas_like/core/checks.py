@@ -24,10 +24,10 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
         return kind(value)  # type: ignore[arg-type]  # an unknown name raises
     except ValueError:
         valid = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"{name} must be one of {valid}; got {value!r}.{near(str(value), kind)}") from None
+        raise ValueError(f"{name} must be one of {valid}; got {value!r}.{did_you_mean(str(value), kind)}") from None
 
 
-def near(value: str, names: Iterable[str]) -> str:
+def did_you_mean(value: str, names: Iterable[str]) -> str:
     """Return " Did you mean 'name'?" for the nearest known name, or "" where none is near."""
     found = difflib.get_close_matches(value, [str(name) for name in names], n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
@@ -132,6 +132,6 @@ def frequency(value: object) -> Frequency | int:
         except ValueError:
             valid = ", ".join(repr(member.value) for member in Frequency)
             raise ValueError(
-                f"frequency must be one of {valid}, or a number of steps; got {value!r}.{near(value, Frequency)}"
+                f"frequency must be one of {valid}, or a number of steps; got {value!r}.{did_you_mean(value, Frequency)}"
             ) from None
     return positive_int("frequency", value)

@@ -86,7 +86,7 @@ def signature(ref: ShardRef) -> str:
     return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
 
 
-def blank(text: str, rows: int = 1) -> tuple[object, ...]:
+def example_batch(text: str, rows: int = 1) -> tuple[object, ...]:
     """Return a made-up batch whose rows have a given signature: (x,), (x, y) or (x, y, sample_weight).
 
     Texts are empty, integers are zero, which every model accepts, and floats are numbers other than zero.

@@ -47,7 +47,7 @@ class ClassPredictions(NamedTuple):
     raw: Floats
 
 
-def decided(task: Task, outputs: Array) -> ClassPredictions:
+def class_predictions(task: Task, outputs: Array) -> ClassPredictions:
     """Return the predictions of a classifier for one batch.
 
     Binary: class 1 where its probability is above 1/2; a logit z has p = 1 / (1 + exp(-z)). Several classes: the class
@@ -79,7 +79,7 @@ def columns_of(task: Task, outputs: Sequence[Array]) -> list[Array]:
     A classifier has the three of `ClassPredictions`, VALUE one array (rows,), VALUES the outputs themselves.
     """
     if task.classifies:
-        return list(decided(task, outputs[0]))
+        return list(class_predictions(task, outputs[0]))
     if task is Task.VALUE:
         return [np.asarray(outputs[0], np.float64).reshape(len(outputs[0]))]
     return list(outputs)

@@ -16,7 +16,7 @@ from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
 from elephas_like.core.rounds import RoundLength
-from elephas_like.core.schedules import Schedule, paced
+from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
@@ -92,12 +92,14 @@ class FitPlan:
         """Rows that the whole fit trains."""
         return self.rows * (self.epochs - self.initial_epoch)
 
-    def paced(self, epoch: int, parts: Iterator[Span], state: TrainState, first_rate: float) -> Iterator[Span]:
+    def round_spans(self, epoch: int, parts: Iterator[Span], state: TrainState, first_rate: float) -> Iterator[Span]:
         """Return the spans of an epoch that is about to begin: those of a schedule, or else `parts`."""
         if not isinstance(self.frequency, Schedule):
             return parts
         rate, steps = self.learning_rate, self.epoch_steps
-        return iter(paced(self.frequency, epoch, steps, lambda done: rate(state, done), first_rate, self.accumulation))
+        return iter(
+            round_spans(self.frequency, epoch, steps, lambda done: rate(state, done), first_rate, self.accumulation)
+        )
 
     def validates_after(self, epoch: int) -> bool:
         """Whether an epoch ends with an evaluation, as Keras reads `validation_freq`."""
@@ -191,7 +193,7 @@ class _SynchronousFit:
         """Train an epoch's rounds until it ends or a callback stops training; return their records and metric sums."""
         records: list[RoundRecord] = []
         metrics: Floats = scores.add([])
-        for span in self._plan.paced(epoch, parts, self._progress.state, self._first_rate):
+        for span in self._plan.round_spans(epoch, parts, self._progress.state, self._first_rate):
             record, came = self._round(epoch, span)
             metrics = scores.add([metrics, *came])
             records.append(record)

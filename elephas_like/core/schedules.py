@@ -124,7 +124,7 @@ class QuadraticSynchronization(Schedule):
         return max(self.least, int((self.alpha / moment.learning_rate) ** 2))
 
 
-def paced(
+def round_spans(
     schedule: Schedule,
     epoch: int,
     epoch_steps: int,

@@ -259,7 +259,7 @@ def soup(vectors: Sequence[Vector], weights: Sequence[float] | None = None) -> V
     return mean(vectors, weights)
 
 
-def likeness(vectors: Sequence[Vector]) -> float:
+def smallest_cosine(vectors: Sequence[Vector]) -> float:
     """Return the smallest cosine between the first vector and any other.
 
     It is near 0 for weights that were initialized independently. It is 1.0 for a single vector, and where a vector is

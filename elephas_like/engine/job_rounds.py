@@ -31,7 +31,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
-from elephas_like.spark.waits import KILLED_AFTER, Overdue, destroy, readably, run_within, stopped, tidying
+from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -135,7 +135,7 @@ class JobRounds:
                 remove_dataset(dataset)  # including unfinished files of killed tasks
             yield 0
 
-        with tidying(self._context, "cancel the jobs of this fit"):
+        with cleanup(self._context, "cancel the jobs of this fit"):
             self._context.cancelJobGroup(self._group)
         if self._frozen is not None:
             destroy(self._context, self._frozen[1])
@@ -145,7 +145,7 @@ class JobRounds:
             if self._interrupted and not stopped(self._context):  # tasks write rows until they are killed
                 threading.Event().wait(KILLED_AFTER)
             sweep(self._context, self._group, self._num_workers, datasets)
-        with tidying(self._context, "drop references of shards"):
+        with cleanup(self._context, "drop references of shards"):
             self._refs.unpersist(blocking=True)
 
     def joined(self) -> list[Joined]:
@@ -176,7 +176,7 @@ class JobRounds:
             # Ship the state, frozen layers apart: they rarely change.
             if order is not None and order.state is not None:
                 frozen = self._frozen_broadcast(order.state.frozen)
-                with readably(self._context):
+                with readable_errors(self._context):
                     state = self._context.broadcast(order.state.but(frozen=nothing()))
                 order = replace(order, state=None)
             # A task without its shard's files reports so; then the references are dropped and the round is run again.
@@ -207,7 +207,7 @@ class JobRounds:
             destroy(self._context, self._frozen[1])
             self._frozen = None
         if self._frozen is None and frozen.size:
-            with readably(self._context):
+            with readable_errors(self._context):
                 self._frozen = frozen, self._context.broadcast(frozen)
         return None if self._frozen is None else self._frozen[1]
 

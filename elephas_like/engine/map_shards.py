@@ -15,7 +15,7 @@ from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import new_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import readably
+from elephas_like.spark.waits import readable_errors
 
 BATCHES_AT_ONCE = 16
 """Batches of rows that are converted to columns together."""
@@ -78,7 +78,7 @@ def collected(chunks: RDD) -> object:
 
     No rows give an empty array.
     """
-    with readably(chunks.context):
+    with readable_errors(chunks.context):
         parts: list[Chunk] = chunks.collect()
     if not parts:
         return np.zeros((0,), np.float32)
@@ -109,7 +109,7 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], keep: bool = Fa
                 if not keep:
                     remove(ref)
 
-    with readably(refs.context):
+    with readable_errors(refs.context):
         results = refs.mapPartitionsWithIndex(each).collect()
     for result in results:
         if isinstance(result, Failure):

@@ -55,7 +55,7 @@ class RunStore(Protocol):
         ...
 
 
-def announced(rows: RDD, connector: Connector, run: str) -> RDD:
+def announced_rows(rows: RDD, connector: Connector, run: str) -> RDD:
     """Return the same rows; each partition's task contacts the driver before it reads any.
 
     A driver that cannot be reached is found before work is spent, and one that waits for a large shard knows that its

@@ -178,7 +178,7 @@ def _replica(source: Source, context: SparkContext, options: SpoolOptions, at_on
         dataset = source.dataset
         refs = dataset.references(replace(options, dataset=dataset.dataset))
         return replicated_rdd(
-            dataset.source, options, at_once=at_once, group=group, sharded=refs, forget=dataset.forget
+            dataset.source, options, at_once=at_once, group=group, sharded=refs, invalidate=dataset.invalidate
         )
     assert source.rdd is not None
     return replicated_rdd(source.rdd, options, at_once=at_once, group=group)

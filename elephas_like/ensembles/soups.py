@@ -261,7 +261,7 @@ def _warn_if_unrelated(models: Sequence[keras.Model]) -> None:
         )
         for model in models
     ]
-    found = votes.likeness(kernels)
+    found = votes.smallest_cosine(kernels)
     if found < UNRELATED:
         warnings.warn(
             f"the models do not seem to share an initialisation (their kernels have a cosine of {found:.2f}): the mean of "
@@ -298,7 +298,7 @@ def _moments_on_executors(model: keras.Model, data: RDD | ShardedDataset, task: 
         try:
             return of_shards(refs, lambda _, ref: shipped.value(ref), keep=True)
         except ShardMissing:
-            data.forget()
+            data.invalidate()
             return of_shards(refs, lambda _, ref: shipped.value(ref), keep=True)
     finally:
         destroy(source.context, shipped)

@@ -28,7 +28,7 @@ from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.copies import reinitialized
-from elephas_like.trainer.recipe import in_turn
+from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.request import as_tuple, class_weights, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
@@ -186,7 +186,7 @@ def _prepared(
     """The ensemble before its training, what its members are trained from, and where: None is this process."""
     source = None if columns is not None else _source(data)
     seeds = member_seeds(asked.seed, asked.members)
-    with in_turn:
+    with keras_lock:
         models = [_built(build_or_model, seed) for seed in seeds]
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects)

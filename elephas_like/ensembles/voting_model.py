@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
-from elephas_like.core.columns import blank, signature
+from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.core.types import Array, Integers, ShardRef, Slot
@@ -346,7 +346,7 @@ class VotingModel:
         total = tallies[0][1]
         for _, tally in tallies[1:]:
             total = total + tally
-        return judge.results(total, blank(tallies[0][0]))
+        return judge.results(total, example_batch(tallies[0][0]))
 
     def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
         return EnsemblePredictor(tuple(Predictor.of(model, batch_size) for model in self.models), combine, batch_size)

@@ -25,7 +25,7 @@ from elephas_like.core.types import (
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 from elephas_like.engine.job_rounds import JobRounds, JobRun
-from elephas_like.engine.server_rounds import ServerRun, announced
+from elephas_like.engine.server_rounds import ServerRun, announced_rows
 from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
@@ -61,11 +61,11 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
         if data.sharded is None or fit.progress.rounds:
             raise
         log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
-        data.forget()
+        data.invalidate()
         _on_spark(fit, engine, data, validation, context, title)
     except Exception:
         if not fit.progress.rounds:
-            data.forget()  # what kept rows from being written may be over at the next fit
+            data.invalidate()  # what kept rows from being written may be over at the next fit
         raise
 
 
@@ -79,7 +79,7 @@ def _on_spark(
         if refs is None:
             rows = data.distributed(context)
             if listening is not None and (validation is None or validation.blocks is not None):
-                rows = announced(rows, listening.connector, group)
+                rows = announced_rows(rows, listening.connector, group)
             refs = references(rows, fit.spool)
         options = replace(fit.spool, dataset=f"{fit.spool.dataset}-val")
         if validation is None:
@@ -159,7 +159,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             data.sharded is not None,
             datasets=_datasets(fit, data),
             round_timeout=fit.options.round_timeout,
-            invalidate=data.forget,
+            invalidate=data.invalidate,
         ) as workers:
             yield workers
     finally:

@@ -122,7 +122,7 @@ class Options:
         for name in unknown:
             warnings.warn(
                 f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
-                f"{checks.near(name, NAMES)}",
+                f"{checks.did_you_mean(name, NAMES)}",
                 UserWarning,
                 stacklevel=3,  # of the caller of SparkModel
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elephas_like.core import rounds
-from elephas_like.core.columns import blank, difference
+from elephas_like.core.columns import difference, example_batch
 from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.loop import FitPlan, FitProgress
 from elephas_like.core.schedules import Schedule
@@ -67,7 +67,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
     accumulation = max(worker.accumulation for worker in joined)
     signature = next((worker.signature for worker in joined if worker.signature), None)
-    fit.hooks.planned(rows, max(worker_steps), blank(signature, config.batch_size) if signature else None)
+    fit.hooks.planned(rows, max(worker_steps), example_batch(signature, config.batch_size) if signature else None)
     # Workers that keep weights or slots of their own: their updates resemble their last ones whatever their rows, and no
     # drift says whether rounds must be short.
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER

@@ -12,7 +12,7 @@ import keras
 from pyspark import RDD
 
 from elephas_like.core import scores
-from elephas_like.core.columns import blank, signature
+from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, ShardRef
 from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
@@ -122,6 +122,6 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
     found = score_shards(source, MetricSums(factory, variables.read()))
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
-    batch = blank(found[0][0], batch_size)
+    batch = example_batch(found[0][0], batch_size)
     warn_of_metrics(model, batch)
     return metric_results(model, scores.add(metrics for _, metrics in found), batch)

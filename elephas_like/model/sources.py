@@ -160,7 +160,7 @@ class Source:
                 plain,
                 sharded=self.dataset.references(replace(options, dataset=self.dataset.dataset)),
                 written=self.dataset.written,
-                forget=self.dataset.forget,
+                invalidate=self.dataset.invalidate,
             )
         if self.rdd is not None:
             few = self.frame is not None and self.rdd.getNumPartitions() < num_workers

@@ -15,8 +15,8 @@ from elephas_like.rows.spool import Block
 class Data:
     """A fit's rows: one partition of `rdd`, or one block, per worker.
 
-    sharded: references that outlive the fit. written: called once their rows are on disk. forget: has their shards
-    written again, where files are gone.
+    sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
+    `sharded`, so that missing files are written again.
     """
 
     num_workers: int
@@ -24,7 +24,7 @@ class Data:
     blocks: Sequence[Block] | None = None
     sharded: RDD | None = None
     written: Callable[[], None] = lambda: None
-    forget: Callable[[], None] = lambda: None
+    invalidate: Callable[[], None] = lambda: None
 
     def partitions(self) -> Iterator[list[object]]:
         """Yield the rows of each worker, on the driver."""

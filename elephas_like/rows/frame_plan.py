@@ -347,7 +347,7 @@ class _SchemaReader:
             path = (*path, part)
         if found is None or rest:
             raise ValueError(
-                f"{argument}: there is no column {name!r}; the DataFrame has {_listed(names)}.{checks.near(name, names)}"
+                f"{argument}: there is no column {name!r}; the DataFrame has {_listed(names)}.{checks.did_you_mean(name, names)}"
             )
         return path, found
 

@@ -81,7 +81,7 @@ def replicated_rdd(
     at_once: int,
     group: str,
     sharded: RDD | None = None,
-    forget: Callable[[], None] = lambda: None,
+    invalidate: Callable[[], None] = lambda: None,
 ) -> Iterator[Replica]:
     """Broadcast the rows of an RDD, in order, for as long as the context lasts.
 
@@ -89,7 +89,7 @@ def replicated_rdd(
         at_once: partitions that are computed at the same time; the driver holds no more of them.
         group: Spark job group.
         sharded: references of the rows where they are written already (a ShardedDataset's), which stay.
-        forget: has them written again where files are gone.
+        invalidate: called where files are missing, so that Spark writes them again.
 
     Raises:
         WorkerError: rows that cannot be written down, with their place.
@@ -102,7 +102,7 @@ def replicated_rdd(
         except ShardMissing:
             if sharded is None:
                 raise
-            forget()
+            invalidate()
             shipped = _shipped(refs, ship, at_once, group, keep=True)
         yield Replica(tuple(shipped), options)
 

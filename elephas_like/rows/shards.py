@@ -21,7 +21,7 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, readably, run_within, tidying
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, readable_errors, run_within
 
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
@@ -166,7 +166,7 @@ def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: 
     """
     try:
         run_within(TIDY_SECONDS, context, group, "elephas_like: delete shards", job)
-    except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its tidying
+    except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its cleanup
         log.warning(
             "%s: shards were not deleted everywhere (%s). Directories called %s may remain in the executors' local "
             "directories (spark.local.dir); Spark deletes those that are its own when the application ends.",
@@ -178,7 +178,7 @@ def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: 
 
 def persisted_anew(refs: RDD) -> None:
     """Drop persisted references, so that Spark rewrites the rows when a job next asks for them."""
-    with tidying(refs.context, "forget references of shards"):
+    with cleanup(refs.context, "drop references of shards"):
         refs.unpersist(blocking=True)
     refs.persist(StorageLevel.MEMORY_AND_DISK)
 
@@ -186,7 +186,7 @@ def persisted_anew(refs: RDD) -> None:
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
     """Yield the rows of each partition, one partition at a time, on the driver."""
     for index in range(rdd.getNumPartitions()):
-        with readably(rdd.context):
+        with readable_errors(rdd.context):
             rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
         yield rows
 
@@ -224,7 +224,7 @@ class ShardedDataset:
         """Note that a job has asked for the references, so the rows are on disk."""
         self._written = True
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate the references, so that the next job rewrites the rows: files of a shard are missing."""
         self._written = False
         if self._references is not None:
@@ -248,7 +248,7 @@ class ShardedDataset:
             deleted_by(refs.context, group, [dataset], lambda: refs.foreach(delete))
         else:  # references that are not there would be made, and all rows written, to be deleted
             sweep(refs.context, group, self.num_workers, [dataset])
-        with tidying(refs.context, "forget references of shards"):
+        with cleanup(refs.context, "drop references of shards"):
             refs.unpersist(blocking=True)
 
     def __enter__(self) -> ShardedDataset:

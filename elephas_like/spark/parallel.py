@@ -22,7 +22,7 @@ from pyspark import RDD, InheritableThread, SparkContext
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
-from elephas_like.spark.waits import GONE, KILLED_AFTER, stopped, tidying
+from elephas_like.spark.waits import GONE, KILLED_AFTER, cleanup, stopped
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -153,7 +153,7 @@ class Runs(RunsInTurn[Result]):
         while (alive := [thread for thread in self._threads.values() if thread.is_alive()]) and time.monotonic() < end:
             if self._under_way:
                 self.cut_short = True
-                with tidying(self._context, "cancel what runs"):
+                with cleanup(self._context, "cancel what runs"):
                     self._stop()
             alive[0].join(0.2)
 

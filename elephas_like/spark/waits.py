@@ -67,14 +67,14 @@ def run_within(
                 seen, deadline = now, time.monotonic() + seconds
             elif time.monotonic() >= deadline:
                 overdue.set()
-                with tidying(context, f"cancel the jobs of {group}"):
+                with cleanup(context, f"cancel the jobs of {group}"):
                     context.cancelJobGroup(group)
                 return
 
     watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{group}", daemon=True)
     try:
         watcher.start()  # in here: Ctrl-C may come at once
-        with readably(context), job_group(context, group, description):
+        with readable_errors(context), job_group(context, group, description):
             return job()
     except ElephasError:
         if overdue.is_set():
@@ -87,7 +87,7 @@ def run_within(
 
 
 @contextmanager
-def readably(context: SparkContext) -> Iterator[None]:
+def readable_errors(context: SparkContext) -> Iterator[None]:
     """Translate Spark's errors: a worker's own exception, or that the SparkContext was stopped."""
     try:
         yield
@@ -126,12 +126,12 @@ def raise_hidden_interrupt(error: BaseException) -> None:
 
 def destroy(context: SparkContext, broadcast: Broadcast) -> None:
     """Free what was shipped to the executors."""
-    with tidying(context, "free what was shipped to the executors"):
+    with cleanup(context, "free what was shipped to the executors"):
         broadcast.destroy()
 
 
 @contextmanager
-def tidying(context: SparkContext, what: str) -> Iterator[None]:
+def cleanup(context: SparkContext, what: str) -> Iterator[None]:
     """Log an error of cleaning up instead of raising it, so that it does not hide what happened before.
 
     Nothing is logged if the SparkContext was stopped: Spark has ended its executors, with all they held.

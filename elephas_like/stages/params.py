@@ -426,7 +426,7 @@ def stage_params(name: str, entries: tuple[Entry, ...]) -> Any:
         values = {}
         for key, value in given.items():
             if key not in spelled:
-                raise TypeError(f"{type(self).__name__} has no parameter {key!r}.{checks.near(key, spelled)}")
+                raise TypeError(f"{type(self).__name__} has no parameter {key!r}.{checks.did_you_mean(key, spelled)}")
             if spelled[key] in values:
                 raise TypeError(f"{spelled[key]} is given twice.")
             entry = by_name[spelled[key]]

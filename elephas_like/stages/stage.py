@@ -113,7 +113,7 @@ class KerasEstimator(Stage):
                 raise ValueError("give validation_col or validation_data, not both.")
             if name not in dataset.columns:
                 raise ValueError(
-                    f"validation_col={name!r} is none of {dataset.columns}.{checks.near(name, dataset.columns)}"
+                    f"validation_col={name!r} is none of {dataset.columns}.{checks.did_you_mean(name, dataset.columns)}"
                 )
             if dataset.schema[name].dataType.simpleString() != "boolean":
                 raise TypeError(

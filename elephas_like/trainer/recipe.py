@@ -15,7 +15,7 @@ from elephas_like.trainer.archive import archive_of, custom_objects_of, lambdas_
 from elephas_like.trainer.legacy_files import is_old_architecture, of_old_architecture
 from elephas_like.trainer.spec import ModelSpec
 
-in_turn = threading.RLock()
+keras_lock = threading.RLock()
 """Lock for making models.
 
 Keras keeps the settings of saving and loading, and the generators of initial weights, per process: parallel fits of a
@@ -33,7 +33,7 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
     parts = json.loads(config)
     if not compiled:
         parts.pop("compile_config", None)
-    with in_turn:
+    with keras_lock:
         if is_old_architecture(parts):
             return of_old_architecture(parts, custom_objects)
         return keras.models.model_from_json(json.dumps(parts), custom_objects=dict(custom_objects or {}))
@@ -41,7 +41,7 @@ def from_json(config: str, custom_objects: Mapping[str, object] | None = None, *
 
 def copy_of(model: keras.Model) -> keras.Model:
     """Return a model with the same weights, compile arguments and optimizer state that shares nothing with `model`."""
-    with in_turn:
+    with keras_lock:
         return ModelSpec.from_model(model).build()
 
 
@@ -93,7 +93,7 @@ def archive(model: keras.Model) -> bytes:
         ValueError: it holds a lambda, which another process cannot load safely.
     """
     refuse_lambdas(model)
-    with in_turn:
+    with keras_lock:
         return archive_of(model)
 
 
@@ -112,7 +112,7 @@ def refuse_lambdas(model: keras.Model) -> None:
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
     """Return the model of an archive."""
-    with in_turn, tempfile.TemporaryDirectory() as folder:
+    with keras_lock, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         path.write_bytes(content)
         with warnings.catch_warnings():
@@ -127,6 +127,6 @@ __all__ = [
     "custom_objects_of",
     "from_archive",
     "from_json",
-    "in_turn",
+    "keras_lock",
     "refuse_lambdas",
 ]

@@ -154,7 +154,7 @@ def refuse_unknown(others: Iterable[str], known: Iterable[str]) -> None:
     for name in others:
         if name in _REFUSED_BY_FIT:
             raise ValueError(f"{name}= is not supported: {_REFUSED_BY_FIT[name]}.")
-        raise TypeError(f"unexpected argument {name!r}.{checks.near(name, known)}")
+        raise TypeError(f"unexpected argument {name!r}.{checks.did_you_mean(name, known)}")
 
 
 def as_tuple(

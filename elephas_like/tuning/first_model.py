@@ -74,7 +74,7 @@ def check_objective(
     known = [*names, *(f"val_{name}" for name in names)]
     if goal.name not in [*known, "learning_rate"]:
         raise ValueError(
-            f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.near(goal.name, known)}"
+            f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.did_you_mean(goal.name, known)}"
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from hyperopt import anneal, hp, pyll, rand, tpe
 from hyperopt.exceptions import DuplicateLabel
 
-from elephas_like.core.checks import near
+from elephas_like.core.checks import did_you_mean
 from elephas_like.core.trials import TrialResult, TrialStatus
 
 KINDS: dict[str, Callable[..., Any]] = {
@@ -121,7 +121,7 @@ def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, An
     """
     if kind not in KINDS:
         raise ValueError(
-            f"parameter {label!r}: unknown kind {kind!r}.{near(kind, KINDS)} Kinds: {', '.join(KINDS)}; a list is a choice."
+            f"parameter {label!r}: unknown kind {kind!r}.{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}; a list is a choice."
         )
     if kind == "choice" and (len(arguments) != 1 or not len(arguments[0])):
         raise ValueError(f"parameter {label!r}: choice takes one list of at least one option; got {list(arguments)}.")
@@ -163,7 +163,7 @@ class Sampler:
                 names = ", ".join(map(repr, ALGORITHMS))
                 raise ValueError(
                     f"algo must be one of {names}, or a function such as hyperopt.tpe.suggest; got {algo!r}."
-                    f"{near(algo, ALGORITHMS)}"
+                    f"{did_you_mean(algo, ALGORITHMS)}"
                 )
             algo = ALGORITHMS[algo]
         if not callable(algo):

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elephas_like.core.checks import near
+from elephas_like.core.checks import did_you_mean
 from elephas_like.tuning.space import KINDS, node
 
 _GIVEN = "__elephas_like_params__"
@@ -125,7 +125,7 @@ class _Reader(ast.NodeTransformer):
         kind = _callee(call.func) or ast.unparse(call.func)
         if kind not in KINDS:
             raise ValueError(
-                f"line {call.lineno}: {{{{{ast.unparse(call)}}}}} is of an unknown kind.{near(kind, KINDS)} "
+                f"line {call.lineno}: {{{{{ast.unparse(call)}}}}} is of an unknown kind.{did_you_mean(kind, KINDS)} "
                 f"Kinds: {', '.join(KINDS)}."
             )
         label = self._label(kind)

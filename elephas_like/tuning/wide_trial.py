@@ -15,7 +15,7 @@ from elephas_like.core.trials import Report, TrialOrder, TrialResult
 from elephas_like.core.types import ShardRef
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.trainer.metric_names import FreshNames
-from elephas_like.trainer.recipe import in_turn
+from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.seeds import seeded
 from elephas_like.tuning.trial import TrialCallback, checked
 
@@ -40,7 +40,7 @@ class WideTrial:
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one fit; its model has the state of the epoch with the lowest loss."""
         started = time.perf_counter()
-        with in_turn, seeded(self.seed, order.number):
+        with keras_lock, seeded(self.seed, order.number):
             model = checked(self.build(order.params))
         reporter = TrialCallback(self.objective, report)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them

@@ -29,8 +29,8 @@ def test_choice_takes_nothing_else(value: object) -> None:
 
 
 def test_near_keeps_quiet_where_nothing_is() -> None:
-    assert checks.near("xyz", ["epoch", "batch"]) == ""
-    assert checks.near("epochs", ["epoch", "batch"]) == " Did you mean 'epoch'?"
+    assert checks.did_you_mean("xyz", ["epoch", "batch"]) == ""
+    assert checks.did_you_mean("epochs", ["epoch", "batch"]) == " Did you mean 'epoch'?"
 
 
 @pytest.mark.parametrize("value", [1, np.int64(1), np.uint8(1)])

@@ -14,7 +14,7 @@ from elephas_like.core.schedules import (
     PostLocal,
     QuadraticSynchronization,
     Schedule,
-    paced,
+    round_spans,
 )
 from elephas_like.core.types import Span
 
@@ -24,7 +24,7 @@ def steps_of(schedule: Schedule, *, epoch: int = 0, rate: float = 0.1, first: fl
 
 
 def cut(schedule: Schedule, epoch_steps: int, **other: object) -> list[tuple[int, int, int]]:
-    spans = list(paced(schedule, 2, epoch_steps, lambda done: 0.1, 0.1, **other))
+    spans = list(round_spans(schedule, 2, epoch_steps, lambda done: 0.1, 0.1, **other))
     assert all(span.epoch == 2 and span.epochs == 1 for span in spans)
     return [(span.begin, span.end, span.of) for span in spans]
 
@@ -56,7 +56,9 @@ def test_quadratic_synchronization() -> None:
 
 def test_the_rate_is_looked_up_before_each_round() -> None:
     # alpha = 1: rate 1/2 at first, 1/3 from step 4 on: 4 steps, then 9
-    spans = paced(QuadraticSynchronization(1.0, least=1), 0, 20, lambda done: 1 / 2 if done < 4 else 1 / 3.0001, 0.5)
+    spans = round_spans(
+        QuadraticSynchronization(1.0, least=1), 0, 20, lambda done: 1 / 2 if done < 4 else 1 / 3.0001, 0.5
+    )
     assert [(span.begin, span.end) for span in spans] == [(0, 4), (4, 13), (13, 20)]
 
 
@@ -69,13 +71,13 @@ def test_rounds_end_on_whole_accumulations() -> None:
 @pytest.mark.parametrize("steps", [0, 1, 2, 9, 10])
 def test_every_shard_does_all_its_steps_once(schedule: Schedule, steps: int) -> None:
     done = []
-    for span in paced(schedule, 0, 10, lambda done: 0.1, 0.1):
+    for span in round_spans(schedule, 0, 10, lambda done: 0.1, 0.1):
         done += range(*rounds.steps_of(span, steps))
     assert done == list(range(steps))
 
 
 def test_an_epoch_without_steps_has_a_round() -> None:
-    assert list(paced(FixedSteps(3), 4, 0, lambda done: 0.1, 0.1)) == [Span(4)]
+    assert list(round_spans(FixedSteps(3), 4, 0, lambda done: 0.1, 0.1)) == [Span(4)]
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,8 @@ def test_soups_are_means_in_float64() -> None:
 
 def test_likeness_is_a_cosine() -> None:
     one = np.array([1, 0], np.float32)
-    assert voting.likeness([one]) == 1.0
-    assert voting.likeness([one, np.array([3, 0], np.float32), np.array([3, 4], np.float32)]) == pytest.approx(0.6)
-    assert voting.likeness([one, np.zeros(2, np.float32)]) == 1.0
+    assert voting.smallest_cosine([one]) == 1.0
+    assert voting.smallest_cosine([one, np.array([3, 0], np.float32), np.array([3, 4], np.float32)]) == pytest.approx(
+        0.6
+    )
+    assert voting.smallest_cosine([one, np.zeros(2, np.float32)]) == 1.0

@@ -14,7 +14,7 @@ from test_in_process import LAYOUT, START, Adds
 
 from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
-from elephas_like.engine.server_rounds import ServerRun, announced, serve
+from elephas_like.engine.server_rounds import ServerRun, announced_rows, serve
 from elephas_like.rows.shards import SpoolOptions, pairs, references
 from elephas_like.spark.groups import job_group, tasks
 
@@ -143,7 +143,7 @@ def test_a_driver_that_cannot_be_reached_is_known_before_rows_are_read_and_is_no
         return [float(row)], 0.0
 
     connector, driver = DeadEnd(tmp_path, at_once), Driver()
-    rows = announced(sc.parallelize(range(4), 1).map(read), connector, "run-1")
+    rows = announced_rows(sc.parallelize(range(4), 1).map(read), connector, "run-1")
     options = SpoolOptions("dataset-1", "float32", True, {})
 
     def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> Adds:

@@ -14,7 +14,7 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
 from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import Overdue, hides_interrupt, readably, run_within, stopped, tidying
+from elephas_like.spark.waits import Overdue, cleanup, hides_interrupt, readable_errors, run_within, stopped
 
 pytestmark = pytest.mark.spark
 
@@ -83,7 +83,7 @@ def test_what_a_job_raises_is_raised_in_its_own_words(sc) -> None:
 
 
 def test_what_goes_wrong_while_tidying_is_logged_and_no_more(sc, caplog: pytest.LogCaptureFixture) -> None:
-    with tidying(sc, "sweep the floor"):
+    with cleanup(sc, "sweep the floor"):
         raise OSError("no broom")
     assert "could not sweep the floor: no broom" in caplog.text
     assert not stopped(sc)
@@ -142,7 +142,7 @@ def test_an_interrupt_behind_an_error_of_py4j_is_seen() -> None:
     assert not hides_interrupt(KeyboardInterrupt())
 
 
-@pytest.mark.parametrize("guard", [readably, lambda context: tidying(context, "tidy")])
+@pytest.mark.parametrize("guard", [readable_errors, lambda context: cleanup(context, "tidy")])
 def test_guards_raise_the_interrupt_that_py4j_has_hidden(guard: Callable) -> None:
     def hidden() -> None:
         try:

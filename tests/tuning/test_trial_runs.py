@@ -16,7 +16,7 @@ from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
 from elephas_like.engine.runs import Shipment
 from elephas_like.rows.shard_files import read_ref, remove
 from elephas_like.rows.spool import Block, spool
-from elephas_like.spark.waits import readably
+from elephas_like.spark.waits import readable_errors
 from elephas_like.tuning.trial_runs import as_fits, opened
 
 
@@ -158,7 +158,7 @@ def test_a_fit_whose_jobs_are_cancelled_is_interrupted_and_one_that_fails_has_fa
         return rows
 
     def fits(order, shards, report):
-        with readably(sc):
+        with readable_errors(sc):
             sc.parallelize([order.params / 0 if order.number else 1], 1).mapPartitions(waits).count()
 
     slots = as_fits(sc, fits, lambda trial, epoch, logs: True, 2)
