@@ -35,10 +35,10 @@ lint: $(STAMP) ## style, types, layers
 	$(BIN)/lint-imports
 
 test: machine $(STAMP) lint ## lint, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 3
 
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
-	$(BIN)/python -m pytest -m slow -n 2
+	$(BIN)/python -m pytest -m slow -n 3
 
 bench: machine $(STAMP) ## samples per second against plain Keras
 	$(BIN)/python benchmarks/throughput.py

@@ -140,11 +140,13 @@ class Span:
 class Order:
     """What a worker is told at an exchange.
 
+    kind: "train" and "evaluate" are work. "wait": ask again. "stop": the run is over. "suspend": end the task; a later task
+        carries on with the same rows.
     number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0.
     version: exchanges that are in `state`; what staleness is counted from.
     """
 
-    kind: Literal["train", "evaluate", "wait", "stop"]
+    kind: Literal["train", "evaluate", "wait", "stop", "suspend"]
     number: int = -1
     version: int = 0
     span: Span | None = None
@@ -357,6 +359,14 @@ class Worker(Protocol):
 
     def progress(self) -> int:
         """Steps done so far. Rises while `train` and `evaluate` are at work, and is asked for by another thread."""
+        ...
+
+    def save(self, path: str) -> None:
+        """Save what this worker remembers from round to round in a file, for the worker that carries on. No file if nothing."""
+        ...
+
+    def restore(self, path: str) -> None:
+        """Take over what `save` left, if there is such a file."""
         ...
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ is the store in `exchange`; here is the Spark job around it, and what a task doe
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,18 +15,18 @@ from typing import Protocol
 
 from pyspark import RDD, InheritableThread, SparkContext
 
-from elephas_like.core.errors import ConnectionLostError, Failure, StoppedError, SupersededError
+from elephas_like.core.errors import CapacityError, ConnectionLostError, Failure, StoppedError, SupersededError
 from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
-from elephas_like.spark.groups import job_group, tasks
+from elephas_like.spark.groups import job_group, starved_jobs, tasks
 from elephas_like.spark.waits import KILLED_AFTER
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """Seconds that workers have to end by themselves before their tasks are cancelled."""
-WATCH_SECONDS = 1.0
+WATCH_SECONDS = 0.5
 
 _connections: dict[tuple[str, int, int], Exchange] = {}
 """Connections opened before the rows are written, by (run, worker, attempt), until their task takes them."""
@@ -54,6 +55,18 @@ class RunStore(Protocol):
         """Record task counts. Return False once all workers have joined."""
         ...
 
+    def idle_seconds(self) -> float:
+        """Return for how long the driver has not waited for workers: it runs callbacks."""
+        ...
+
+    def suspend(self) -> None:
+        """Have workers end their tasks at their next request, unless the driver needs them by now."""
+        ...
+
+    def recalled(self) -> bool:
+        """Wait until the driver needs the suspended workers. Return False if they were not suspended, or the run is over."""
+        ...
+
 
 def announced_rows(rows: RDD, connector: Connector, run: str) -> RDD:
     """Return the same rows; each partition's task contacts the driver before it reads any.
@@ -78,6 +91,7 @@ class ServerRun:
 
     Args:
         refs: one pair of shard references per partition, not computed yet.
+        finished: the same again, after `refs` was computed and the tasks have ended; None for workers that cannot be suspended.
         factory: makes the workers, on the executors.
         connector: connects them to the driver.
         store: the driver's side of the exchange.
@@ -90,6 +104,7 @@ class ServerRun:
         self,
         context: SparkContext,
         refs: RDD,
+        finished: Callable[[], RDD] | None,
         factory: WorkerFactory,
         connector: Connector,
         store: RunStore,
@@ -101,9 +116,10 @@ class ServerRun:
     ) -> None:
         self._context, self._store = context, store
         self._group, self._description, self._datasets = group, description, tuple(datasets)
-        self._aborted = False
+        self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []
-        self._tasks = refs.mapPartitionsWithIndex(_task(factory, connector, group, keep))
+        self._refs, self._finished = refs, finished
+        self._task = _task(factory, connector, group, keep)
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
         self._thread = InheritableThread(target=self._run, name=f"elephas_like-{group}", daemon=True)
@@ -132,6 +148,7 @@ class ServerRun:
         self._watcher.join(GRACE_SECONDS)
         if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
             threading.Event().wait(KILLED_AFTER)
+        if self._aborted or self._suspended:  # a suspended worker may have come back on another executor
             sweep(self._context, self._group, self._workers, self._datasets)
         if self._late_failures and error[0] is None:
             raise self._late_failures[0].error()
@@ -139,8 +156,14 @@ class ServerRun:
     def _run(self) -> None:
         # Job groups are per thread: the caller's does not apply here.
         try:
+            refs = self._refs
             with job_group(self._context, self._group, self._description):
-                self._late_failures = [result for result in self._tasks.collect() if isinstance(result, Failure)]
+                while True:
+                    results = refs.mapPartitionsWithIndex(self._task).collect()
+                    self._late_failures += [result for result in results if isinstance(result, Failure)]
+                    if self._finished is None or not self._store.recalled():
+                        return
+                    refs = self._finished()
         except Exception as error:  # reported to the thread that waits for the workers
             self._aborted = True
             self._store.fail(readable(error))
@@ -149,11 +172,34 @@ class ServerRun:
 
     def _watch(self) -> None:
         try:
+            joining, starved = True, set[int]()
             while not self._ended.wait(WATCH_SECONDS):
-                if not self._store.note_tasks(*tasks(self._context, self._group)):
-                    return
+                joining = joining and self._store.note_tasks(*tasks(self._context, self._group))
+                in_callback = self._store.idle_seconds() >= WATCH_SECONDS
+                before, starved = starved, starved_jobs(self._context, self._group) if in_callback else set()
+                if before & starved:
+                    self._make_room()
         except Exception as error:  # the context was stopped, which the job reports
             log.info("cannot see the tasks of %s any more: %s", self._group, error)
+
+    def _make_room(self) -> None:
+        """Free the slots of the workers, for a Spark job of a callback that would wait for them for ever."""
+        if self._finished is None:
+            self._store.fail(
+                CapacityError(
+                    "a callback runs a Spark job, which found no free slot while the workers hold them. Workers with "
+                    "worker_callbacks cannot be suspended meanwhile: use fewer workers than Spark has slots (num_workers=)."
+                )
+            )
+            return
+        if not self._suspended:
+            log.warning(
+                "a Spark job waits for a slot while a callback runs: the workers of %s end their tasks, and carry on with "
+                "new ones when the callback has returned. Fewer workers than slots (num_workers=) would save this time.",
+                self._group,
+            )
+        self._suspended = True
+        self._store.suspend()
 
 
 def _task(
@@ -163,6 +209,7 @@ def _task(
         exchange = _take_connection(connector, run, index)
         pair: Pair | None = None
         worker: Worker | None = None
+        suspended = False
         try:
             (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
@@ -170,7 +217,11 @@ def _task(
                 exchange.fail(failure)
             else:
                 worker = factory(index, *pair)
-                serve(exchange, worker, attempt_id())
+                memory = os.path.join(pair[0].directory, f"memory-{run}.npz")
+                worker.restore(memory)
+                suspended = serve(exchange, worker, attempt_id())
+                if suspended:
+                    worker.save(memory)
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
         except ConnectionLostError:
@@ -180,18 +231,19 @@ def _task(
         finally:
             exchange.close()
             late = None if worker is None else _close(index, worker)
-            if pair is not None:
+            if pair is not None and not suspended:
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
         yield index if late is None else late
 
     return task
 
 
-def serve(exchange: Exchange, worker: Worker, attempt: int) -> None:
-    """Join, then answer orders until the one to stop."""
+def serve(exchange: Exchange, worker: Worker, attempt: int) -> bool:
+    """Join, then answer orders until the one to stop, or to suspend. Return whether the worker is suspended."""
     order: Order = exchange.join(worker.joined(attempt, platform.node()), worker.progress)
-    while order.kind != "stop":
+    while order.kind not in ("stop", "suspend"):
         order = exchange.answer(worker.evaluate(order) if order.kind == "evaluate" else worker.train(order))
+    return order.kind == "suspend"
 
 
 # Functions of the module, since what a task's own function names is copied with it.

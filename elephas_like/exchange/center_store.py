@@ -89,10 +89,12 @@ class CenterStore(Store):
         """
         with self._changed:
             _, progress = self._begun()
+            self._driver_waits()
             called = self._clock()
             while True:
                 self._raise_if_ended()
                 if self._epochs and self._complete(self._epochs[0]):
+                    self._driver_goes_on()
                     self._changed.notify_all()  # workers may be waiting for the driver
                     return self._finished(self._epochs.popleft())
                 if not self._epochs and progress.over and not self._claimed:

@@ -47,7 +47,7 @@ class Member:
     """A worker that has joined.
 
     heard: when it last gave a sign of life. progress: what its last heartbeat said, which rises while it is at work.
-    superseded: attempts that have lost their place.
+    superseded: attempts that have lost their place. left: whether it was told to end its task, so that its place is free.
     frozen_sent, frozen_held: the values of frozen layers in the last order it was sent, and in the last one it answered.
     """
 
@@ -55,6 +55,7 @@ class Member:
     heard: float
     progress: int = 0
     superseded: set[int] = field(default_factory=set)
+    left: bool = False
     frozen_sent: Vector | None = None
     frozen_held: Vector | None = None
 
@@ -149,7 +150,8 @@ class Membership:
             self.note_progress(worker)
         elif takes_over:
             former = member.joined
-            log.warning(
+            log.log(
+                logging.INFO if member.left else logging.WARNING,
                 "worker %d: attempt %d on %s takes over from attempt %d on %s, which was last heard of %.0f s ago.",
                 *(worker, joined.attempt, joined.host, former.attempt, former.host, now - member.heard),
             )
@@ -205,7 +207,8 @@ class Membership:
 
     def lease_end(self, worker: int) -> float:
         """Return when another attempt may take a member's place."""
-        return self.members[worker].heard + self._waits.lease_seconds
+        member = self.members[worker]
+        return member.heard + (0.0 if member.left else self._waits.lease_seconds)
 
     def holds_lease(self, worker: int) -> bool:
         """Whether a member's lease is live."""

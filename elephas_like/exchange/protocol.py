@@ -195,7 +195,7 @@ _count = _integer(0)
 _who = {"worker": _count, "attempt": _count}
 FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
     "order": {
-        "kind": _one_of("train", "evaluate", "wait", "stop"),
+        "kind": _one_of("train", "evaluate", "wait", "stop", "suspend"),
         "number": _integer(-1),
         "version": _count,
         "span": _span,

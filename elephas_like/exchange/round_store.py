@@ -38,6 +38,7 @@ class RoundStore(Store):
             self._raise_if_ended()
             if self._order is not None and order.number <= self._order.number:
                 raise ValueError(f"order numbers must rise: {self._order.number} is followed by {order.number}.")
+            self._driver_waits()
             self._order = order
             self._answered: set[int] = set()
             self._results: dict[int, Update | Evaluation] = {}
@@ -61,6 +62,8 @@ class RoundStore(Store):
                 self._reserved.pop(worker, None)
             assert isinstance(result, kind)
             yield result
+        with self._changed:
+            self._driver_goes_on()
 
     def _pending(self, worker: int) -> Order | None:
         if self._order is None or worker in self._answered:

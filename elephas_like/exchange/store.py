@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 STOP = Order("stop")
 WAIT = Order("wait")
+SUSPEND = Order("suspend")
 
 
 class Store:
@@ -51,6 +52,8 @@ class Store:
         self._frozen: Vector | None = None
         self._failure: BaseException | None = None
         self._stopped = False
+        self._idle_since: float | None = None
+        self._suspended = False
 
     # Called by the driver.
 
@@ -62,6 +65,7 @@ class Store:
         """
         began = self._clock()
         with self._changed:
+            self._driver_waits()
             while missing := self._membership.missing:
                 self._raise_if_ended()
                 due = {worker: self._membership.join_due(worker, began) for worker in missing}
@@ -72,6 +76,7 @@ class Store:
                     self.fail(error)
                     raise error
             self._raise_if_ended()
+            self._driver_goes_on()
             return self._membership.joined()
 
     def note_tasks(self, running: int, ended: int) -> bool:
@@ -84,6 +89,28 @@ class Store:
             if self._membership.note_tasks(running, ended):
                 self._changed.notify_all()
             return bool(self._membership.missing) and not self._ended
+
+    def idle_seconds(self) -> float:
+        """Return for how long the driver has not waited for its workers: it runs callbacks. 0 while it waits."""
+        with self._changed:
+            return 0.0 if self._idle_since is None else self._clock() - self._idle_since
+
+    def suspend(self) -> None:
+        """Tell every worker to end its task at its next request, unless the driver needs them by now."""
+        with self._changed:
+            self._suspended = self._idle_since is not None and not self._ended
+            self._changed.notify_all()
+
+    def recalled(self) -> bool:
+        """Wait, once all tasks have ended, until the driver needs its workers again.
+
+        Return False if they ended for another reason than `suspend`, or if the run is over.
+        """
+        with self._changed:
+            while self._suspended and self._idle_since is not None and not self._ended:
+                self._changed.wait()
+            recalled, self._suspended = self._suspended and not self._ended, False
+            return recalled
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error. The driver raises it, and workers are told to stop."""
@@ -251,6 +278,15 @@ class Store:
 
     # Waiting and ending.
 
+    def _driver_waits(self) -> None:
+        """Note, under the lock, that the driver waits for its workers."""
+        self._idle_since = None
+        self._changed.notify_all()
+
+    def _driver_goes_on(self) -> None:
+        """Note, under the lock, that the driver has what it waited for, and runs callbacks now."""
+        self._idle_since = self._clock()
+
     @property
     def _ended(self) -> bool:
         return self._stopped or self._failure is not None
@@ -287,6 +323,9 @@ class Store:
             member = self._membership.renew(worker, attempt)
             if self._ended:
                 return STOP
+            if self._suspended:
+                member.left = True
+                return SUSPEND
             order = self._next(worker)
             if order is not None:
                 return self._without_held_frozen(member, order)

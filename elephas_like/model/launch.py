@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark import RDD, SparkContext, StorageLevel
 
@@ -36,7 +37,7 @@ from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import pairs, pairs_with_blocks, references
+from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
@@ -75,26 +76,33 @@ def _on_spark(
     group = f"elephas_like-{fit.spool.dataset}"
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(fit, context, data)) if engine is EngineName.SERVER else None
-        refs = data.sharded
-        if refs is None:
-            rows = data.distributed(context)
-            if listening is not None and (validation is None or validation.blocks is not None):
-                rows = announced_rows(rows, listening.connector, group)
-            refs = references(rows, fit.spool)
-        options = replace(fit.spool, dataset=f"{fit.spool.dataset}-val")
-        if validation is None:
-            both = pairs(refs, None)
-        elif validation.blocks is None:
-            both = pairs(refs, references(validation.distributed(context), options))
-        else:
-            shipped = [context.broadcast(block) for block in validation.blocks]
-            for broadcast in shipped:
-                stack.callback(destroy, context, broadcast)
-            both = pairs_with_blocks(refs, shipped, options)
+        shipped = [context.broadcast(block) for block in (validation and validation.blocks) or ()]
+        for broadcast in shipped:
+            stack.callback(destroy, context, broadcast)
+
+        def shards(*, finished: bool = False) -> RDD:
+            """The workers' shards; `finished` if they were written before, and only need to be found."""
+            refs, options = data.sharded, replace(fit.spool, take_finished=finished)
+            held_out = replace(options, dataset=f"{fit.spool.dataset}-val")
+            if refs is None and finished and context.master.startswith("local"):
+                validated = None if validation is None else held_out.dataset
+                return finished_pairs(context, options.dataset, validated, data.num_workers)
+            if refs is None:
+                rows = data.distributed(context)
+                if listening is not None and (validation is None or validation.blocks is not None):
+                    rows = announced_rows(rows, listening.connector, group)
+                refs = references(rows, options)
+            if validation is None:
+                return pairs(refs, None)
+            if validation.blocks is None:
+                return pairs(refs, references(validation.distributed(context), held_out))
+            return pairs_with_blocks(refs, shipped, held_out)
+
         if listening is None:
-            _loop(fit, stack.enter_context(_jobs(fit, context, both, data, group, title)), data.written)
+            _loop(fit, stack.enter_context(_jobs(fit, context, shards(), data, group, title)), data.written)
         else:
-            stack.enter_context(_server(fit, context, both, data, group, title, listening))
+            finished = None if fit.request.worker_callbacks else partial(shards, finished=True)
+            stack.enter_context(_server(fit, context, shards(), finished, data, group, title, listening))
             _loop(fit, listening.store, data.written)
 
 
@@ -215,7 +223,14 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
 
 @contextmanager
 def _server(
-    fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str, listening: Listening
+    fit: Fit,
+    context: SparkContext,
+    refs: RDD,
+    finished: Callable[[], RDD] | None,
+    data: Data,
+    group: str,
+    title: str,
+    listening: Listening,
 ) -> Iterator[None]:
     with ExitStack() as stack:
         shipped = context.broadcast(fit.factory)
@@ -229,6 +244,7 @@ def _server(
             ServerRun(
                 context,
                 refs,
+                finished,
                 factory,
                 listening.connector,
                 listening.store,

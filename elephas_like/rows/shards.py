@@ -15,10 +15,10 @@ from typing import TypeVar
 import numpy as np
 from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
 
-from elephas_like.core.errors import ElephasError, Failure
+from elephas_like.core.errors import ElephasError, Failure, ShardMissing
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
-from elephas_like.rows.shard_files import remove, remove_dataset
+from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, readable_errors, run_within
@@ -33,12 +33,14 @@ class SpoolOptions:
     """How rows are written.
 
     dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
+    take_finished: take the finished shard that lies on the host, if there is one, instead of writing the rows again.
     """
 
     dataset: str
     floatx: str
     expect_target: bool
     versions: Mapping[str, str]
+    take_finished: bool = False
 
 
 def new_dataset() -> str:
@@ -124,9 +126,33 @@ def pairs_with_blocks(training: RDD, blocks: Sequence[Broadcast[Block]], options
     return training.mapPartitionsWithIndex(beside)
 
 
+def finished_pairs(context: SparkContext, training: str, validation: str | None, num_workers: int) -> RDD:
+    """The pairs of shards that all workers of a fit have written already. Only for Spark in local mode: on a cluster a task
+    may run where its files are not.
+    """
+
+    def found(index: int, _: object) -> Iterator[tuple[ShardRef | Failure, ShardRef | Failure | None]]:
+        pair = [dataset and _finished(index, dataset) for dataset in (training, validation)]
+        yield pair[0], pair[1]  # type: ignore[misc]
+
+    return context.range(0, num_workers, 1, num_workers).mapPartitionsWithIndex(found)
+
+
+def _finished(index: int, dataset: str) -> ShardRef | Failure:
+    ref = find_shard(dataset, index)
+    return ref or Failure.of(
+        index, ShardMissing(f"the shard of worker {index} is not in {local_directories()[0]} any more.")
+    )
+
+
 def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
     try:
         check_versions(options.versions)
+        finished = find_shard(options.dataset, index) if options.take_finished else None
+        if finished is not None:
+            for _ in rows:  # Spark does not use a Python process again that leaves input behind
+                pass
+            return finished
         return spool(
             rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
         )

@@ -22,6 +22,19 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
             context.setLocalProperty(name, value)  # None takes the property away
 
 
+def starved_jobs(context: SparkContext, group: str) -> set[int]:
+    """Return the jobs of other groups that have tasks left to run, and none running."""
+    tracker = context.statusTracker()
+    found = set()
+    for job in set(tracker.getActiveJobsIds()) - set(tracker.getJobIdsForGroup(group)):
+        info = tracker.getJobInfo(job)
+        stages = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
+        left = any(stage is not None and stage.numCompletedTasks < stage.numTasks for stage in stages)
+        if left and not any(stage is not None and stage.numActiveTasks for stage in stages):
+            found.add(job)
+    return found
+
+
 def tasks(context: SparkContext, group: str) -> tuple[int, int]:
     """Return (running tasks, ended tasks) of the group's jobs, over all stages, as Spark knows now."""
     tracker = context.statusTracker()

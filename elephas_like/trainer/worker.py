@@ -8,6 +8,7 @@ the same model.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -48,6 +49,7 @@ from elephas_like.trainer.tensors import Tensor, limit_threads, row_numbers, ten
 
 log = logging.getLogger(__name__)
 
+_MEMORY = "memory."
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 
@@ -185,6 +187,27 @@ class LocalTrainer:
         """Return the steps that this worker's model has run, in training and evaluation."""
         program = self._program
         return 0 if program is None else program.training.done + program.testing.done
+
+    def save(self, path: str) -> None:
+        """Save own optimizer slots, and what strategy and codec remember, for the worker that carries on."""
+        arrays = {"slots": self._slots, "residual": self._sender.residual}
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        kept |= {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
+        if kept:
+            with open(path, "wb") as file:
+                np.savez(file, **kept)  # type: ignore[arg-type]  # the stubs take the names for other arguments
+
+    def restore(self, path: str) -> None:
+        """Take over what `save` left, and delete it."""
+        if not os.path.exists(path):
+            return
+        with np.load(path, allow_pickle=False) as kept:
+            self._slots = kept.get("slots")
+            self._sender.residual = kept.get("residual")
+            self._sender.memory = {
+                name.removeprefix(_MEMORY): kept[name] for name in kept.files if name.startswith(_MEMORY)
+            }
+        os.remove(path)
 
     def close(self) -> None:
         """Call `on_train_end`; always release model and rows."""
