@@ -126,6 +126,10 @@ class Membership:
     def may_register(self, worker: int, attempt: int) -> bool:
         """Whether an attempt may take the worker's place now: the place is free, its own, or the holder's lease has ended.
 
+        Also where another worker has been missing for long: Spark may have given its slot to this attempt, a copy of a task
+        that runs elsewhere, as it does when a stage is submitted again after a failed fetch. The copy takes over, and the
+        task that ends leaves a slot.
+
         Raises:
             SupersededError: this attempt has lost its place.
         """
@@ -133,7 +137,18 @@ class Membership:
         if member is None or member.joined.attempt == attempt:
             return True
         self.check_not_superseded(worker, attempt)
-        return self._clock() >= self.lease_end(worker)
+        return self._clock() >= self.lease_end(worker) or self._another_is_missing(worker)
+
+    def _another_is_missing(self, worker: int) -> bool:
+        """Whether one of the other workers has given no sign of life for twice a lease."""
+        long_ago = self._clock() - 2 * self._waits.lease_seconds
+        return any(self._heard(other) <= long_ago for other in range(self._num_workers) if other != worker)
+
+    def _heard(self, worker: int) -> float:
+        """Return when a worker's last sign of life came, from any attempt; the first sign of anyone if there was none."""
+        member, pending = self.members.get(worker), self.pending.get(worker)
+        signs = [sign.heard for sign in (member, pending) if sign is not None]
+        return max(signs, default=self._clock() if self._first_sign is None else self._first_sign)
 
     def register(self, joined: Joined) -> bool:
         """Make a worker a member. Return whether it takes over from another attempt.
@@ -218,6 +233,13 @@ class Membership:
         """Raise SupersededError if this attempt has lost its place."""
         member = self.members.get(worker)
         if member is not None and attempt in member.superseded:
+            raise self._superseded(member, attempt)
+
+    def check_may_fail(self, worker: int, attempt: int) -> None:
+        """Raise SupersededError if an error of this attempt says nothing of the run: a living attempt holds the place."""
+        self.check_not_superseded(worker, attempt)
+        member = self.members.get(worker)
+        if member is not None and member.joined.attempt != attempt and self.holds_lease(worker):
             raise self._superseded(member, attempt)
 
     def beat(self, worker: int, attempt: int, progress: int) -> None:

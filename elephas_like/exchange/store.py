@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from elephas_like.core.errors import ElephasError, Failure, StoppedError
+from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
 from elephas_like.core.types import Evaluation, Joined, Order, Update, Vector, nothing, same
 from elephas_like.exchange.membership import LONGEST_POLL, Member, Membership, Waits
 
@@ -248,10 +248,19 @@ class Store:
         """Fail the run with a worker's exception, also before it has joined.
 
         Raises:
-            SupersededError: this attempt has lost its place, and its errors no longer matter.
+            SupersededError: this attempt has lost its place, or is a copy that waits for it, and its errors do not matter.
         """
         with self._changed:
-            self._membership.check_not_superseded(failure.worker, attempt)
+            try:
+                self._membership.check_may_fail(failure.worker, attempt)
+            except SupersededError:
+                log.warning(
+                    "attempt %d of worker %d is not needed, and has failed: %s",
+                    attempt,
+                    failure.worker,
+                    failure.message,
+                )
+                raise
             self.fail(failure.error())
 
     # What a kind of store decides. Called under the lock.

@@ -145,6 +145,12 @@ class Regression:
     def progress(self) -> int:
         return 0
 
+    def save(self, path: str) -> None:
+        """Nothing is kept from round to round."""
+
+    def restore(self, path: str) -> None:
+        """Nothing was saved."""
+
     def close(self) -> None: ...
 
 

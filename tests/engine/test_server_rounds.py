@@ -122,6 +122,15 @@ class Driver:
     def note_tasks(self, running: int, ended: int) -> bool:
         return True
 
+    def idle_seconds(self) -> float:
+        return 0.0
+
+    def suspend(self) -> None:
+        """Nobody runs callbacks."""
+
+    def recalled(self) -> bool:
+        return False
+
 
 @pytest.fixture
 def by_value() -> Iterator[None]:
@@ -152,6 +161,7 @@ def test_a_driver_that_cannot_be_reached_is_known_before_rows_are_read_and_is_no
     run = ServerRun(
         sc,
         pairs(references(rows, options), None),
+        None,
         factory,
         connector,
         driver,
@@ -194,6 +204,7 @@ def test_what_a_worker_raises_at_its_end_is_raised_and_not_tried_again(sc, by_va
         ServerRun(
             sc,
             pairs(references(rows, options), None),
+            None,
             lambda worker, shard, validation: EndsBadly(worker, shard.rows),
             Stops(tmp_path),
             Driver(),

@@ -239,6 +239,52 @@ def test_a_held_newcomer_takes_over_when_the_lease_runs_out() -> None:
     assert Background(lambda: store.join(joined(0, 200))).result() == store.ask(0, 200)
 
 
+def test_a_copy_takes_over_where_another_worker_may_need_its_slot() -> None:
+    store, clock = rounds(2, lease_seconds=10.0)
+    store.train(train_order())
+    store.join(joined(0, 100))
+    store.join(joined(1, 101))
+    for _ in range(3):
+        assert store.join(joined(0, 200)).kind == "wait"  # both live: the copy waits
+        clock.now += 9.0
+        store.beat(0, 100)
+        store.beat(1, 101)
+    for _ in range(2):  # worker 1 is lost; its new attempt may soon come
+        assert store.join(joined(0, 200)).kind == "wait"
+        clock.now += 9.0
+        store.beat(0, 100)
+    clock.now += 2.0
+    assert store.join(joined(0, 200)).number == 0
+    with pytest.raises(SupersededError, match="attempt 100 of worker 0"):
+        store.beat(0, 100)
+
+
+def test_a_copy_waits_while_the_other_worker_writes_its_rows() -> None:
+    store, clock = rounds(2, lease_seconds=10.0)
+    store.train(train_order())
+    store.join(joined(0, 100))
+    store.announce(1, 101, "host-1")
+    for _ in range(5):
+        clock.now += 9.0
+        store.beat(0, 100)
+        store.beat(1, 101)
+        assert store.join(joined(0, 200)).kind == "wait"
+
+
+def test_the_error_of_a_copy_is_not_that_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    store, clock = rounds(1, lease_seconds=10.0)
+    store.train(train_order())
+    store.join(joined(0, 100))
+    full = Failure("OSError", "no space left on device", "", 0)
+    with pytest.raises(SupersededError):
+        store.report(200, full)
+    assert "no space left" in caplog.text
+    assert store.ask(0, 100).kind == "train"
+    clock.now += 10.0  # attempt 100 is gone: what attempt 200 says is what there is
+    store.report(200, full)
+    assert store.ask(0, 100).kind == "stop"
+
+
 def test_another_layout_fails_the_run() -> None:
     store, _ = rounds()
     assert store.join(joined(1, layout_hash="other")).kind == "stop"

@@ -32,14 +32,17 @@ def say(answer: dict) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def main(engine: str) -> None:
+def main(engine: str, given: str) -> None:
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
     conf = conf.set("spark.local.dir", os.environ["TMPDIR"])
     context = SparkContext("local-cluster[2,1,1024]", "cluster", conf=conf)
     context.setLogLevel("ERROR")
     x, y = digits()
-    data = context.parallelize(list(zip(x[:300].reshape(-1, 8, 8, 1), y[:300].tolist(), strict=True)), 2)
+    rows = list(zip(x[:300].reshape(-1, 8, 8, 1), y[:300].tolist(), strict=True))
+    data = context.parallelize(rows, 2)
+    if given == "shuffled":  # files of a shuffle are lost with their executor
+        data = context.parallelize(list(enumerate(rows)), 4).sortByKey(numPartitions=2).values()
     for disturbed in (False, True):
         model = mlp()
         fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16)
@@ -56,4 +59,4 @@ def main(engine: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])
