@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
+from elephas_like.spark.groups import starved_jobs
+from elephas_like.spark.slots import reserved
 from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
 
 log = logging.getLogger(__name__)
@@ -221,7 +224,7 @@ class JobRounds:
                 self._group,
                 what,
                 tasks.collect,
-                progress=lambda: self._answered.value,
+                progress=lambda: (self._answered.value, self._held_up()),
             )
         except Overdue:
             answered = {worker for job, worker in self._answered.value if job == self._jobs}
@@ -234,6 +237,11 @@ class JobRounds:
             ) from None
         self._interrupted = False
         return results
+
+    def _held_up(self) -> float:
+        """Return the time while the round waits for slots of other fits of this process: they end, or are suspended."""
+        waits = reserved(self._context) and starved_jobs(self._context, self._group)
+        return time.monotonic() if waits else 0.0
 
     def _check_same_rows(self, fingerprints: list[Fingerprints]) -> None:
         """Check that rewritten shards hold the same rows as before."""

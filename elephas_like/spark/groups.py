@@ -22,11 +22,11 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
             context.setLocalProperty(name, value)  # None takes the property away
 
 
-def starved_jobs(context: SparkContext, group: str) -> set[int]:
-    """Return the jobs of other groups that have tasks left to run, and none running."""
+def starved_jobs(context: SparkContext, group: str, *, others: bool = False) -> set[int]:
+    """Return the jobs of a group, or all others, that have tasks left to run and none running: they wait for slots."""
     tracker = context.statusTracker()
-    found = set()
-    for job in set(tracker.getActiveJobsIds()) - set(tracker.getJobIdsForGroup(group)):
+    active, own, found = set(tracker.getActiveJobsIds()), set(tracker.getJobIdsForGroup(group)), set()
+    for job in active - own if others else active & own:
         info = tracker.getJobInfo(job)
         stages = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
         left = any(stage is not None and stage.numCompletedTasks < stage.numTasks for stage in stages)

@@ -18,6 +18,8 @@ _reserved: dict[str, int] = {}
 _changed = threading.Condition()
 
 
+MOST_EXECUTORS = 2**31 - 1
+"""Spark's default of `spark.dynamicAllocation.maxExecutors`."""
 SETTLED_SECONDS = 5.0
 """Seconds without another executor after which a new cluster context is taken to be complete."""
 
@@ -25,19 +27,16 @@ SETTLED_SECONDS = 5.0
 def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) -> int:
     """Return the number of tasks that can run at the same time, busy slots included.
 
-    Under dynamic allocation with a `maxExecutors` this is what the application may grow to. Executors of a new cluster
-    context register one after another, over seconds: this waits for the first and, until `wait` seconds after the
-    context's start, for
-        more.
+    Executors of a new cluster context register one after another, over seconds: this waits for the first and, until `wait`
+    seconds after the context's start, for more. Under dynamic allocation it does not wait: for `wanted` slots, the
+    application may grow to `maxExecutors`; otherwise its registered executors count, or those that it starts with.
 
     Args:
         wait: seconds to wait for executors.
         wanted: number of slots that is enough; None waits until no more executors come.
     """
-    most = context.getConf().get("spark.dynamicAllocation.maxExecutors")
-    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true" and most is not None:
-        cores = int(context.getConf().get("spark.executor.cores", "1"))
-        return int(most) * max(1, cores // task_cpus(context))
+    if allocates_dynamically(context):
+        return _slots_of_growing(context, may_grow=wanted is not None)
     changed = time.monotonic()
     deadline, before = changed + wait, 0
     fresh = not context.master.startswith("local[") and time.time() < context.startTime / 1000 + wait
@@ -49,6 +48,23 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
         if (found and complete) or now > deadline:
             return found
         time.sleep(0.1)
+
+
+def allocates_dynamically(context: SparkContext) -> bool:
+    """Return whether Spark adds executors while tasks wait, and removes idle ones. In local mode it never does."""
+    local = context.master == "local" or context.master.startswith("local[")
+    return not local and context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
+    conf = context.getConf()
+    each = max(1, int(conf.get("spark.executor.cores", "1")) // task_cpus(context))
+    most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
+    if may_grow:
+        return most
+    begins = ("spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.initialExecutors", "spark.executor.instances")
+    first = max(1, *(int(conf.get(name, "0")) for name in begins))
+    return min(most, max(first * each, _concurrent_tasks(context)))
 
 
 def _concurrent_tasks(context: SparkContext) -> int:
@@ -102,7 +118,12 @@ def reservation(
             _changed.notify_all()
 
 
+def reserved(context: SparkContext) -> int:
+    """Return the slots that fits of this process have reserved."""
+    with _changed:
+        return _reserved.get(context.applicationId, 0)
+
+
 def free(context: SparkContext, available: int) -> int:
     """Return the slots that no fit of this process has reserved."""
-    with _changed:
-        return available - _reserved.get(context.applicationId, 0)
+    return available - reserved(context)
