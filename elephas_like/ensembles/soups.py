@@ -22,7 +22,8 @@ from elephas_like.engine.map_shards import of_shards
 from elephas_like.ensembles.recalibration import BatchNorms, Moments, MomentsOfShard, array_batches
 from elephas_like.ensembles.selection import higher_is_better, validation_arrays
 from elephas_like.ensembles.voting_model import VotingModel
-from elephas_like.model.sources import Source, arrays, refuse_foreign
+from elephas_like.model.data_arguments import arrays, refuse_foreign
+from elephas_like.model.sources import source_of
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, references
 from elephas_like.spark.versions import versions
@@ -287,7 +288,7 @@ def _check_features(model: keras.Model, features: object) -> None:
 
 
 def _moments_on_executors(model: keras.Model, data: RDD | ShardedDataset, task: MomentsOfShard) -> list[Moments]:
-    source = Source.of(data, None, None).with_target(model)
+    source = source_of(data).for_model(model)
     options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
     assert source.context is not None
     shipped = source.context.broadcast(task)

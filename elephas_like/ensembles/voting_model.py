@@ -22,9 +22,7 @@ from elephas_like.core.voting import Ballot, Voting
 from elephas_like.engine.map_shards import collected, of_shards, prediction_chunks, rows_of
 from elephas_like.ensembles.ensemble_files import read, write, zip_path
 from elephas_like.ensembles.scoring import Judge, ShardJudge, Tally, gives_logits, output_width
-from elephas_like.model.frame_predictions import appended
-from elephas_like.model.sources import (
-    Source,
+from elephas_like.model.data_arguments import (
     arrays,
     column_choice,
     cut_features,
@@ -32,6 +30,8 @@ from elephas_like.model.sources import (
     cut_targets,
     refuse_foreign,
 )
+from elephas_like.model.frame_predictions import appended
+from elephas_like.model.sources import Source, frame_source, source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.versions import versions
@@ -214,7 +214,7 @@ class VotingModel:
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):
-            source = Source.any(x, y, sample_weight, columns, self.models[0])
+            source = source_of(x, y, sample_weight, columns, self.models[0])
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
             refuse_foreign(x)
@@ -286,7 +286,7 @@ class VotingModel:
         rows = checks.positive_int("batch_size", batch_size)
         ballot = self._ballot()
         if columns is not None:
-            data = Source.of_frame(data, columns, self.models[0], target=False).rdd
+            data = frame_source(data, columns, self.models[0], target=False).rdd
         if not isinstance(data, RDD):
             if not collect:
                 raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
@@ -328,8 +328,8 @@ class VotingModel:
 
     def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
         """Loss and metrics of rows that stay where they are."""
-        assert source.rdd is not None
-        context, ballot = source.rdd.context, self._ballot()
+        context, ballot = source.context, self._ballot()
+        assert context is not None
         shipped = context.broadcast(ShardJudge(self._predictor(batch_size, ballot), ballot))
 
         def judged(index: int, ref: ShardRef) -> tuple[str, Tally | None]:
@@ -337,7 +337,7 @@ class VotingModel:
 
         options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
         try:
-            found = of_shards(references(source.rdd, options), judged)
+            found = of_shards(references(source.data().distributed(context), options), judged)
         finally:
             destroy(context, shipped)
         tallies = [(text, tally) for text, tally in found if tally is not None]

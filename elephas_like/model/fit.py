@@ -76,12 +76,8 @@ def workers_asked(num_workers: int | None, source: Source) -> int | None:
     Raises:
         ValueError: both are given, and differ.
     """
-    asked = num_workers
-    if source.dataset is not None:
-        asked = source.dataset.num_workers
-    elif source.blocks is not None:
-        asked = len(source.blocks)
-    if asked is not None and num_workers not in (None, asked):
+    asked = num_workers if source.num_workers is None else source.num_workers
+    if num_workers not in (None, asked):
         raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {num_workers}.")
     return asked
 

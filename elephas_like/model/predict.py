@@ -16,7 +16,8 @@ from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, ShardRef
 from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
-from elephas_like.model.sources import Source, arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.model.sources import Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.slots import task_cpus
@@ -34,7 +35,7 @@ Score = TypeVar("Score")
 def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> RDD | None:
     """Rows of features as a model takes them, of an RDD or a DataFrame; None where the data are arrays."""
     if columns is not None:
-        return Source.of_frame(data, columns, model, target=False).rdd
+        return frame_source(data, columns, model, target=False).rdd
     return cut_features(data, model) if isinstance(data, RDD) else None
 
 
@@ -76,14 +77,14 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
     Args:
-        source: an RDD or a DataFrame, as a model reads it.
+        source: rows on Spark, as a model reads them.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
 
     Raises:
         WorkerError: what `scorer`, or the writing of rows, raised on an executor.
     """
-    assert source.rdd is not None
-    context = source.rdd.context
+    context = source.context
+    assert context is not None
     shipped = context.broadcast(scorer)
 
     def score(_: int, ref: ShardRef) -> tuple[str, Score]:
@@ -91,7 +92,7 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
 
     options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
     try:
-        found = of_shards(references(source.rdd, options), score)
+        found = of_shards(references(source.data().distributed(context), options), score)
     finally:
         destroy(context, shipped)
     return [(text, result) for text, result in found if text]
@@ -108,7 +109,6 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
     Raises:
         ValueError: there are no rows.
     """
-    assert source.rdd is not None
     source.build(model, batch_size)
     variables = Variables(model)
     factory = TrainerFactory(
@@ -116,7 +116,7 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
         config=FitConfig(batch_size=batch_size, shuffle=False),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
-        cores=task_cpus(source.rdd.context),
+        cores=task_cpus(source.context),
     )
 
     found = score_shards(source, MetricSums(factory, variables.read()))

@@ -71,7 +71,7 @@ def test_members_of_a_process_share_one_tensorflow_and_one_shard(sc) -> None:
     assert {history["shards"][0] for history in found.histories} == {1.0}
 
 
-def test_a_member_per_partition(sc) -> None:
+def test_a_member_per_partition(sc, scratch: Path) -> None:
     sizes = [100, 150]
     parts = rows(X[:100], Y[:100]), rows(X[100:250], Y[100:250])
     rdd = sc.parallelize(range(2), 2).flatMap(lambda part: parts[part])
@@ -79,15 +79,23 @@ def test_a_member_per_partition(sc) -> None:
     steps = [int(model.optimizer.iterations.numpy()) for model in found.models]
     assert steps == [2 * size // 10 for size in sizes]
     with elephas_like.shard(rdd, 2) as dataset:
-        same(train_ensemble(build, dataset, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0), found)
+        for _ in range(2):
+            same(
+                train_ensemble(build, dataset, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0),
+                found,
+            )
+            lost = list(scratch.rglob(f"elephas_like-{dataset.dataset}/worker-1/*"))
+            assert lost  # they are written again
+            for file in lost:
+                file.unlink()
         with pytest.raises(ValueError, match="sharded for 2 members, and num_members is 3"):
             train_ensemble(build, dataset, 3, bagging="partition", verbose=0)
 
 
 def test_a_sharded_dataset_serves_several_ensembles(sc, here: VotingModel) -> None:
     with elephas_like.shard(sc.parallelize(rows(X[:500], Y[:500]), 2), 2) as dataset:
-        for _ in range(2):
-            found = train_ensemble(build, dataset, 3, epochs=3, seed=5, verbose=0)
+        for engine in ("auto", "auto", "in_process"):
+            found = train_ensemble(build, dataset, 3, epochs=3, seed=5, verbose=0, engine=engine)
             same(found, here)
 
 
