@@ -21,11 +21,10 @@ from elephas_like.model.sources import Source
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.data import Data
 from elephas_like.rows.replicas import replicated_data, rows_dataset
-from elephas_like.rows.shards import SpoolOptions, new_dataset, sweep
+from elephas_like.rows.shards import SpoolOptions, sweep
 from elephas_like.rows.spool import spool
 from elephas_like.spark.parallel import Outcome, Runs, RunsInTurn
 from elephas_like.spark.slots import slots, task_cpus
-from elephas_like.spark.versions import versions
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 
@@ -130,8 +129,7 @@ class _FitMember:
 @contextmanager
 def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
     """The members as Spark jobs of one task each, as many at a time as there are slots."""
-    floatx, at_once = keras.config.floatx(), max(1, slots(context))
-    options = SpoolOptions(new_dataset(), floatx, members.source.has_target, versions())
+    at_once, options = max(1, slots(context)), members.source.spool_options()
     group = f"elephas_like-{options.dataset}"
     datasets = [options.dataset, rows_dataset(options)]
     specs, keys = members.specs()
@@ -149,7 +147,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
         else:
             shards.append(everywhere(data, options))
         if members.held is not None:
-            held = SpoolOptions(new_dataset(), floatx, members.held.has_target, versions())
+            held = members.held.spool_options()
             datasets += [held.dataset, rows_dataset(held)]
             shards.append(everywhere(members.held.data(), held))
         runs = TaskRuns(

@@ -16,10 +16,8 @@ from elephas_like.model.launch import run
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.rows.shards import SpoolOptions, new_dataset
 from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
-from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
@@ -114,5 +112,5 @@ def _prepared(
         cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
         codec=options.codec,
     )
-    spool = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-    return Fit(options, request, strategy, frequency, config, factory, hooks, FitProgress(state), spool)
+    progress = FitProgress(state)
+    return Fit(options, request, strategy, frequency, config, factory, hooks, progress, source.spool_options())

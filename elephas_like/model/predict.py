@@ -19,7 +19,6 @@ from elephas_like.engine.map_shards import Chunk, collected, of_shards, predicti
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.sources import Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
@@ -27,6 +26,7 @@ from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.tensors import text_tensors
 from elephas_like.trainer.worker import TrainerFactory
 
 Score = TypeVar("Score")
@@ -40,13 +40,13 @@ def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) ->
 
 
 def feature_arrays(data: Any, model: keras.Model) -> Any:
-    """Arrays of features as a model takes them.
+    """Arrays of features as a model takes them, text as tensors.
 
     Raises:
         TypeError: data of a kind that is not taken, with what to use instead.
     """
     refuse_foreign(data)
-    return cut_inputs(arrays(data), model)
+    return text_tensors(cut_inputs(arrays(data), model))
 
 
 def predict_rows(
@@ -77,7 +77,7 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
     Args:
-        source: rows on Spark, as a model reads them.
+        source: rows on Spark, as a model reads them. The shards of a ShardedDataset stay.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
 
     Raises:
@@ -85,14 +85,16 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
     """
     context = source.context
     assert context is not None
+    options = source.spool_options()
+    data = source.data(options=options)
+    refs = data.references(context, options)
     shipped = context.broadcast(scorer)
 
     def score(_: int, ref: ShardRef) -> tuple[str, Score]:
         return signature(ref), shipped.value(ref)
 
-    options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
     try:
-        found = of_shards(references(source.data().distributed(context), options), score)
+        found = data.rewriting(lambda: of_shards(refs, score, keep=data.kept))
     finally:
         destroy(context, shipped)
     return [(text, result) for text, result in found if text]

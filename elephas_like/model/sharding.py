@@ -60,5 +60,5 @@ def shard(
     context = source.context or active_context(EngineName.SERVER)
     if context is None:
         raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
-    rows = source.shuffled(workers, seed) if shuffle else source.data(workers)
+    rows = source.data(workers, seed=seed if shuffle else None)
     return ShardedDataset(rows.distributed(context), workers, new_dataset())

@@ -35,6 +35,7 @@ from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.serialization import wants_target
 from elephas_like.trainer.state import build, build_optimizer
@@ -71,20 +72,23 @@ class Source(ABC):
         return self
 
     @abstractmethod
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
         """Return the rows divided among workers; None keeps the partitions that there are.
 
         Args:
             options: how rows are written; with it, the data of a ShardedDataset has its shards.
+            seed: deals the rows in a random order. Blocks and shards keep theirs.
         """
-
-    @abstractmethod
-    def shuffled(self, num_workers: int, seed: int) -> Data:
-        """Return the rows dealt to workers in a random order."""
 
     @abstractmethod
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return (data, y, sample_weight), or fewer, as `SparkModel.fit` takes them."""
+
+    def spool_options(self) -> SpoolOptions:
+        """Return how the rows are written as a new dataset."""
+        return SpoolOptions(new_dataset(), keras.config.floatx(), self.has_target, versions())
 
     def rows(self) -> Iterator[object]:
         """Yield all rows, or Blocks of rows, in order, on the driver."""
@@ -95,11 +99,12 @@ class Source(ABC):
         return ShardedDataset(self.data(num_workers).distributed(context), num_workers, new_dataset())
 
     def build(self, model: keras.Model, batch_size: int = 1) -> None:
-        """Build model and optimizers, from a batch of the first row if the model needs one.
+        """Build model and optimizers, from a batch of the first row.
 
-        Rows on Spark are not read otherwise: `take` ends a Python worker in mid-stream, and with it an imported TensorFlow.
+        Rows on Spark are read only if the model needs them: `take` ends a Python worker in mid-stream, and with it an
+        imported TensorFlow.
         """
-        if not build_optimizer(model):
+        if self.context is None or not build_optimizer(model):
             build(model, self.sample(keras.config.floatx(), batch_size))
 
     def sample(self, floatx: str, rows: int = 1) -> tuple[object, ...]:
@@ -141,21 +146,16 @@ class Arrays(Source):
         y = [cut_targets(part, model) for part in rest[:1]]
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))
 
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
         """Return the rows dealt like cards."""
-        return Data(num_workers or 1, blocks=dealt(self.columns, num_workers or 1))
-
-    def shuffled(self, num_workers: int, seed: int) -> Data:
-        """Return the rows dealt like shuffled cards."""
-        return Data(num_workers, blocks=dealt(self.columns, num_workers, seed=seed))
+        workers = num_workers or 1
+        return Data(workers, blocks=dealt(self.columns, workers, seed=seed))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return the arrays."""
         return self.columns
-
-    def build(self, model: keras.Model, batch_size: int = 1) -> None:
-        """Build model and optimizers from a batch, which costs nothing here."""
-        build(model, self.sample(keras.config.floatx(), batch_size))
 
     def _first(self) -> list[object]:
         return [_first_row(self.columns)]
@@ -177,13 +177,11 @@ class Blocks(Source):
         """One worker per block."""
         return len(self.blocks)
 
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
         """Return the blocks."""
         return Data(num_workers or len(self.blocks), blocks=self.blocks)
-
-    def shuffled(self, num_workers: int, seed: int) -> Data:
-        """Refuse: who gives blocks says which worker gets which rows."""
-        raise ValueError("blocks say which worker gets which rows, and are not shuffled; give arrays or an RDD.")
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return the blocks."""
@@ -209,14 +207,12 @@ class _SparkSource(Source):
         """The RDD's partitions."""
         return self.rdd.getNumPartitions()
 
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
         """Return the rows in as many partitions."""
         workers = num_workers or self.partitions or 1
-        return Data(workers, rdd=partitioned(self.rdd, workers))
-
-    def shuffled(self, num_workers: int, seed: int) -> Data:
-        """Return the rows shuffled through Spark."""
-        return Data(num_workers, rdd=shuffled(self.rdd, num_workers, seed))
+        return Data(workers, rdd=partitioned(self.rdd, workers) if seed is None else shuffled(self.rdd, workers, seed))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return an RDD with a partition for each worker."""
@@ -255,15 +251,15 @@ class FrameRows(_SparkSource):
         """Whether the plan has label columns."""
         return self.frame.plan.has_target
 
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
-        """Return the rows in as many partitions; Blocks are split where there are fewer."""
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
+        """Return the rows in as many partitions; Blocks are split if there are fewer, and shuffled row by row."""
         workers = num_workers or self.partitions or 1
+        if seed is not None:
+            return Data(workers, rdd=shuffled(self.frame.rows(), workers, seed))
         rdd = self.frame.dealt(workers) if self.partitions < workers else self.rdd
         return Data(workers, rdd=partitioned(rdd, workers))
-
-    def shuffled(self, num_workers: int, seed: int) -> Data:
-        """Return single rows shuffled through Spark."""
-        return Data(num_workers, rdd=shuffled(self.frame.rows(), num_workers, seed))
 
 
 @dataclass(frozen=True)
@@ -287,7 +283,9 @@ class Shards(_SparkSource):
         """Return the dataset, told whether its rows are pairs."""
         return replace(self, has_target=wants_target(model))
 
-    def data(self, num_workers: int | None = None, options: SpoolOptions | None = None) -> Data:
+    def data(
+        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
+    ) -> Data:
         """Return the rows, with their shards if it is said how they are written."""
         plain = super().data(num_workers)
         if options is None:

@@ -28,7 +28,6 @@ from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
 from elephas_like.trainer.state import in_order
-from elephas_like.trainer.tensors import text_tensors
 
 
 class SparkModel(ElephasAttributes):
@@ -301,8 +300,8 @@ class SparkModel(ElephasAttributes):
             return predict_rows(features, Predictor.of(self._model, rows), rows, collect=collect)
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
-        tensors = text_tensors(feature_arrays(data, self._model))
-        return self._model.predict(tensors, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
+        features = feature_arrays(data, self._model)
+        return self._model.predict(features, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
 
     def evaluate(
         self,
@@ -339,7 +338,7 @@ class SparkModel(ElephasAttributes):
         columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         if columns is None and not isinstance(x, RDD):
             return self._model.evaluate(
-                text_tensors(feature_arrays(x, self._model)),
+                feature_arrays(x, self._model),
                 cut_targets(arrays(y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),

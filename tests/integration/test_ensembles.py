@@ -224,7 +224,7 @@ def test_regression_over_an_rdd(sc) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_batch_norm_is_recalibrated_on_executors(sc) -> None:
+def test_batch_norm_is_recalibrated_on_executors(sc, scratch: Path) -> None:
     model = build()
     rdd = sc.parallelize(rows(X, Y), 3)
     SparkModel(model, 2, seed=1).fit(sc.parallelize(rows(X, Y), 2), epochs=1, verbose=0)
@@ -236,6 +236,10 @@ def test_batch_norm_is_recalibrated_on_executors(sc) -> None:
     norm.moving_mean.assign(np.zeros(16))
     with elephas_like.shard(rdd, 2) as dataset:
         recalibrate_batch_norm(model, dataset)
+        for file in scratch.rglob(f"elephas_like-{dataset.dataset}/worker-1/*"):
+            file.unlink()
+        recalibrate_batch_norm(model, dataset)  # lost files are written again
+        np.testing.assert_allclose(norm.moving_mean, model.layers[0](X).numpy().mean(0), rtol=1e-5, atol=1e-5)
         SparkModel(model, 2).fit(dataset, epochs=1, verbose=0)  # its shards are still there
     with pytest.raises(ValueError, match="no rows"):
         recalibrate_batch_norm(model, sc.parallelize([], 2))
