@@ -42,7 +42,7 @@ from elephas_like.trainer.state import build, build_optimizer
 
 
 class Source(ABC):
-    """Rows given as data."""
+    """Rows given as data, of one kind."""
 
     @property
     @abstractmethod
@@ -72,12 +72,11 @@ class Source(ABC):
         return self
 
     @abstractmethod
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
-        """Return the rows divided among workers; None keeps the partitions that there are.
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+        """Return the rows divided among workers.
 
         Args:
+            workers: how many; None takes one per partition, and one for arrays.
             options: how rows are written; with it, the data of a ShardedDataset has its shards.
             seed: deals the rows in a random order. Blocks and shards keep theirs.
         """
@@ -146,11 +145,9 @@ class Arrays(Source):
         y = [cut_targets(part, model) for part in rest[:1]]
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))
 
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows dealt like cards."""
-        workers = num_workers or 1
+        workers = workers or 1
         return Data(workers, blocks=dealt(self.columns, workers, seed=seed))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
@@ -177,11 +174,9 @@ class Blocks(Source):
         """One worker per block."""
         return len(self.blocks)
 
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the blocks."""
-        return Data(num_workers or len(self.blocks), blocks=self.blocks)
+        return Data(workers or len(self.blocks), blocks=self.blocks)
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return the blocks."""
@@ -207,11 +202,9 @@ class _SparkSource(Source):
         """The RDD's partitions."""
         return self.rdd.getNumPartitions()
 
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows in as many partitions."""
-        workers = num_workers or self.partitions or 1
+        workers = workers or self.partitions or 1
         return Data(workers, rdd=partitioned(self.rdd, workers) if seed is None else shuffled(self.rdd, workers, seed))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
@@ -251,11 +244,9 @@ class FrameRows(_SparkSource):
         """Whether the plan has label columns."""
         return self.frame.plan.has_target
 
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows in as many partitions; Blocks are split if there are fewer, and shuffled row by row."""
-        workers = num_workers or self.partitions or 1
+        workers = workers or self.partitions or 1
         if seed is not None:
             return Data(workers, rdd=shuffled(self.frame.rows(), workers, seed))
         rdd = self.frame.dealt(workers) if self.partitions < workers else self.rdd
@@ -283,11 +274,9 @@ class Shards(_SparkSource):
         """Return the dataset, told whether its rows are pairs."""
         return replace(self, has_target=wants_target(model))
 
-    def data(
-        self, num_workers: int | None = None, options: SpoolOptions | None = None, *, seed: int | None = None
-    ) -> Data:
+    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows, with their shards if it is said how they are written."""
-        plain = super().data(num_workers)
+        plain = super().data(workers)
         if options is None:
             return plain
         return replace(

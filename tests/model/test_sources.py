@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pandas as pd
 import pytest
 
 from elephas_like import SparkModel, shard
-from elephas_like.model.data_arguments import arrays
 from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
-
-
-def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
-    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    assert arrays(frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
-    assert arrays([1, 2]).tolist() == [1, 2]
-    tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
-    assert tree["x"].tolist() == [[1.0], [2.0]]  # a column, as in Keras
-    assert isinstance(tree["y"][1], tuple)
 
 
 def test_arrays_say_whether_there_is_a_target() -> None:
