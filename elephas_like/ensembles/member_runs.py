@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import cloudpickle
 import keras
-from pyspark import RDD, Broadcast, SparkContext
+from pyspark import Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.trials import Report
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.engine.runs import TaskRuns, shipped
 from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
-from elephas_like.model.sharding import shard
 from elephas_like.model.sources import Source
 from elephas_like.model.spark_model import SparkModel
-from elephas_like.rows.replicas import Replica, replicated, replicated_rdd, rows_dataset
-from elephas_like.rows.shards import SpoolOptions, dealt, new_dataset, references, sweep
+from elephas_like.rows.data import Data
+from elephas_like.rows.replicas import replicated_data, rows_dataset
+from elephas_like.rows.shards import SpoolOptions, sweep
 from elephas_like.rows.spool import spool
 from elephas_like.spark.parallel import Outcome, Runs, RunsInTurn
 from elephas_like.spark.slots import slots, task_cpus
-from elephas_like.spark.versions import versions
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 
@@ -91,19 +89,21 @@ def _in_process(members: Members) -> Iterator[Opened]:
     with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
         floatx = keras.config.floatx()
 
-        def written(source: Source, name: str, parts: int) -> list[ShardRef]:
+        def written(source: Source, name: str, parts: Iterable[Iterable[object]]) -> list[ShardRef]:
             target = source.has_target
             return [
                 spool(rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target)
-                for index, rows in enumerate(source.data(parts).partitions())
+                for index, rows in enumerate(parts)
             ]
 
-        shards = written(members.source, "training", members.count if members.by_partition else 1)
-        held = written(members.held, "validation", 1)[0] if members.held is not None else None
+        source, held = members.source, members.held
+        parts = source.data(members.count).partitions() if members.by_partition else [source.rows()]
+        shards = written(source, "training", parts)
+        validation = None if held is None else written(held, "validation", [held.rows()])[0]
 
         def fit(number: int) -> MemberResult:
             rows = shards[number if members.by_partition else 0]
-            return fit_member(members.fit(number, None), specs[keys[number]], rows, held)
+            return fit_member(members.fit(number, None), specs[keys[number]], rows, validation)
 
         yield RunsInTurn(), fit
 
@@ -129,27 +129,27 @@ class _FitMember:
 @contextmanager
 def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
     """The members as Spark jobs of one task each, as many at a time as there are slots."""
-    floatx, at_once = keras.config.floatx(), max(1, slots(context))
-    options = SpoolOptions(new_dataset(), floatx, members.source.has_target, versions())
+    at_once, options = max(1, slots(context)), members.source.spool_options()
     group = f"elephas_like-{options.dataset}"
     datasets = [options.dataset, rows_dataset(options)]
     specs, keys = members.specs()
     with ExitStack() as stack:
         stack.callback(lambda: sweep(context, group, at_once, datasets))
 
-        def everywhere(source: Source, written: SpoolOptions) -> Callable[[], ShardRef]:
-            replica: Replica = stack.enter_context(_replica(source, context, written, at_once, group))
-            return replica.ref
+        def everywhere(data: Data, written: SpoolOptions) -> Callable[[], ShardRef]:
+            return stack.enter_context(replicated_data(context, data, written, at_once=at_once, group=group)).ref
 
         # The rows go to each executor once, or are written by the task that trains on them.
-        shards = []
-        own = _references(members, context, options) if members.by_partition else None
-        if own is None:
-            shards.append(everywhere(members.source, options))
+        shards, own = [], None
+        data = members.source.data(members.count if members.by_partition else None, options)
+        if members.by_partition:
+            own = data.references(context, options)
+        else:
+            shards.append(everywhere(data, options))
         if members.held is not None:
-            held = SpoolOptions(new_dataset(), floatx, members.held.has_target, versions())
+            held = members.held.spool_options()
             datasets += [held.dataset, rows_dataset(held)]
-            shards.append(everywhere(members.held, held))
+            shards.append(everywhere(members.held.data(), held))
         runs = TaskRuns(
             context,
             _FitMember(specs),
@@ -157,53 +157,31 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
             at_once=at_once,
             group=group,
             own=own,
-            keep=members.source.dataset is not None,
+            keep=data.kept,
             patience=float("inf"),
         )
 
         def fit(number: int) -> MemberResult:
             with shipped(context, members.fit(number, task_cpus(context))) as told:
                 title = f"elephas_like: member {number + 1} of {members.count}"
-                result: MemberResult = runs.result(number, _MemberOrder(told, keys[number]), title)
+                result: MemberResult = data.rewriting(
+                    lambda: runs.result(number, _MemberOrder(told, keys[number]), title)
+                )
                 return result
 
         yield runs, fit
-
-
-def _replica(source: Source, context: SparkContext, options: SpoolOptions, at_once: int, group: str) -> Any:
-    """All rows on every executor, as a context manager."""
-    if source.columns is not None:
-        return replicated(context, dealt(source.columns, 1), options)
-    if source.dataset is not None:
-        dataset = source.dataset
-        refs = dataset.references(replace(options, dataset=dataset.dataset))
-        return replicated_rdd(
-            dataset.source, options, at_once=at_once, group=group, sharded=refs, invalidate=dataset.invalidate
-        )
-    assert source.rdd is not None
-    return replicated_rdd(source.rdd, options, at_once=at_once, group=group)
-
-
-def _references(members: Members, context: SparkContext, options: SpoolOptions) -> RDD:
-    """One shard per member, written by the task that trains it."""
-    dataset = members.source.dataset
-    if dataset is not None:
-        return dataset.references(replace(options, dataset=dataset.dataset))
-    return references(members.source.data(members.count).distributed(context), options)
 
 
 @contextmanager
 def _as_fits(members: Members, workers: int, engine: EngineName, context: SparkContext | None) -> Iterator[Opened]:
     """The members as fits of a SparkModel each, as many at a time as slots allow."""
     source, held = members.source, members.held
-    validation = None if held is None else held.columns or held.data(workers).rdd
-    given: tuple[Any, ...] = source.columns or (source.dataset,)
+    validation = None if held is None else held.as_arguments(workers)
     with ExitStack() as stack:
-        if source.dataset is None and (context is not None or source.rdd is not None):
-            rows = source.data(workers)
-            given = (rows.rdd,)
-            if context is not None:
-                given = (stack.enter_context(shard(rows.distributed(context), workers)),)
+        if context is None:
+            given = source.as_arguments(workers)
+        else:
+            given = (stack.enter_context(source.sharded(context, workers)),)
         runs: RunsInTurn[MemberResult] = RunsInTurn()
         if context is not None:
             at_once = 1 if engine is EngineName.JOBS else slots(context) // workers

@@ -14,7 +14,7 @@ from elephas_like.core.types import Array
 from elephas_like.core.voting import Results, Selection, Voting
 from elephas_like.ensembles.scoring import Judge
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
-from elephas_like.model.sources import arrays, refuse_foreign
+from elephas_like.model.data_arguments import arrays, refuse_foreign
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -13,20 +13,18 @@ from pyspark import RDD
 
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
-from elephas_like.core.errors import ShardMissing
 from elephas_like.core.merging import StatisticsMean
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
-from elephas_like.engine.map_shards import of_shards
-from elephas_like.ensembles.recalibration import BatchNorms, Moments, MomentsOfShard, array_batches
+from elephas_like.ensembles.recalibration import BatchNorms, MomentsOfShard, array_batches
 from elephas_like.ensembles.selection import higher_is_better, validation_arrays
 from elephas_like.ensembles.voting_model import VotingModel
-from elephas_like.model.sources import Source, arrays, refuse_foreign
+from elephas_like.model.data_arguments import arrays, refuse_foreign
+from elephas_like.model.predict import score_shards
+from elephas_like.model.sources import source_of
 from elephas_like.model.spark_model import SparkModel
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, references
-from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import destroy
+from elephas_like.rows.shards import ShardedDataset
 from elephas_like.trainer.archive import architecture
 from elephas_like.trainer.copies import fresh_copy
 from elephas_like.trainer.inference import Predictor
@@ -61,8 +59,9 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
     if not norms.layers:
         return
     if isinstance(data, RDD | ShardedDataset):
-        predictor = Predictor.of(network, rows)
-        moments = norms.pool(_moments_on_executors(network, data, MomentsOfShard(predictor)))
+        source = source_of(data).for_model(network)
+        found = score_shards(source, MomentsOfShard(Predictor.of(network, rows)))
+        moments = norms.pool(part for _, part in found)
     else:
         refuse_foreign(data)
         features = arrays(data)
@@ -284,21 +283,3 @@ def _check_features(model: keras.Model, features: object) -> None:
         raise ValueError(
             f"all arrays must have the same number of rows; got shapes {[np.asarray(leaf).shape for leaf in leaves]}."
         )
-
-
-def _moments_on_executors(model: keras.Model, data: RDD | ShardedDataset, task: MomentsOfShard) -> list[Moments]:
-    source = Source.of(data, None, None).with_target(model)
-    options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-    assert source.context is not None
-    shipped = source.context.broadcast(task)
-    try:
-        if isinstance(data, RDD):
-            return of_shards(references(data, options), lambda _, ref: shipped.value(ref))
-        refs = data.references(replace(options, dataset=data.dataset))
-        try:
-            return of_shards(refs, lambda _, ref: shipped.value(ref), keep=True)
-        except ShardMissing:
-            data.invalidate()
-            return of_shards(refs, lambda _, ref: shipped.value(ref), keep=True)
-    finally:
-        destroy(source.context, shipped)

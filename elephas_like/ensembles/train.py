@@ -19,7 +19,8 @@ from elephas_like.core.voting import member_seeds
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
-from elephas_like.model.sources import Source, column_choice
+from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.sources import Source, frame_source, source_of, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
 from elephas_like.spark.session import active_context
@@ -192,9 +193,9 @@ def _prepared(
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects)
     # How the columns of a DataFrame are read follows from the models.
     if columns is not None:
-        source = Source.of_frame(data, columns, models[0])
+        source = frame_source(data, columns, models[0])
     assert source is not None
-    held = None if validation_data is None else Source.validation(validation_data, columns, models[0])
+    held = None if validation_data is None else validation_source(validation_data, columns, models[0])
     if asked.bagging == "partition":
         _check_partitions(source, asked.members)
     context = None
@@ -268,10 +269,10 @@ def _check_partitions(source: Source, members: int) -> None:
     Raises:
         ValueError: there are fewer, or shards for another number of members.
     """
-    if source.dataset is not None and source.dataset.num_workers != members:
-        raise ValueError(f"the data is sharded for {source.dataset.num_workers} members, and num_members is {members}.")
-    found = members if source.rdd is None else source.rdd.getNumPartitions()
-    if found < members:
+    if source.num_workers not in (None, members):
+        raise ValueError(f"the data is sharded for {source.num_workers} members, and num_members is {members}.")
+    found = source.partitions
+    if found is not None and found < members:
         raise ValueError(
             f"bagging='partition' gives each member a partition of its own: num_members is {members}, and the data has "
             f"{found}. Call repartition({members}) on it first, or take fewer members, or bagging=True."
@@ -279,9 +280,7 @@ def _check_partitions(source: Source, members: int) -> None:
 
 
 def _source(data: Any) -> Source:
-    if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return Source.of(data[0], data[1], data[2] if len(data) == 3 else None)
-    return Source.of(data, None, None)
+    return source_of(*data) if isinstance(data, tuple | list) and len(data) in (2, 3) else source_of(data)
 
 
 def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) -> keras.Model:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import keras
@@ -14,28 +16,18 @@ from pyspark.sql import DataFrame
 
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
-from elephas_like.core.columns import example_batch, signature
+from elephas_like.core.columns import example_batch
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
-from elephas_like.core.types import Array, Integers, ShardRef, Slot
+from elephas_like.core.types import Array, Integers, Slot
 from elephas_like.core.voting import Ballot, Voting
-from elephas_like.engine.map_shards import collected, of_shards, prediction_chunks, rows_of
 from elephas_like.ensembles.ensemble_files import read, write, zip_path
-from elephas_like.ensembles.scoring import Judge, ShardJudge, Tally, gives_logits, output_width
+from elephas_like.ensembles.scoring import Judge, ShardJudge, gives_logits, output_width
+from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
-from elephas_like.model.sources import (
-    Source,
-    arrays,
-    column_choice,
-    cut_features,
-    cut_inputs,
-    cut_targets,
-    refuse_foreign,
-)
+from elephas_like.model.predict import feature_arrays, feature_rows, predict_rows, score_shards
+from elephas_like.model.sources import Source, source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
-from elephas_like.rows.shards import SpoolOptions, new_dataset, references
-from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import destroy
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.task import outputs, task
 
@@ -214,11 +206,10 @@ class VotingModel:
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):
-            source = Source.any(x, y, sample_weight, columns, self.models[0])
+            source = source_of(x, y, sample_weight, columns, self.models[0])
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
-            refuse_foreign(x)
-            features, targets = cut_inputs(arrays(x), self.models[0]), cut_targets(arrays(y), self.models[0])
+            features, targets = feature_arrays(x, self.models[0]), cut_targets(arrays(y), self.models[0])
             results = judge.evaluate(features, targets, arrays(sample_weight), rows)
         if return_dict:
             return results
@@ -285,25 +276,16 @@ class VotingModel:
     ) -> Any:
         rows = checks.positive_int("batch_size", batch_size)
         ballot = self._ballot()
-        if columns is not None:
-            data = Source.of_frame(data, columns, self.models[0], target=False).rdd
-        if not isinstance(data, RDD):
-            if not collect:
-                raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
-            refuse_foreign(data)
-            features = cut_inputs(arrays(data), self.models[0])
-            combined = ballot([model.predict(features, batch_size=rows, verbose=verbose) for model in self.models])
-            return votes.labels(combined) if labels else combined
-        shipped = data.context.broadcast(self._predictor(rows, _Labels(ballot) if labels else ballot))
-        given = data if columns is not None else cut_features(data, self.models[0])
-        chunks = prediction_chunks(given, lambda: shipped.value, rows, keras.config.floatx(), versions())
+        features = feature_rows(data, columns, self.models[0])
+        if features is not None:
+            predictor = self._predictor(rows, _Labels(ballot) if labels else ballot)
+            found = predict_rows(features, predictor, rows, collect=collect)
+            return np.zeros(0, np.int64) if collect and labels and len(found) == 0 else found
         if not collect:
-            return rows_of(chunks)
-        try:
-            found = collected(chunks)
-        finally:
-            destroy(data.context, shipped)
-        return np.zeros(0, np.int64) if labels and len(found) == 0 else found  # type: ignore[arg-type]  # an array
+            raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
+        given = feature_arrays(data, self.models[0])
+        combined = ballot([model.predict(given, batch_size=rows, verbose=verbose) for model in self.models])
+        return votes.labels(combined) if labels else combined
 
     def _appended(
         self, df: DataFrame, columns: ColumnChoice, names: tuple[str, str | None, str | None], batch_size: int
@@ -328,25 +310,12 @@ class VotingModel:
 
     def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
         """Loss and metrics of rows that stay where they are."""
-        assert source.rdd is not None
-        context, ballot = source.rdd.context, self._ballot()
-        shipped = context.broadcast(ShardJudge(self._predictor(batch_size, ballot), ballot))
-
-        def judged(index: int, ref: ShardRef) -> tuple[str, Tally | None]:
-            return signature(ref), shipped.value(ref)
-
-        options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-        try:
-            found = of_shards(references(source.rdd, options), judged)
-        finally:
-            destroy(context, shipped)
-        tallies = [(text, tally) for text, tally in found if tally is not None]
-        if not tallies:
+        ballot = self._ballot()
+        found = score_shards(source, ShardJudge(self._predictor(batch_size, ballot), ballot))
+        if not found:
             raise ValueError("there are no rows to evaluate: the data is empty.")
-        total = tallies[0][1]
-        for _, tally in tallies[1:]:
-            total = total + tally
-        return judge.results(total, example_batch(tallies[0][0]))
+        total = reduce(add, (tally for _, tally in found if tally is not None))
+        return judge.results(total, example_batch(found[0][0]))
 
     def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
         return EnsemblePredictor(tuple(Predictor.of(model, batch_size) for model in self.models), combine, batch_size)

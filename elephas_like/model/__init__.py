@@ -1,7 +1,8 @@
 """SparkModel, and what its fits, predictions and evaluations are put together from.
 
-`spark_model` has the class, `mllib` the one for MLlib's data, `options` the constructor's arguments in one table. `sources`
-takes the data that users give, as a model reads it; `sharding` writes it to the executors once.
+`spark_model` has the class, `mllib` the one for MLlib's data, `options` the constructor's arguments in one table.
+`data_arguments` converts and checks the data that users pass, `sources` has a class for each kind of it, and `sharding` writes
+it to the executors once.
 
 A fit: `fit` is the flow from checked arguments to History. `engine_choice` decides on an engine and holds its slots, `launch`
 starts the workers on it, and `plan` says, once they have joined, what the rounds will be. `interrupts` sees to Ctrl-C.

@@ -16,10 +16,8 @@ from elephas_like.model.launch import run
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.rows.shards import SpoolOptions, new_dataset
 from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
-from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
@@ -76,12 +74,8 @@ def workers_asked(num_workers: int | None, source: Source) -> int | None:
     Raises:
         ValueError: both are given, and differ.
     """
-    asked = num_workers
-    if source.dataset is not None:
-        asked = source.dataset.num_workers
-    elif source.blocks is not None:
-        asked = len(source.blocks)
-    if asked is not None and num_workers not in (None, asked):
+    asked = num_workers if source.num_workers is None else source.num_workers
+    if num_workers not in (None, asked):
         raise ValueError(f"the data is sharded for {asked} workers, and num_workers is {num_workers}.")
     return asked
 
@@ -118,5 +112,5 @@ def _prepared(
         cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
         codec=options.codec,
     )
-    spool = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
-    return Fit(options, request, strategy, frequency, config, factory, hooks, FitProgress(state), spool)
+    progress = FitProgress(state)
+    return Fit(options, request, strategy, frequency, config, factory, hooks, progress, source.spool_options())

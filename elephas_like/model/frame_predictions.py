@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from elephas_like.core.decisions import Task
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
-from elephas_like.model.sources import frame_plan
+from elephas_like.model.data_arguments import frame_plan
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.prediction_columns import Field, with_predictions
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer

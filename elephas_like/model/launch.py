@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from functools import partial
 
 from pyspark import RDD, SparkContext, StorageLevel
 
-from elephas_like.core.errors import ShardMissing
 from elephas_like.core.loop import fit_asynchronously, fit_synchronously
 from elephas_like.core.types import (
     EngineName,
@@ -42,7 +40,6 @@ from elephas_like.rows.spool import spool
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
 
-log = logging.getLogger(__name__)
 _runs = itertools.count(1)
 
 
@@ -56,14 +53,10 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
     number = next(_runs)
     title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
     try:
-        _on_spark(fit, engine, data, validation, context, title)
-    except ShardMissing as error:
-        # Before the first round nothing has happened yet, and Spark can write the rows of a ShardedDataset again.
-        if data.sharded is None or fit.progress.rounds:
-            raise
-        log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
-        data.invalidate()
-        _on_spark(fit, engine, data, validation, context, title)
+        # Before the first round nothing has happened yet, and all can begin again.
+        data.rewriting(
+            lambda: _on_spark(fit, engine, data, validation, context, title), again=lambda: not fit.progress.rounds
+        )
     except Exception:
         if not fit.progress.rounds:
             data.invalidate()  # what kept rows from being written may be over at the next fit
@@ -109,7 +102,7 @@ def _on_spark(
 def _datasets(fit: Fit, data: Data) -> list[str]:
     """Ids of the shards that go with the fit."""
     own = [f"{fit.spool.dataset}-val"]
-    return own if data.sharded is not None else [fit.spool.dataset, *own]
+    return own if data.kept else [fit.spool.dataset, *own]
 
 
 @contextmanager
@@ -164,7 +157,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             JobRun(group, make),
             group,
             describe,
-            data.sharded is not None,
+            data.kept,
             datasets=_datasets(fit, data),
             round_timeout=fit.options.round_timeout,
             invalidate=data.invalidate,
@@ -250,7 +243,7 @@ def _server(
                 listening.store,
                 group=group,
                 description=f"{title}, {fit.options.mode.value}",
-                keep=data.sharded is not None,
+                keep=data.kept,
                 datasets=_datasets(fit, data),
             )
         )

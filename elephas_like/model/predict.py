@@ -16,9 +16,9 @@ from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, ShardRef
 from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
-from elephas_like.model.sources import Source, arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.model.sources import Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.rows.shards import SpoolOptions, new_dataset, references
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
@@ -26,6 +26,7 @@ from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.tensors import text_tensors
 from elephas_like.trainer.worker import TrainerFactory
 
 Score = TypeVar("Score")
@@ -34,18 +35,18 @@ Score = TypeVar("Score")
 def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> RDD | None:
     """Rows of features as a model takes them, of an RDD or a DataFrame; None where the data are arrays."""
     if columns is not None:
-        return Source.of_frame(data, columns, model, target=False).rdd
+        return frame_source(data, columns, model, target=False).rdd
     return cut_features(data, model) if isinstance(data, RDD) else None
 
 
 def feature_arrays(data: Any, model: keras.Model) -> Any:
-    """Arrays of features as a model takes them.
+    """Arrays of features as a model takes them, text as tensors.
 
     Raises:
         TypeError: data of a kind that is not taken, with what to use instead.
     """
     refuse_foreign(data)
-    return cut_inputs(arrays(data), model)
+    return text_tensors(cut_inputs(arrays(data), model))
 
 
 def predict_rows(
@@ -76,22 +77,24 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
     Args:
-        source: an RDD or a DataFrame, as a model reads it.
+        source: rows on Spark, as a model reads them. The shards of a ShardedDataset stay.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
 
     Raises:
         WorkerError: what `scorer`, or the writing of rows, raised on an executor.
     """
-    assert source.rdd is not None
-    context = source.rdd.context
+    context = source.context
+    assert context is not None
+    options = source.spool_options()
+    data = source.data(options=options)
+    refs = data.references(context, options)
     shipped = context.broadcast(scorer)
 
     def score(_: int, ref: ShardRef) -> tuple[str, Score]:
         return signature(ref), shipped.value(ref)
 
-    options = SpoolOptions(new_dataset(), keras.config.floatx(), source.has_target, versions())
     try:
-        found = of_shards(references(source.rdd, options), score)
+        found = data.rewriting(lambda: of_shards(refs, score, keep=data.kept))
     finally:
         destroy(context, shipped)
     return [(text, result) for text, result in found if text]
@@ -108,7 +111,6 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
     Raises:
         ValueError: there are no rows.
     """
-    assert source.rdd is not None
     source.build(model, batch_size)
     variables = Variables(model)
     factory = TrainerFactory(
@@ -116,7 +118,7 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
         config=FitConfig(batch_size=batch_size, shuffle=False),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
-        cores=task_cpus(source.rdd.context),
+        cores=task_cpus(source.context),
     )
 
     found = score_shards(source, MetricSums(factory, variables.read()))

@@ -9,9 +9,10 @@ import keras
 
 from elephas_like.core import checks
 from elephas_like.core.types import EngineName
-from elephas_like.model.sources import Source, column_choice
+from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
-from elephas_like.rows.shards import ShardedDataset, dealt, new_dataset, parallelized, shuffled
+from elephas_like.rows.shards import ShardedDataset, new_dataset
 from elephas_like.spark.session import active_context
 from elephas_like.trainer.compile_arguments import check_model
 
@@ -53,15 +54,11 @@ def shard(
         raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
     if model is not None:
         check_model(model)
-    source = Source.of(data, y, None) if columns is None else Source.any(data, y, None, columns, model)
-    if source.rdd is not None:
-        if shuffle:
-            rows = source.rdd if source.frame is None else source.frame.rows()
-            return ShardedDataset(shuffled(rows, workers, seed), workers, new_dataset())
-        return ShardedDataset(source.data(workers).distributed(source.rdd.context), workers, new_dataset())
-    assert source.columns is not None
-    context = active_context(EngineName.SERVER)
+    source = source_of(data, y, None, columns, model)
+    if source.num_workers is not None:
+        raise ValueError(f"the data is sharded for {source.num_workers} workers already; shard what it was made from.")
+    context = source.context or active_context(EngineName.SERVER)
     if context is None:
         raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
-    blocks = dealt(source.columns, workers, seed=seed if shuffle else None)
-    return ShardedDataset(parallelized(context, blocks), workers, new_dataset())
+    rows = source.data(workers, seed=seed if shuffle else None)
+    return ShardedDataset(rows.distributed(context), workers, new_dataset())

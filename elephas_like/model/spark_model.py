@@ -17,17 +17,17 @@ from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
 from elephas_like.model import saving
+from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.options import NAMES, Options
 from elephas_like.model.predict import evaluate_rows, feature_arrays, feature_rows, predict_rows
-from elephas_like.model.sources import Source, arrays, column_choice, cut_targets
+from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
 from elephas_like.trainer.state import in_order
-from elephas_like.trainer.tensors import text_tensors
 
 
 class SparkModel(ElephasAttributes):
@@ -257,8 +257,8 @@ class SparkModel(ElephasAttributes):
             has_validation_data=validation_data is not None,
         )
         columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
-        source = Source.any(data, y, sample_weight, columns, self._model)
-        held = None if validation_data is None else Source.validation(validation_data, columns, self._model)
+        source = source_of(data, y, sample_weight, columns, self._model)
+        held = None if validation_data is None else validation_source(validation_data, columns, self._model)
         history = train(self._model, self._options, request, source, held, self._draw_seeds)
         self.training_histories.append(history.history)
         return history
@@ -300,8 +300,8 @@ class SparkModel(ElephasAttributes):
             return predict_rows(features, Predictor.of(self._model, rows), rows, collect=collect)
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
-        tensors = text_tensors(feature_arrays(data, self._model))
-        return self._model.predict(tensors, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
+        features = feature_arrays(data, self._model)
+        return self._model.predict(features, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
 
     def evaluate(
         self,
@@ -338,7 +338,7 @@ class SparkModel(ElephasAttributes):
         columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
         if columns is None and not isinstance(x, RDD):
             return self._model.evaluate(
-                text_tensors(feature_arrays(x, self._model)),
+                feature_arrays(x, self._model),
                 cut_targets(arrays(y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),
@@ -347,7 +347,7 @@ class SparkModel(ElephasAttributes):
                 callbacks=callbacks,
             )
         _refuse_callbacks(callbacks)
-        source = Source.any(x, y, sample_weight, columns, self._model).for_model(self._model)
+        source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
         results = evaluate_rows(self._model, source, rows)
         if return_dict:
             return results

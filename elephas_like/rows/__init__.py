@@ -5,5 +5,5 @@
   references and removal of shards.
 - frame_plan: which columns of a DataFrame become which arrays. frame_read: batches read by a plan. vectors: Arrow columns as
   arrays. prediction_columns: predictions as columns.
-- tfrecord, with records, features and examples: TFRecord files.
+- tfrecord, with records and examples: TFRecord files.
 """

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark import RDD, SparkContext
 
-from elephas_like.rows.shards import rows_of_partitions
+from elephas_like.core.errors import ShardMissing
+from elephas_like.rows.shards import SpoolOptions, references, rows_of_partitions
 from elephas_like.rows.spool import Block
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,11 @@ class Data:
     written: Callable[[], None] = lambda: None
     invalidate: Callable[[], None] = lambda: None
 
+    @property
+    def kept(self) -> bool:
+        """Whether the shards outlive the fit."""
+        return self.sharded is not None
+
     def partitions(self) -> Iterator[list[object]]:
         """Yield the rows of each worker, on the driver."""
         if self.rdd is not None:
@@ -41,3 +52,25 @@ class Data:
             return self.rdd
         assert self.blocks is not None
         return context.parallelize(list(self.blocks), self.num_workers)
+
+    def references(self, context: SparkContext, options: SpoolOptions) -> RDD:
+        """Return references of the shards: those that outlive the fit, or new ones."""
+        return references(self.distributed(context), options) if self.sharded is None else self.sharded
+
+    def rewriting(self, job: Callable[[], Result], *, again: Callable[[], bool] = lambda: True) -> Result:
+        """Return what `job` returns. If files of kept shards are missing, have Spark rewrite them, and run it once more.
+
+        Args:
+            again: whether it may run once more, asked when files are missing.
+
+        Raises:
+            ShardMissing: files are missing, and it may not; or they are missing again.
+        """
+        try:
+            return job()
+        except ShardMissing as error:
+            if not (self.kept and again()):
+                raise
+            log.warning("%s; the shards are written again", error.args[0].splitlines()[0])
+            self.invalidate()
+            return job()

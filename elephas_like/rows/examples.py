@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from elephas_like.core.errors import DataError
-from elephas_like.rows.features import Feature, Values
+from elephas_like.rows.records import Feature, Values
 
 BATCH_ROWS = 2048
 _DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}

@@ -11,8 +11,9 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +29,14 @@ from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 
 from elephas_like.core.errors import DataError
-from elephas_like.rows.features import Feature, Kind, Values
+from elephas_like.core.types import Array, Integers
 from elephas_like.spark import files
 
 MOST_TASKS = 256
 CHUNK_BYTES = 4 * 2**20
 SUFFIXES = {"": "", "GZIP": ".gz", "ZLIB": ".zz"}
 
+Kind = Literal["bytes", "float", "int64"]
 _TYPES: dict[type[T.DataType], tuple[Kind, pa.DataType]] = {
     T.BooleanType: ("int64", pa.bool_()),
     T.ByteType: ("int64", pa.int8()),
@@ -48,6 +50,29 @@ _TYPES: dict[type[T.DataType], tuple[Kind, pa.DataType]] = {
 }
 _INFERRED: dict[Kind, T.DataType] = {"bytes": T.BinaryType(), "float": T.FloatType(), "int64": T.LongType()}
 _FLAT = {"bytes": pa.binary(), "float": pa.float32(), "int64": pa.int64()}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature by its name.
+
+    single: one value a row, or none at all (null); otherwise an array of any length.
+    """
+
+    name: str
+    kind: Kind
+    single: bool
+
+
+@dataclass(frozen=True)
+class Values:
+    """One feature of many rows: the values of row i are `flat[ends[i]:ends[i + 1]]`.
+
+    flat: float32, int64, or objects that are bytes. ends: rows + 1 numbers from 0.
+    """
+
+    flat: Array
+    ends: Integers
 
 
 class Reader(Protocol):

@@ -17,8 +17,9 @@ from elephas_like.core.columns import TEXT, open_column, row_nbytes
 from elephas_like.core.errors import Failure, ShardMissing
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import ShardRef
+from elephas_like.rows.data import Data
 from elephas_like.rows.shard_files import find_shard, host_lock, remove
-from elephas_like.rows.shards import SpoolOptions, references
+from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.parallel import JobRuns
 from elephas_like.spark.versions import check_versions
@@ -74,36 +75,25 @@ def replicated(context: SparkContext, blocks: Iterable[Block], options: SpoolOpt
 
 
 @contextmanager
-def replicated_rdd(
-    rdd: RDD,
-    options: SpoolOptions,
-    *,
-    at_once: int,
-    group: str,
-    sharded: RDD | None = None,
-    invalidate: Callable[[], None] = lambda: None,
+def replicated_data(
+    context: SparkContext, data: Data, options: SpoolOptions, *, at_once: int, group: str
 ) -> Iterator[Replica]:
-    """Broadcast the rows of an RDD, in order, for as long as the context lasts.
+    """Broadcast all rows of a fit, in order, for as long as the context lasts. Shards that are kept are read, and stay.
 
     Args:
         at_once: partitions that are computed at the same time; the driver holds no more of them.
         group: Spark job group.
-        sharded: references of the rows where they are written already (a ShardedDataset's), which stay.
-        invalidate: called where files are missing, so that Spark writes them again.
 
     Raises:
         WorkerError: rows that cannot be written down, with their place.
     """
     written = replace(options, dataset=rows_dataset(options))  # worker 0 of the dataset itself is the replica
-    refs = references(rdd, written) if sharded is None else sharded
-    with _Shipping(rdd.context) as ship:
-        try:
-            shipped = _shipped(refs, ship, at_once, group, keep=sharded is not None)
-        except ShardMissing:
-            if sharded is None:
-                raise
-            invalidate()
-            shipped = _shipped(refs, ship, at_once, group, keep=True)
+    with _Shipping(context) as ship:
+        if data.blocks is not None:
+            shipped = [ship(block) for block in data.blocks]
+        else:
+            refs = data.references(context, written)
+            shipped = data.rewriting(lambda: _shipped(refs, ship, at_once, group, keep=data.kept))
         yield Replica(tuple(shipped), options)
 
 

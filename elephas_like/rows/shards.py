@@ -286,11 +286,6 @@ class ShardedDataset:
         self.release()
 
 
-def parallelized(context: SparkContext, blocks: Sequence[Block]) -> RDD:
-    """Return blocks of arrays as an RDD with one block per partition."""
-    return context.parallelize(list(blocks), len(blocks))
-
-
 def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:
     """The rows dealt to `num_workers` partitions in a seeded random order; this one is a shuffle through Spark.
 

@@ -11,7 +11,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
-from elephas_like.model.sources import refuse_connect
+from elephas_like.model.data_arguments import refuse_connect
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 

@@ -20,7 +20,8 @@ from elephas_like.core.objective import Objective, maximizes
 from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
-from elephas_like.model.sources import Source, column_choice
+from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.sources import Source, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
@@ -32,7 +33,7 @@ from elephas_like.tuning.first_model import check_objective, first_model
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.result import SearchResult
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search
-from elephas_like.tuning.search_rows import SearchRows, read_by, source_of
+from elephas_like.tuning.search_rows import SearchRows, search_source
 from elephas_like.tuning.space import Point, Sampler, Space, described
 from elephas_like.tuning.trial import KerasTrial, checked, restore
 from elephas_like.tuning.trial_runs import TrialRuns, as_fits, count_parallel, opened
@@ -218,14 +219,15 @@ def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validati
     space, seed = asked.sampler.space, asked.kept.seed
     # A first model says how the columns of a DataFrame are read.
     model = None if columns is None else first_model(asked.build, space, seed, needed=True)
-    source = source_of(data, columns, model)
-    held = None if validation_data is None else Source.validation(validation_data, columns, model)
+    source = search_source(data, columns, model)
+    held = None if validation_data is None else validation_source(validation_data, columns, model)
     context = source.context or (None if held is None else held.context) or active_context(EngineName.AUTO)
     parallelism = count_parallel(context, asked.parallelism, asked.workers or 1)
     model = model or first_model(asked.build, space, seed, needed=False)
-    source, held = read_by(model, source), None if held is None else read_by(model, held)
-    if held is not None and held.frame is not None and asked.workers is not None:
-        validation_data = held.data(asked.workers).rdd
+    if held is not None and asked.workers is not None:
+        validation_data = held.as_arguments(asked.workers)
+    if model is not None:
+        source, held = source.for_model(model), None if held is None else held.for_model(model)
     return _Prepared(source, held, validation_data, model, context, parallelism)
 
 
@@ -358,7 +360,7 @@ def _restorer(
             path.write_bytes(content)
             model = checked(build(params))
             if sample is None:  # the rows were never here
-                source.with_target(model).build(model)
+                source.for_model(model).build(model)
             return restore(model, path, sample)
 
     return restored

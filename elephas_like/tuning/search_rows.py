@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 from pyspark import SparkContext
 
 from elephas_like.core.types import ShardRef
-from elephas_like.model.sharding import shard
-from elephas_like.model.sources import Source
+from elephas_like.model.sources import Arrays, Source, source_of
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import remove_dataset
-from elephas_like.rows.shards import dealt, new_dataset, rows_of_partitions
+from elephas_like.rows.shards import ShardedDataset, new_dataset
 from elephas_like.rows.spool import spool
 from elephas_like.trainer.batches import sample_of
 from elephas_like.tuning.trial import forget_rows
@@ -46,7 +43,7 @@ class SearchRows:
     def open(self) -> None:
         """Writes the rows down."""
         if not self._spooled:
-            if self._source.columns is not None:
+            if isinstance(self._source, Arrays):
                 self.sample = self._source.sample(keras.config.floatx())
             return
         sources = [(self.name, self._source)]
@@ -55,7 +52,7 @@ class SearchRows:
         for dataset, source in sources:
             self.shards.append(
                 spool(
-                    _rows(source),
+                    source.rows(),
                     dataset=dataset,
                     worker=0,
                     floatx=keras.config.floatx(),
@@ -67,48 +64,24 @@ class SearchRows:
         if self.sample is None:
             raise ValueError("there are no rows to train on: the data is empty.")
 
-    @contextmanager
-    def sharded(self, context: SparkContext | None, workers: int) -> Iterator[Any]:
+    def sharded(self, context: SparkContext | None, workers: int) -> AbstractContextManager[ShardedDataset]:
         """What SparkModels of so many workers are fitted on, written to the executors once for all trials."""
-        source = self._source
-        if source.dataset is not None:
-            yield source.dataset
-        elif context is None:
+        context = self._source.context or context
+        if context is None:
             raise ValueError("trial_workers needs Spark: start a SparkSession first.")
-        else:
-            with shard(source.data(workers).distributed(context), workers) as dataset:
-                yield dataset
+        return self._source.sharded(context, workers)
 
 
-def _rows(source: Source) -> Iterator[object]:
-    if source.columns is not None:
-        yield from dealt(source.columns, 1)
-        return
-    rdd = source.rdd if source.rdd is not None else source.dataset.source  # type: ignore[union-attr]
-    for rows in rows_of_partitions(rdd):
-        yield from rows
-
-
-def source_of(data: Any, columns: ColumnChoice | None, model: keras.Model | None) -> Source:
+def search_source(data: Any, columns: ColumnChoice | None, model: keras.Model | None) -> Source:
     """The source of `search(data=)`; `model` says how the columns of a DataFrame are read."""
-    if columns is not None:
-        return Source.of_frame(data, columns, model)
-    if isinstance(data, tuple | list):
+    if columns is None and isinstance(data, tuple | list):
         if not 1 <= len(data) <= 3:
             raise ValueError(f"data must be (x, y) or (x, y, sample_weight); got {len(data)} parts.")
-        x, y, weights = (*data, None, None)[:3]
-        return Source.of(x, y, weights)
-    source = Source.of(data, None, None)
-    if source.columns is not None:
+        return source_of(*data)
+    source = source_of(data, columns=columns, model=model)
+    if isinstance(source, Arrays):
         raise TypeError(
             "data must be (x, y) arrays, an RDD of (x, y) rows, a DataFrame or a ShardedDataset; got "
             f"{type(data).__name__}."
         )
     return source
-
-
-def read_by(model: keras.Model | None, source: Source) -> Source:
-    """The source as a first model reads it; where none could be built, arrays say whether they have a target."""
-    if model is not None:
-        return source.for_model(model)
-    return source if source.columns is None else replace(source, has_target=len(source.columns) > 1)

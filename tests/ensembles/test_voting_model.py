@@ -113,6 +113,19 @@ def test_regression_is_the_weighted_mean() -> None:
         ensemble.predict_proba(X)
 
 
+def test_arrays_of_text() -> None:
+    texts = np.array(["a b", "b c", "c"])
+    words = keras.layers.TextVectorization(output_mode="multi_hot")
+    words.adapt(texts)
+    text = keras.Input((), dtype="string")
+    models = [keras.Model(text, keras.layers.Dense(2, activation="softmax")(words(text))) for _ in range(2)]
+    models[0].compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    ensemble = VotingModel(models, "soft")
+    labels = ensemble.predict(texts)
+    assert labels.shape == (3,)
+    assert ensemble.evaluate(texts, labels, return_dict=True)["accuracy"] == 1.0
+
+
 def test_accuracy_of_hard_votes_is_that_of_the_labels() -> None:
     models, y = members(4), np.arange(40) % 3
     hard = VotingModel(models, "hard", weights=[3, 1, 1, 1])

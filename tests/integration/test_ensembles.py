@@ -71,7 +71,7 @@ def test_members_of_a_process_share_one_tensorflow_and_one_shard(sc) -> None:
     assert {history["shards"][0] for history in found.histories} == {1.0}
 
 
-def test_a_member_per_partition(sc) -> None:
+def test_a_member_per_partition(sc, scratch: Path) -> None:
     sizes = [100, 150]
     parts = rows(X[:100], Y[:100]), rows(X[100:250], Y[100:250])
     rdd = sc.parallelize(range(2), 2).flatMap(lambda part: parts[part])
@@ -79,15 +79,23 @@ def test_a_member_per_partition(sc) -> None:
     steps = [int(model.optimizer.iterations.numpy()) for model in found.models]
     assert steps == [2 * size // 10 for size in sizes]
     with elephas_like.shard(rdd, 2) as dataset:
-        same(train_ensemble(build, dataset, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0), found)
+        for _ in range(2):
+            same(
+                train_ensemble(build, dataset, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0),
+                found,
+            )
+            lost = list(scratch.rglob(f"elephas_like-{dataset.dataset}/worker-1/*"))
+            assert lost  # they are written again
+            for file in lost:
+                file.unlink()
         with pytest.raises(ValueError, match="sharded for 2 members, and num_members is 3"):
             train_ensemble(build, dataset, 3, bagging="partition", verbose=0)
 
 
 def test_a_sharded_dataset_serves_several_ensembles(sc, here: VotingModel) -> None:
     with elephas_like.shard(sc.parallelize(rows(X[:500], Y[:500]), 2), 2) as dataset:
-        for _ in range(2):
-            found = train_ensemble(build, dataset, 3, epochs=3, seed=5, verbose=0)
+        for engine in ("auto", "auto", "in_process"):
+            found = train_ensemble(build, dataset, 3, epochs=3, seed=5, verbose=0, engine=engine)
             same(found, here)
 
 
@@ -216,7 +224,7 @@ def test_regression_over_an_rdd(sc) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_batch_norm_is_recalibrated_on_executors(sc) -> None:
+def test_batch_norm_is_recalibrated_on_executors(sc, scratch: Path) -> None:
     model = build()
     rdd = sc.parallelize(rows(X, Y), 3)
     SparkModel(model, 2, seed=1).fit(sc.parallelize(rows(X, Y), 2), epochs=1, verbose=0)
@@ -228,6 +236,10 @@ def test_batch_norm_is_recalibrated_on_executors(sc) -> None:
     norm.moving_mean.assign(np.zeros(16))
     with elephas_like.shard(rdd, 2) as dataset:
         recalibrate_batch_norm(model, dataset)
+        for file in scratch.rglob(f"elephas_like-{dataset.dataset}/worker-1/*"):
+            file.unlink()
+        recalibrate_batch_norm(model, dataset)  # lost files are written again
+        np.testing.assert_allclose(norm.moving_mean, model.layers[0](X).numpy().mean(0), rtol=1e-5, atol=1e-5)
         SparkModel(model, 2).fit(dataset, epochs=1, verbose=0)  # its shards are still there
     with pytest.raises(ValueError, match="no rows"):
         recalibrate_batch_norm(model, sc.parallelize([], 2))

@@ -187,7 +187,7 @@ def test_a_driver_that_cannot_be_reached_is_named() -> None:
 
 @both
 def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.model.fit.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    monkeypatch.setattr("elephas_like.model.sources.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
     fails(ElephasError, r"elephas-like is 9.9.9 on the driver and .* on executor host", rdd, engine)
 
 

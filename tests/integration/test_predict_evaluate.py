@@ -185,7 +185,9 @@ def test_rows_that_cannot_be_predicted_or_evaluated_say_where(sc) -> None:
 
 
 def test_other_versions_on_an_executor_are_named(sc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.model.predict.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    for module in ("predict", "sources"):
+        path = f"elephas_like.model.{module}.versions"
+        monkeypatch.setattr(path, lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
     model, rdd = SparkModel(line()), sc.parallelize(points(4), 2)
     said = r"elephas-like is 9\.9\.9 on the driver and .* on executor host"
     with pytest.raises(ElephasError, match=said):

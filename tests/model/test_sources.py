@@ -4,27 +4,56 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pandas as pd
 import pytest
 
-from elephas_like import SparkModel
-from elephas_like.model.sources import Source, arrays
-
-
-def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
-    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    assert arrays(frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
-    assert arrays([1, 2]).tolist() == [1, 2]
-    tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
-    assert tree["x"].tolist() == [[1.0], [2.0]]  # a column, as in Keras
-    assert isinstance(tree["y"][1], tuple)
+from elephas_like import SparkModel, shard
+from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
+from elephas_like.rows.shards import ShardedDataset
+from elephas_like.rows.spool import Block
 
 
 def test_arrays_say_whether_there_is_a_target() -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    assert Source.of(np.zeros((2, 1)), np.zeros(2), None).with_target(model).has_target
-    assert not Source.of(np.zeros((2, 1)), None, None).with_target(model).has_target
+    assert source_of(np.zeros((2, 1)), np.zeros(2)).for_model(model).has_target
+    assert not source_of(np.zeros((2, 1))).for_model(model).has_target
+
+
+def test_the_models_loss_says_whether_rows_of_an_rdd_have_a_target(sc) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    rdd = sc.parallelize([([1.0], 2.0)], 1)
+    for given, kind in ((rdd, Rows), (ShardedDataset(rdd, 1, "none"), Shards)):
+        source = source_of(given)
+        assert isinstance(source, kind)
+        assert not source.for_model(model).has_target
+    model.compile("sgd", "mse")
+    assert source_of(rdd).for_model(model).has_target
+
+
+def test_each_kind_divides_its_rows_among_workers(sc) -> None:
+    """And gives them all, in order, on the driver."""
+    x = np.arange(4.0)[:, None]
+    rdd = sc.parallelize(list(x), 4)
+    blocks = [Block((x[:1],), 1), Block((x[1:],), 3)]
+    given = {"arrays": x, "blocks": blocks, "rdd": rdd, "shards": ShardedDataset(rdd, 4, "none")}
+    found = {name: source_of(data) for name, data in given.items()}
+    assert {name: source.num_workers for name, source in found.items()} == {
+        "arrays": None,
+        "blocks": 2,
+        "rdd": None,
+        "shards": 4,
+    }
+    for name, source in found.items():
+        parts = list(source.data(2).partitions())
+        assert len(parts) == 2, name
+        assert [float(value) for row in source.rows() for value in np.ravel(_values(row))] == [0, 1, 2, 3], name
+    assert isinstance(found["blocks"], Blocks)
+    assert found["rdd"].data().num_workers == found["shards"].data().num_workers == 4
+    assert found["arrays"].data(2).blocks[0].columns[0].tolist() == [[0.0], [2.0]]  # dealt like cards
+
+
+def _values(row: object) -> object:
+    return row.columns[0] if isinstance(row, Block) else row
 
 
 @pytest.mark.parametrize("losses", [["mse", None], [None, "mse"], {"a": "mse", "b": None}])
@@ -46,14 +75,14 @@ def test_one_array_of_targets_is_that_of_the_only_output_with_a_loss(losses: obj
     SparkModel(ours, 1, engine="in_process", strategy="average", batch_size=4).fit(x, y, shuffle=False, verbose=0)
     for ours_now, theirs_now in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(ours_now, theirs_now, atol=1e-6)
-    cut = Source.of(x, y, None).for_model(ours).columns
-    assert cut is not None
-    np.testing.assert_array_equal(cut[1], y)
+    cut = source_of(x, y).for_model(ours)
+    assert isinstance(cut, Arrays)
+    np.testing.assert_array_equal(cut.columns[1], y)
 
 
 def test_the_sample_is_the_first_row_as_workers_will_see_it() -> None:
     x, y = np.array([[1.5], [2.5]]), np.array([7, 8])
-    sample = Source.of(x, y, np.array([0.5, 1.0])).sample("float32")
+    sample = source_of(x, y, np.array([0.5, 1.0])).sample("float32")
     assert [(part.dtype.name, part.tolist()) for part in sample] == [
         ("float32", [[1.5]]),
         ("int64", [7]),
@@ -63,26 +92,33 @@ def test_the_sample_is_the_first_row_as_workers_will_see_it() -> None:
 
 def test_no_rows_are_said() -> None:
     with pytest.raises(ValueError, match="there are no rows"):
-        Source.of(np.zeros((0, 2)), np.zeros(0), None).sample("float32")
+        source_of(np.zeros((0, 2)), np.zeros(0)).sample("float32")
 
 
 def test_validation_data_of_another_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="validation_data must be"):
-        Source.validation("rows.csv")
-    assert Source.validation([np.zeros((1, 1)), np.zeros(1)]).columns is not None
+        validation_source("rows.csv")
+    assert isinstance(validation_source([np.zeros((1, 1)), np.zeros(1)]), Arrays)
 
 
 def test_dataframes_get_a_sentence(spark) -> None:
     with pytest.raises(TypeError, match=r"pass df\.rdd\.map"):
-        Source.of(spark.createDataFrame([(1, 2)], "a int, b int"), None, None)
+        source_of(spark.createDataFrame([(1, 2)], "a int, b int"))
 
 
 def test_spark_connect_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     with pytest.raises(TypeError, match="use a classic session"):
-        Source.of(frame, None, None)
+        source_of(frame)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(TypeError, match="Spark Connect is not supported yet"):
         SparkModel(model).fit(np.zeros((2, 1)), np.zeros(2), verbose=0)
+
+
+def test_what_is_sharded_already_is_not_sharded_again(sc) -> None:
+    rdd = sc.parallelize([([1.0], 2.0)], 1)
+    for given in (ShardedDataset(rdd, 1, "none"), [Block((np.zeros((2, 1)),), 2)]):
+        with pytest.raises(ValueError, match="sharded for 1 workers already"):
+            shard(given, 2)

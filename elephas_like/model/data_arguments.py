@@ -1,0 +1,143 @@
+"""The data that users pass: arrays converted, a DataFrame's columns chosen, rows cut for a model, foreign kinds refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+from pyspark import RDD
+from pyspark.sql import DataFrame
+
+from elephas_like.core.parts import cut, cut_row
+from elephas_like.core.types import Slot
+from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, plan
+from elephas_like.rows.spool import Block
+from elephas_like.trainer.serialization import input_count, target_count
+from elephas_like.trainer.task import inputs, one_hot_classes, targets
+from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
+
+
+def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:
+    """How a DataFrame is read for a model, or for any if there is none; what does not fit is said here, before any job."""
+    if df.isStreaming:
+        raise TypeError("a streaming DataFrame has no end to train to; train on what foreachBatch hands over.")
+    return plan(
+        df.schema,
+        columns,
+        Slot("input") if model is None else inputs(model),
+        Slot("output") if model is None else targets(model),
+        floatx=keras.config.floatx(),
+        classes=None if model is None else one_hot_classes(model),
+    )
+
+
+def column_choice(
+    data: object,
+    features_col: Choice | None = None,
+    label_col: Choice | None = None,
+    sample_weight_col: str | None = None,
+    column_shapes: Mapping[str, Sequence[int]] | None = None,
+    column_dtypes: Mapping[str, str] | None = None,
+) -> ColumnChoice | None:
+    """Which columns of a DataFrame are what, or None for data of another kind.
+
+    Raises:
+        ValueError: columns were named, and there are none.
+    """
+    given = {
+        "features_col": ("features", features_col),
+        "label_col": ("label", label_col),
+        "sample_weight_col": ("sample_weight", sample_weight_col),
+        "column_shapes": ("shapes", column_shapes),
+        "column_dtypes": ("dtypes", column_dtypes),
+    }
+    named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
+    if isinstance(data, DataFrame):
+        refuse_connect(data)
+        chosen: dict[str, Any] = dict(named.values())
+        return ColumnChoice(**chosen)
+    for name in named:
+        raise ValueError(f"{name}= names columns of a DataFrame; the data is of type {type(data).__name__}.")
+    return None
+
+
+def cut_inputs(x: Any, model: keras.Model) -> Any:
+    """A single array with rows for a model with several inputs, cut into one for each along axis 1."""
+    return cut(x, input_count(model), axis=1)
+
+
+def cut_targets(y: Any, model: keras.Model) -> Any:
+    """A single array of targets for a model with several outputs, cut into one for each with a loss along axis 1."""
+    return cut(y, target_count(model), axis=1, what="outputs")
+
+
+def cut_features(rdd: RDD, model: keras.Model) -> RDD:
+    """Rows of features whose single arrays are cut into one for each input of the model."""
+    parts = input_count(model)
+    return rdd if parts == 1 else rdd.map(partial(_cut_x, parts=parts))
+
+
+def cut_pairs(rdd: RDD, model: keras.Model) -> RDD:
+    """Rows `(x, y)` or `(x, y, sample_weight)` whose single arrays are cut for the inputs and outputs of the model."""
+    inputs, targets = input_count(model), target_count(model)
+    return rdd if inputs == targets == 1 else rdd.map(partial(_cut_pair, inputs=inputs, targets=targets))
+
+
+def _cut_x(row: Any, parts: int) -> Any:
+    return row if isinstance(row, Block) else cut(row, parts, axis=0)  # whole blocks have their columns already
+
+
+def _cut_pair(row: Any, inputs: int, targets: int) -> Any:
+    return row if isinstance(row, Block) else cut_row(row, inputs, targets)
+
+
+def refuse_foreign(data: object) -> None:
+    """Says in one sentence what to use instead of kinds of data that are none of ours."""
+    module = type(data).__module__
+    refuse_connect(data)
+    if module.startswith("pyspark.sql"):
+        raise TypeError(
+            "DataFrames are taken by fit, evaluate, predict, search and train_ensemble; here pass "
+            "df.rdd.map(lambda row: (features, label))."
+        )
+    if module.startswith("tensorflow") and not (hasattr(data, "numpy") or is_sparse(data)):
+        raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
+    if isinstance(data, Iterator | keras.utils.PyDataset):
+        raise TypeError(
+            "generators and iterators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows."
+        )
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else [data]
+    if any(is_ragged(part) for part in parts):
+        raise TypeError(
+            "ragged tensors have rows of unequal shape: pad them (tensor.to_tensor()), as each batch needs one shape."
+        )
+
+
+def refuse_connect(data: object) -> None:
+    """Says what to use where data is Spark Connect's."""
+    if type(data).__module__.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "Spark Connect has no RDDs, on which training runs; use a classic session "
+            "(SparkSession.builder.master(...)) until Spark Connect is supported."
+        )
+
+
+def arrays(tree: Any) -> Any:
+    """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are."""
+    if tree is None or isinstance(tree, np.ndarray):
+        return tree
+    if is_sparse(tree):
+        return dense(tree)
+    if isinstance(tree, dict):
+        return {name: arrays(value) for name, value in tree.items()}
+    if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
+        return tuple(arrays(item) for item in tree)
+    if isinstance(tree, pd.Series):
+        return tree.to_numpy()[:, None]  # a column, as in Keras
+    if hasattr(tree, "to_numpy"):
+        return tree.to_numpy()
+    return np.asarray(tree)
