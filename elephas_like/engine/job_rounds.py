@@ -32,7 +32,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
-from elephas_like.spark.groups import starved_jobs
+from elephas_like.spark.groups import waits_for_slots
 from elephas_like.spark.slots import reserved
 from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
 
@@ -240,7 +240,7 @@ class JobRounds:
 
     def _held_up(self) -> float:
         """Return the time while the round waits for slots of other fits of this process: they end, or are suspended."""
-        waits = reserved(self._context) and starved_jobs(self._context, self._group)
+        waits = reserved(self._context) and waits_for_slots(self._context, self._group)
         return time.monotonic() if waits else 0.0
 
     def _check_same_rows(self, fingerprints: list[Fingerprints]) -> None:

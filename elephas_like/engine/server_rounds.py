@@ -176,7 +176,10 @@ class ServerRun:
             while not self._ended.wait(WATCH_SECONDS):
                 joining = joining and self._store.note_tasks(*tasks(self._context, self._group))
                 in_callback = self._store.idle_seconds() >= WATCH_SECONDS
-                before, starved = starved, starved_jobs(self._context, self._group, others=True) if in_callback else set()
+                before, starved = (
+                    starved,
+                    starved_jobs(self._context, self._group) if in_callback else set(),
+                )
                 if before & starved:
                     self._make_room()
         except Exception as error:  # the context was stopped, which the job reports

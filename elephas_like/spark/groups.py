@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkStageInfo, StatusTracker
 
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.description")
 
@@ -22,17 +22,22 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
             context.setLocalProperty(name, value)  # None takes the property away
 
 
-def starved_jobs(context: SparkContext, group: str, *, others: bool = False) -> set[int]:
-    """Return the jobs of a group, or all others, that have tasks left to run and none running: they wait for slots."""
+def starved_jobs(context: SparkContext, group: str) -> set[int]:
+    """Return the jobs outside a group that have tasks left to run, and none running: they wait for slots."""
     tracker = context.statusTracker()
-    active, own, found = set(tracker.getActiveJobsIds()), set(tracker.getJobIdsForGroup(group)), set()
-    for job in active - own if others else active & own:
-        info = tracker.getJobInfo(job)
-        stages = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
-        left = any(stage is not None and stage.numCompletedTasks < stage.numTasks for stage in stages)
-        if left and not any(stage is not None and stage.numActiveTasks for stage in stages):
+    found = set()
+    for job in set(tracker.getActiveJobsIds()) - set(tracker.getJobIdsForGroup(group)):
+        stages = _stages(tracker, job)
+        if any(stage.numCompletedTasks < stage.numTasks for stage in stages) and not _running(stages):
             found.add(job)
     return found
+
+
+def waits_for_slots(context: SparkContext, group: str) -> bool:
+    """Whether no task of a group runs now."""
+    tracker = context.statusTracker()
+    active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
+    return not any(_running(_stages(tracker, job)) for job in active)
 
 
 def tasks(context: SparkContext, group: str) -> tuple[int, int]:
@@ -40,10 +45,17 @@ def tasks(context: SparkContext, group: str) -> tuple[int, int]:
     tracker = context.statusTracker()
     running = ended = 0
     for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in () if info is None else info.stageIds:
-            found = tracker.getStageInfo(stage)
-            if found is not None:
-                running += found.numActiveTasks
-                ended += found.numCompletedTasks + found.numFailedTasks
+        stages = _stages(tracker, job)
+        running += _running(stages)
+        ended += sum(stage.numCompletedTasks + stage.numFailedTasks for stage in stages)
     return running, ended
+
+
+def _stages(tracker: StatusTracker, job: int) -> list[SparkStageInfo]:
+    info = tracker.getJobInfo(job)
+    found = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]
+    return [stage for stage in found if stage is not None]
+
+
+def _running(stages: Iterable[SparkStageInfo]) -> int:
+    return sum(stage.numActiveTasks for stage in stages)

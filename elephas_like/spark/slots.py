@@ -62,7 +62,11 @@ def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
     most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
     if may_grow:
         return most
-    begins = ("spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.initialExecutors", "spark.executor.instances")
+    begins = (
+        "spark.dynamicAllocation.minExecutors",
+        "spark.dynamicAllocation.initialExecutors",
+        "spark.executor.instances",
+    )
     first = max(1, *(int(conf.get(name, "0")) for name in begins))
     return min(most, max(first * each, _concurrent_tasks(context)))
 

@@ -123,3 +123,14 @@ def test_a_speculated_task_is_counted_once(tmp_path: Path, engine: str) -> None:
         assert disturbed["copied"]
     else:
         assert disturbed["attempts"] >= 4
+
+
+@pytest.mark.parametrize("most", ["any", "10000"])
+def test_an_application_that_grows_has_slots_before_it_has_executors(tmp_path: Path, most: str) -> None:
+    with Script("run_autoscaling.py", most, scratch=tmp_path, plain=True) as script:
+        answer = script.answer()
+        assert answer["asked"] == (10000 if most == "10000" else 2**31 - 1)
+        assert answer["default"] == 1  # not one worker per partition
+        assert answer["trained by 2"] == [2]
+        assert answer["trained by None"][0] in (1, 2)  # what is there by then
+        assert script.ended() == 0
