@@ -150,6 +150,11 @@ class Order:
     span: Span | None = None
     state: TrainState | None = None
 
+    @classmethod
+    def to_evaluate(cls, state: TrainState, number: int = -1, version: int = 0) -> Order:
+        """Return the order to evaluate a state. It leaves out the optimizer's slots, which no evaluation reads."""
+        return cls("evaluate", number, version, state=state.but(slots=nothing()))
+
 
 @dataclass(frozen=True)
 class Update:

@@ -542,6 +542,7 @@ def test_epochs_are_evaluated_in_between_and_the_run_ends_on_its_budget() -> Non
     assert (order.kind, order.number) == ("evaluate", 2)
     assert order.state is not None
     assert order.state.weights.tolist() == [2.0, 2.0]
+    assert order.state.slots.size == 0
     # the straggler comes too late to change the model, and evaluates
     other = store.answer(100, update(1, 0, 100.0, 100.0))
     assert (other.kind, other.number, store.late) == ("evaluate", 1, 1)
