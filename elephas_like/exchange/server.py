@@ -86,7 +86,14 @@ class _Connections(socketserver.ThreadingMixIn):
             self._unauthenticated[thread] = time.monotonic() + UNAUTHENTICATED_SECONDS
         if first is not None:
             first.join(_LINGER_SECONDS)  # at once, as a rule; threads stay within bounds, too
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # the system has no thread left: the peer tries again later
+            log.warning("refused a connection from %s: %s", client_address, error)
+            with self._guard:
+                del self._open[thread]
+                self._unauthenticated.pop(thread, None)
+            self.shutdown_request(request)  # type: ignore[attr-defined]
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection until it ends."""
