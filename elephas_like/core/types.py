@@ -289,7 +289,7 @@ class Joined:
     signature: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """What one worker did in one round, for `history.rounds`.
 
@@ -307,7 +307,7 @@ class WorkerRecord:
     stale: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoundRecord:
     """One exchange, for `history.rounds`: synchronous rounds hold all workers, asynchronous ones a single worker.
 
