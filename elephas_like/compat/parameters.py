@@ -148,7 +148,7 @@ class BaseParameterClient(abc.ABC):
         port: of the server; default 4000.
         token: the server's; None takes the token that a server of this process left in the environment.
         host: the server's address as workers reach it; None takes this machine, the driver.
-        timeout: seconds without a byte from the server; default 60.
+        timeout: seconds without a byte in either direction; default 60.
     """
 
     client_type: ClassVar[str] = "base"
