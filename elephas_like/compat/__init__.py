@@ -1,8 +1,8 @@
 """The code behind Elephas' import paths; users reach it by those (`utils`, `parameter`, `worker`, `mllib`, `ml`).
 
 elephas             attributes and older names of Elephas' SparkModel
-parameter_server    servers that are started by hand
-parameters          their shared weights, listeners and clients; framing: messages on a socket
+parameter_server    servers that are started by hand, on those of `exchange`
+parameters          their shared weights, requests and clients; framing: messages on a socket
 spark_worker        workers for `rdd.mapPartitions`
 weight_lists        arithmetic on weights; weight_bytes: their format; rwlock: their lock
 labeled             RDDs and DataFrames of features and labels; labels: one-hot rows, padding

@@ -15,17 +15,17 @@ from elephas_like.compat.framing import determine_master, split_address
 from elephas_like.compat.parameters import (
     BaseParameterClient,
     HttpClient,
-    Listener,
     SharedWeights,
     SocketClient,
-    http_listener,
-    socket_listener,
+    WeightsRequestHandler,
     token_of_this_process,
 )
 from elephas_like.compat.weight_lists import Weights
 from elephas_like.core.checks import choice, did_you_mean, positive_int
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Mode
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.trainer.serialization import dict_to_model
 
 Given = ParamSpec("Given")
@@ -133,14 +133,15 @@ class BaseParameterServer(abc.ABC):
 
 
 class _ListeningServer(BaseParameterServer):
-    """What both transports share: a Listener between `start` and `stop`."""
+    """What both transports share: a server of `exchange` between `start` and `stop`."""
 
-    _listener: Listener | None = None
+    _kind: ClassVar[type[HttpExchangeServer | TcpExchangeServer]]
+    _running: HttpExchangeServer | TcpExchangeServer | None = None
 
     @property
     def server(self) -> threading.Thread | None:
         """The thread that answers clients (a process in Elephas); None while the server is stopped."""
-        return None if self._listener is None else self._listener.thread
+        return None if self._running is None else self._running.thread
 
     def start(self) -> None:
         """Listen; return when clients can connect.
@@ -148,39 +149,33 @@ class _ListeningServer(BaseParameterServer):
         Raises:
             ElephasError: the server is running already.
             PortError: the port is taken.
-
-        Raises:
-            PortError: the port is taken.
         """
-        if self._listener is not None:
+        if self._running is not None:
             raise ElephasError("expected start() once; this server is running.")
+        handler = WeightsRequestHandler(self._shared, threaded=self.threaded)
         host, _ = split_address(determine_master(self.port))
-        self._listener = self._listen(host)
-        self.port = self._listener.port
+        server = self._kind(self._shared, self.token, Sizes({}), host, self.port, handler=lambda *_: handler)
+        self._running = server.start()
+        self.port = server.address[1]
         self.master_url = determine_master(self.port)
 
     def stop(self) -> None:
         """End connections and free the port. The weights stay; `stop` may be called again, and `start` after it."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.stop()
-
-    @abc.abstractmethod
-    def _listen(self, host: str) -> Listener: ...
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
 
 
 class HttpServer(_ListeningServer):
     """The parameter server over HTTP: GET /parameters, POST /update."""
 
-    def _listen(self, host: str) -> Listener:
-        return http_listener(self._shared, self.token, host, self.port, threaded=self.threaded)
+    _kind = HttpExchangeServer
 
 
 class SocketServer(_ListeningServer):
     """The parameter server over plain TCP."""
 
-    def _listen(self, host: str) -> Listener:
-        return socket_listener(self._shared, self.token, host, self.port)
+    _kind = TcpExchangeServer
 
 
 class ClientServerFactory(abc.ABC):
@@ -217,25 +212,13 @@ class HttpFactory(ClientServerFactory):
     """Makes HttpServer and HttpClient."""
 
     _type = "http"
-
-    def create_client(self, *args: Any, **kwargs: Any) -> HttpClient:
-        """Return an HttpClient."""
-        return HttpClient(*args, **kwargs)
-
-    def create_server(self, *args: Any, **kwargs: Any) -> HttpServer:
-        """Return an HttpServer."""
-        return HttpServer(*args, **kwargs)
+    create_client = staticmethod(HttpClient)
+    create_server = staticmethod(HttpServer)
 
 
 class SocketFactory(ClientServerFactory):
     """Makes SocketServer and SocketClient."""
 
     _type = "socket"
-
-    def create_client(self, *args: Any, **kwargs: Any) -> SocketClient:
-        """Return a SocketClient."""
-        return SocketClient(*args, **kwargs)
-
-    def create_server(self, *args: Any, **kwargs: Any) -> SocketServer:
-        """Return a SocketServer."""
-        return SocketServer(*args, **kwargs)
+    create_client = staticmethod(SocketClient)
+    create_server = staticmethod(SocketServer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -58,12 +59,18 @@ def displacement(update: Update, strategy: Strategy, weights: Vector) -> Vector:
     return update.delta if strategy.deltas else update.delta - weights
 
 
+@lru_cache(maxsize=4096, typed=True)
+def _shared(count: int) -> int:
+    """Return the same object for equal counts: a long fit's history repeats few of them very often."""
+    return count
+
+
 def record(update: Update, staleness: int, dropped: bool, stale: bool = False) -> WorkerRecord:
     """Return an update's entry in `history.rounds`."""
     return WorkerRecord(
         worker=update.worker,
-        samples=update.samples,
-        steps=update.steps,
+        samples=_shared(update.samples),
+        steps=_shared(update.steps),
         seconds=update.seconds,
         staleness=staleness,
         dropped=int(dropped),

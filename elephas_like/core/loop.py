@@ -204,7 +204,7 @@ class _SynchronousFit:
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
-        order = Order("evaluate", self._orders, self._version, state=self._progress.state)
+        order = Order.to_evaluate(self._progress.state, self._orders, self._version)
         self._orders += 1
         return scores.add(evaluation.metrics for evaluation in self._workers.evaluate(order))
 

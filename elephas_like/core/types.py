@@ -152,6 +152,11 @@ class Order:
     span: Span | None = None
     state: TrainState | None = None
 
+    @classmethod
+    def to_evaluate(cls, state: TrainState, number: int = -1, version: int = 0) -> Order:
+        """Return the order to evaluate a state. It leaves out the optimizer's slots, which no evaluation reads."""
+        return cls("evaluate", number, version, state=state.but(slots=nothing()))
+
 
 @dataclass(frozen=True)
 class Update:
@@ -286,7 +291,7 @@ class Joined:
     signature: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """What one worker did in one round, for `history.rounds`.
 
@@ -304,7 +309,7 @@ class WorkerRecord:
     stale: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoundRecord:
     """One exchange, for `history.rounds`: synchronous rounds hold all workers, asynchronous ones a single worker.
 

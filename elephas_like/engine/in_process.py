@@ -70,7 +70,7 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
             self._schedule(index)
         record = self._progress.finished.popleft()
         if self._validates(record.epoch):
-            order = Order("evaluate", state=record.state)
+            order = Order.to_evaluate(record.state)
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))
         return record
 

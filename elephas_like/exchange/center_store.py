@@ -160,7 +160,7 @@ class CenterStore(Store):
         number = self._numbers[worker] + 1
         if self._to_evaluate[worker]:
             epoch = self._to_evaluate[worker].popleft()
-            return Assignment(Order("evaluate", number, version=center.version, state=epoch.record.state), epoch)
+            return Assignment(Order.to_evaluate(epoch.record.state, number, center.version), epoch)
         if not progress.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
             return None
         return Assignment(replace(progress.next_order(worker, center), number=number))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import logging
 import math
 import platform
-import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal
 
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Evaluation, Joined, Order, Update
 from elephas_like.exchange import protocol, wire
-from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stale
+from elephas_like.exchange.connections import LINES, Line, TokenError
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +32,8 @@ class ClientSettings:
     """How to reach the parameter server: plain data, made on the driver and pickled to the workers.
 
     kind: which of the two servers it is. Times are seconds.
-    request_timeout: longest silence of the server; more than the 20 that it may hold a request.
+    request_timeout: longest time in which no byte moves, in either direction; more than the 20 that the server may hold a
+        request. A body may take longer while it flows.
     retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
     advice: what a user can do if the server cannot be reached.
     """
@@ -66,8 +64,8 @@ class Client:
         self._settings = settings
         self._worker = worker
         self._attempt = attempt
-        self._line = _line(settings)
-        self._beat_line = _line(replace(settings, request_timeout=min(settings.request_timeout, _BEAT_TIMEOUT)))
+        self._line = _line(settings, settings.request_timeout)
+        self._beat_line = _line(settings, min(settings.request_timeout, _BEAT_TIMEOUT))
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
         self._stopped = False
@@ -174,8 +172,8 @@ class Client:
             if self._closed.is_set():
                 raise ElephasError("expected an open exchange; this one has been closed.")
             try:
-                reply = self._line.call(chunks)
-            except (OSError, http.client.HTTPException, wire.CutShortError) as error:
+                reply = self._exchange(self._line, chunks)
+            except (OSError, wire.CutShortError) as error:
                 log.info("worker %d: %s, trying again", self._worker, error)
                 self._line.close()
                 cause = error
@@ -187,6 +185,24 @@ class Client:
             f"and can executors open connections to this address and port? {self._settings.advice}"
         ) from cause
 
+    def _exchange(self, line: Line, chunks: list[wire.Chunk]) -> protocol.Message:
+        """Send a frame and return the one that comes back."""
+        place = f"the parameter server at {self._settings.host}:{self._settings.port}"
+        try:
+            incoming = line.call(chunks)
+        except TokenError as error:
+            raise ElephasError(
+                f"{place} does not know this run's token. Is another run's server listening there? Each run makes its own "
+                "token and hands it to its workers; give port=0."
+            ) from error
+        if incoming.status not in (200, 400, 409) or incoming.length is None:
+            line.close()
+            raise ElephasError(
+                f"expected a frame from {place}, got status {incoming.status} {incoming.reason}. "
+                "Is another program listening there?"
+            )
+        return wire.decode(incoming.source, incoming.length, self._settings.sizes)
+
     def _start_beating(self) -> None:
         if self._beating is None:
             self._beating = threading.Thread(target=self._beat, name="elephas-like-heartbeat", daemon=True)
@@ -197,11 +213,11 @@ class Client:
         while not self._closed.wait(self._settings.beat_seconds):
             beat = wire.encode(protocol.Beat(self._worker, self._attempt, self._progress()))
             try:
-                reply = _unless_refused(self._beat_line.call(beat))
+                reply = _unless_refused(self._exchange(self._beat_line, beat))
             except SupersededError as error:
                 self._superseded = error
                 return
-            except (OSError, http.client.HTTPException, ElephasError) as error:
+            except (OSError, ElephasError) as error:
                 log.info("a heartbeat was lost: %s", error)
                 self._beat_line.close()
                 continue
@@ -222,173 +238,6 @@ def _unless_refused(reply: protocol.Message) -> protocol.Message:
     raise kinds.get(reply.type_name, ElephasError)(reply.message)
 
 
-class _Line(Protocol):
-    """A connection that is opened when needed, and again after it was closed."""
-
-    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Send a frame and return the reply."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection. The next call opens another."""
-        ...
-
-    def end(self) -> None:
-        """Close for good. A call in another thread then fails."""
-        ...
-
-
-class _Connection:
-    """A socket that another thread may cut."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._over = False
-
-    def opened(self, connection: socket.socket) -> None:
-        """Note a new socket."""
-        with self._guard:
-            self._socket = connection
-            if self._over:
-                raise ConnectionAbortedError("the line was closed while it was opened")
-
-    def cut(self) -> None:
-        """Cut the connection for good."""
-        with self._guard:
-            self._over = True
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
-
-
-class _HttpLine:
-    """A kept HTTP connection. `http.client` ignores proxy settings, which are not meant for traffic inside a cluster."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
-        self._connection = _Connection()
-        self._http = http.client.HTTPConnection(settings.host, settings.port, timeout=settings.connect_timeout)
-
-    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Post a frame and return the reply."""
-        if self._http.sock is not None and stale(self._http.sock):
-            self._http.close()
-        if self._http.sock is None:
-            self._open()
-        self._http.request(
-            "POST",
-            PATH,
-            body=iter(chunks),
-            headers={
-                "Authorization": f"Bearer {self._settings.token}",
-                "Content-Type": "application/octet-stream",
-                "Content-Length": str(wire.nbytes(chunks)),
-            },
-        )
-        response = self._http.getresponse()
-        if response.status == 401:
-            self.close()
-            raise _refused_token(self._settings)
-        if response.status not in (200, 400, 409) or response.length is None:
-            self.close()
-            raise ElephasError(
-                f"expected a frame from the parameter server at {self._settings.host}:{self._settings.port}, got status "
-                f"{response.status} {response.reason}. Is another program listening there?"
-            )
-        reply = wire.decode(response, response.length, self._settings.sizes)
-        if response.will_close:
-            self.close()
-        return reply
-
-    def _open(self) -> None:
-        self._http.connect()
-        self._http.sock.settimeout(self._settings.request_timeout)
-        self._connection.opened(self._http.sock)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
-
-    def end(self) -> None:
-        """Close for good."""
-        self._connection.cut()
-        self._http.close()
-
-
-class _SocketLine:
-    """A kept TCP connection."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
-        self._connection = _Connection()
-        self._socket: socket.socket | None = None
-
-    def call(self, chunks: list[wire.Chunk]) -> protocol.Message:
-        """Send a frame behind its length and return the reply."""
-        if self._socket is not None and stale(self._socket):
-            self.close()
-        connection = self._socket or self._open()
-        send(connection, [LENGTH.pack(wire.nbytes(chunks)), *chunks])
-        source = _Received(connection)
-        prefix = bytearray(LENGTH.size)
-        source.fill(memoryview(prefix))
-        (length,) = LENGTH.unpack(prefix)
-        return wire.decode(source, length, self._settings.sizes)
-
-    def _open(self) -> socket.socket:
-        settings = self._settings
-        connection = socket.create_connection((settings.host, settings.port), settings.connect_timeout)
-        self._socket = connection
-        connection.settimeout(settings.request_timeout)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection.opened(connection)
-        token = settings.token.encode()
-        send(connection, [HELLO.pack(protocol.MAGIC, len(token)) + token])
-        welcome = bytearray(len(WELCOME))
-        _Received(connection).fill(memoryview(welcome))
-        if welcome != WELCOME:
-            self.close()
-            raise _refused_token(settings)
-        return connection
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def end(self) -> None:
-        """Close for good."""
-        self._connection.cut()
-        self.close()
-
-
-class _Received:
-    """Reads frames from a socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the start of `buffer`."""
-        return self._socket.recv_into(buffer)
-
-    def fill(self, buffer: memoryview) -> None:
-        """Fill all of a small `buffer`."""
-        while buffer:
-            came = self._socket.recv_into(buffer)
-            if not came:
-                raise wire.CutShortError("the parameter server closed the connection.")
-            buffer = buffer[came:]
-
-
-def _line(settings: ClientSettings) -> _Line:
-    return _HttpLine(settings) if settings.kind == "http" else _SocketLine(settings)
-
-
-def _refused_token(settings: ClientSettings) -> ElephasError:
-    return ElephasError(
-        f"the parameter server at {settings.host}:{settings.port} does not know this run's token. Is another run's "
-        "server listening there? Each run makes its own token and hands it to its workers; give port=0."
-    )
+def _line(settings: ClientSettings, timeout: float) -> Line:
+    line = LINES[settings.kind]
+    return line(settings.host, settings.port, settings.token, connect_timeout=settings.connect_timeout, timeout=timeout)

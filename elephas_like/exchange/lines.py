@@ -18,10 +18,14 @@ _BUFFERS_A_WRITE = 64
 
 
 def send(connection: socket.socket, chunks: Iterable[Chunk]) -> None:
-    """Write buffers one after the other, without joining them and with few system calls."""
+    """Write buffers one after the other, without joining them and with few system calls.
+
+    The socket's time-out limits the time in which no byte is taken, not all of the writing as in `sendall`.
+    """
     waiting = [memoryview(chunk) for chunk in chunks if len(chunk)]
+    several = getattr(connection, "sendmsg", None)  # Windows has none
     while waiting:
-        sent = connection.sendmsg(waiting[:_BUFFERS_A_WRITE])
+        sent = connection.send(waiting[0]) if several is None else several(waiting[:_BUFFERS_A_WRITE])
         while waiting and sent >= len(waiting[0]):
             sent -= len(waiting.pop(0))
         if sent:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from elephas_like.core.errors import DataError, ElephasError, SupersededError, WaitError
 from elephas_like.core.types import Joined, Vector
+from elephas_like.exchange.protocol import READ_AHEAD
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,15 @@ class Waits:
         progress, and so is a new attempt. It also limits the time before the first sign of life, while Spark ends no task.
     lease_seconds: from a worker's last request until another attempt may take over.
     poll_seconds: how long a request is held while there is nothing to do; at most 20.
-    read_ahead: bytes of all answers together that are read before their turn.
+    read_ahead: bytes of all answers together that are read before their turn. It bounds the server's memory; less than two
+        answers means that they are read one at a time.
     """
 
     join_timeout: float = 60.0
     round_timeout: float = 600.0
     lease_seconds: float = 10.0
     poll_seconds: float = LONGEST_POLL
-    read_ahead: int = 64 * 2**20
+    read_ahead: int = READ_AHEAD
 
 
 @dataclass

@@ -25,6 +25,7 @@ MESSAGE_LETTERS = 8 * 2**10
 SIGNATURE_LETTERS = 512 * 2**10
 SHORT_LETTERS = 256
 PROGRESS_METRICS = 1024
+READ_AHEAD = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Sizes:
         weights = layout.size(Role.WEIGHT)
         packed = None if codec is None else codec.nbytes(weights)
         return Sizes({role.value: layout.size(role) for role in Role}, packed)
+
+    @property
+    def read_ahead(self) -> int:
+        """Bytes of answers to read before their turn: 64 MiB, or two updates, so that large ones are not read one by one."""
+        sizes = {**self.parts, Role.WEIGHT.value: 0 if self.packed is not None else self.parts[Role.WEIGHT.value]}
+        update = (self.packed or 0) + sum(_ROLE_BYTES[name] * size for name, size in sizes.items())
+        return max(READ_AHEAD, 2 * (update + HEADER_BYTES))
 
     @property
     def most(self) -> int:
@@ -241,11 +249,13 @@ PLAIN_KINDS = {kind: name for name, kind in PLAIN_MESSAGES.items()}
 _OPTIONAL = (Role.SLOT, Role.FROZEN)
 _ROLE_DTYPES = {role.value: "int64" if role in (Role.COUNTER, Role.SEED) else "float32" for role in Role}
 
+_ROLE_BYTES = {name: 8 if dtype == "int64" else 4 for name, dtype in _ROLE_DTYPES.items()}
+
 
 def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tuple[str, str, Container[int]]]:
     """Return (name, dtype, allowed lengths) of a message's arrays, in order.
 
-    Slots may be left out by workers that keep their own. Frozen values may be left out if they did not change. An update of no
+    Slots may be left out by workers that keep their own, and by orders to evaluate. Frozen values may be left out if they did not change. An update of no
     samples may leave out everything.
     """
     states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]

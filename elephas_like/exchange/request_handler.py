@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.types import Joined, Order
 from elephas_like.exchange import protocol, wire
+from elephas_like.exchange.lines import PATH
 from elephas_like.exchange.store import STOP, Store
 
 log = logging.getLogger(__name__)
@@ -23,6 +26,28 @@ class Reply:
     chunks: list[wire.Chunk]
 
 
+Answerer = Callable[[wire.ByteSource, int], Reply]
+"""(body, its length in bytes) -> reply. If the request is refused, part of it may be left unread."""
+
+
+class Handler(Protocol):
+    """What a server answers requests with. Thread-safe."""
+
+    @property
+    def most(self) -> int:
+        """Bytes of the largest request."""
+        ...
+
+    @property
+    def routes(self) -> Mapping[tuple[str, str], Answerer]:
+        """What answers a request over HTTP, by method and path."""
+        ...
+
+    def serve(self, source: wire.ByteSource, length: int, /) -> Reply:
+        """Answer a request over TCP, which has no path."""
+        ...
+
+
 class RequestHandler:
     """Reads a frame and answers or refuses it. Subclasses answer the requests of their kind of run. Thread-safe."""
 
@@ -35,7 +60,12 @@ class RequestHandler:
         """Most bytes that a request may have."""
         return self._sizes.most
 
-    def serve(self, source: wire.ByteSource, length: int) -> Reply:
+    @property
+    def routes(self) -> Mapping[tuple[str, str], Answerer]:
+        """The one path that frames are posted to."""
+        return {("POST", PATH): self.serve}
+
+    def serve(self, source: wire.ByteSource, length: int, /) -> Reply:
         """Return the reply to a request of `length` bytes. Block for as long as the store makes the worker wait.
 
         If the request is refused, part of it may be left unread in `source`.

@@ -17,15 +17,16 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, Protocol, Self
 
 from flask import Flask, Response, request
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.exchange.lines import HELLO, LENGTH, PATH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME, send
 from elephas_like.exchange.protocol import MAGIC, Sizes
-from elephas_like.exchange.request_handler import FitRequestHandler, RequestHandler
+from elephas_like.exchange.request_handler import Answerer, FitRequestHandler, Handler
 from elephas_like.exchange.security import same_token
 from elephas_like.exchange.wire import Chunk, CutShortError, nbytes
 
@@ -85,7 +86,14 @@ class _Connections(socketserver.ThreadingMixIn):
             self._unauthenticated[thread] = time.monotonic() + UNAUTHENTICATED_SECONDS
         if first is not None:
             first.join(_LINGER_SECONDS)  # at once, as a rule; threads stay within bounds, too
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # the system has no thread left: the peer tries again later
+            log.warning("refused a connection from %s: %s", client_address, error)
+            with self._guard:
+                del self._open[thread]
+                self._unauthenticated.pop(thread, None)
+            self.shutdown_request(request)  # type: ignore[attr-defined]
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection until it ends."""
@@ -169,14 +177,14 @@ class _Server:
         host: str,
         port: int = 0,
         *,
-        handler: Callable[[Any, Sizes], RequestHandler] = FitRequestHandler,
+        handler: Callable[[Any, Sizes], Handler] = FitRequestHandler,
     ) -> None:
         self._store = store
         self._token = token
         self._handler = handler(store, sizes)
         self._wanted = (host, port)
         self._running: Any = None
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._address: tuple[str, int] = (host, port)
 
     @property
@@ -196,19 +204,19 @@ class _Server:
         self._address = (self._wanted[0], listener.getsockname()[1])
         self._running = self._make(listener)
         self._running.most = _CONNECTIONS_A_WORKER * self._store.num_workers + _MORE_CONNECTIONS
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=self._running.serve_forever,
             kwargs={"poll_interval": 0.05},
             name="elephas-like-server",
             daemon=True,
         )
-        self._thread.start()
+        self.thread.start()
         return self
 
     def stop(self) -> None:
         """Stop the store, end all connections and free the port. May be called again."""
         self._store.stop()
-        running, thread, self._running, self._thread = self._running, self._thread, None, None
+        running, thread, self._running, self.thread = self._running, self.thread, None, None
         if running is None or thread is None:
             return
         running.shutdown()
@@ -244,7 +252,7 @@ class TcpExchangeServer(_Server):
         return _TcpListener(listener, self._handler, self._token)
 
 
-def application(handler: RequestHandler, token: str) -> Flask:
+def application(handler: Handler, token: str) -> Flask:
     """The Flask application. Without the token every request gets the same empty 401."""
     app = Flask("elephas_like", static_folder=None)
 
@@ -253,13 +261,12 @@ def application(handler: RequestHandler, token: str) -> Flask:
         if not same_token(request.headers.get("Authorization", ""), f"Bearer {token}"):
             return Response(status=401)
         request.environ.get(_AUTHENTICATED, lambda: None)()
-        if request.method == "POST" and (request.content_length or 0) > handler.most:
+        if (request.content_length or 0) > handler.most:
             return Response(status=413)
         return None
 
-    @app.post(PATH)
-    def exchange() -> Response:
-        reply = handler.serve(request.environ["wsgi.input"], request.content_length or 0)
+    def answered(answer: Answerer) -> Response:
+        reply = answer(request.environ["wsgi.input"], request.content_length or 0)
         return Response(
             reply.chunks,  # type: ignore[arg-type]  # memoryviews, which our own handler writes as they are
             status=reply.status,
@@ -268,6 +275,8 @@ def application(handler: RequestHandler, token: str) -> Flask:
             direct_passthrough=True,
         )
 
+    for (method, path), answer in handler.routes.items():
+        app.add_url_rule(path, f"{method} {path}", partial(answered, answer), methods=[method])
     return app
 
 
@@ -350,7 +359,7 @@ class _HttpConnection(WSGIRequestHandler):
 class _TcpListener(_Connections, socketserver.TCPServer):
     """A TCP server with connections that can be ended."""
 
-    def __init__(self, listener: socket.socket, handler: RequestHandler, token: str) -> None:
+    def __init__(self, listener: socket.socket, handler: Handler, token: str) -> None:
         super().__init__(listener.getsockname(), _TcpConnection, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -422,7 +431,7 @@ def _listen(host: str, port: int) -> socket.socket:
             advice = f"port {port} is taken by another program: give port=0, which takes a free one"
         else:
             advice = (
-                "give host=<an address of this machine that executors can reach>; in a container or behind NAT, "
+                "give host=<an address of this machine that executors can reach>, or the environment SPARK_LOCAL_IP; in a container or behind NAT, "
                 "spark.driver.bindAddress=<an address in here> and spark.driver.host=<the one that executors use>"
             )
         raise PortError(

@@ -35,6 +35,7 @@ from elephas_like.exchange.protocol import (
 SMALL_BYTES = 16 * 2**10
 """Neighbouring buffers up to this size are joined: one write is cheaper than the copy."""
 
+_READ_BYTES = 2**20
 _DTYPES = ("float32", "float64", "int64", "uint8")
 
 Chunk = bytes | memoryview
@@ -150,14 +151,14 @@ def read_head(source: ByteSource, length: int, sizes: Sizes) -> Head:
     """
     if not PREFIX.size <= length <= sizes.most:
         raise FrameError(f"expected a frame of {PREFIX.size} to {sizes.most} bytes, got {length}.")
-    magic, header_bytes = PREFIX.unpack(_read(source, PREFIX.size))
+    magic, header_bytes = PREFIX.unpack(read(source, PREFIX.size))
     if magic != MAGIC:
         raise FrameError(f"expected a frame that begins with {MAGIC!r}, got {magic!r}. Is the peer of another version?")
     if header_bytes > min(HEADER_BYTES, length - PREFIX.size):
         raise FrameError(
             f"expected a header of at most {min(HEADER_BYTES, length - PREFIX.size)} bytes, got {header_bytes}."
         )
-    kind, values, arrays = _header(_read(source, header_bytes))
+    kind, values, arrays = _header(read(source, header_bytes))
     checked = _checked_fields(kind, values)
     head = Head(kind, checked, _checked_arrays(kind, arrays, arrays_of(kind, checked, sizes)))
     if PREFIX.size + header_bytes + head.nbytes != length:
@@ -183,11 +184,26 @@ def decode(source: ByteSource, length: int, sizes: Sizes) -> Message:
     return read_rest(source, read_head(source, length, sizes))
 
 
+def read(source: ByteSource, count: int) -> bytearray:
+    """Return the next `count` bytes, read as they come: a length that was only announced allocates nothing.
+
+    Raises:
+        CutShortError: they end before.
+    """
+    data, scratch = bytearray(), memoryview(bytearray(min(count, _READ_BYTES)))
+    while len(data) < count:
+        came = source.readinto(scratch[: count - len(data)])
+        if not came:
+            raise CutShortError(f"expected {count} bytes, got {len(data)} before the other side went away.")
+        data += scratch[:came]
+    return data
+
+
 def _refuse_constant(word: str) -> object:
     raise ValueError(f"{word} is no JSON")
 
 
-def _header(raw: bytes) -> tuple[str, dict[str, object], list[object]]:
+def _header(raw: bytearray) -> tuple[str, dict[str, object], list[object]]:
     try:
         head = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -256,12 +272,6 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
     if kind == "update":
         return Answer(attempt, Update(**values, **arrays))  # type: ignore[arg-type]
     return Answer(attempt, Evaluation(**values, **arrays))  # type: ignore[arg-type]
-
-
-def _read(source: ByteSource, count: int) -> bytes:
-    buffer = bytearray(count)
-    _fill(source, memoryview(buffer))
-    return bytes(buffer)
 
 
 def _fill(source: ByteSource, buffer: memoryview) -> None:

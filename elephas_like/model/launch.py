@@ -192,7 +192,7 @@ def server_addresses(context: SparkContext, host: str | None = None) -> tuple[st
 def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
     options, num_workers = fit.options, data.num_workers
     sizes = Sizes.of(fit.hooks.variables.layout, options.codec)
-    waits = Waits(join_timeout=options.join_timeout, round_timeout=options.round_timeout)
+    waits = Waits(options.join_timeout, options.round_timeout, read_ahead=sizes.read_ahead)
     with ExitStack() as stack:
         store: RoundStore | CenterStore
         layout_hash = fit.hooks.variables.layout.hash

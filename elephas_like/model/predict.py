@@ -14,7 +14,7 @@ from pyspark import RDD
 from elephas_like.core import scores
 from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
-from elephas_like.core.types import FitConfig, Mode, ShardRef
+from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
 from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.sources import Source, frame_source
@@ -121,7 +121,7 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
         cores=task_cpus(source.context),
     )
 
-    found = score_shards(source, MetricSums(factory, variables.read()))
+    found = score_shards(source, MetricSums(factory, Order.to_evaluate(variables.read())))
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
     batch = example_batch(found[0][0], batch_size)

@@ -21,7 +21,6 @@ from elephas_like.core.types import (
     Order,
     ShardRef,
     Structure,
-    TrainState,
     WorkerFactory,
 )
 from elephas_like.trainer.batches import ShardData
@@ -156,11 +155,11 @@ class MetricSums:
     """Sums the metrics of a state over the rows of a shard: what the driver sends to executors to evaluate."""
 
     factory: WorkerFactory
-    state: TrainState
+    order: Order
 
     def __call__(self, ref: ShardRef) -> Floats:
         """The sums, over all rows of the shard."""
         worker = self.factory(ref.worker, ref, ref)
-        evaluation = worker.evaluate(Order("evaluate", state=self.state))
+        evaluation = worker.evaluate(self.order)
         worker.close()
         return evaluation.metrics

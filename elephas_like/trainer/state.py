@@ -61,11 +61,11 @@ class Variables:
         return self.layout.slices(role)[sum(entry.role is role for entry in self.layout.entries[:number])]
 
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
-        """Assign a state, or only some of its roles."""
-        values = self.layout.unflatten(state)
-        for entry, variable, value in zip(self.layout.entries, self._variables, values, strict=True):
+        """Assign a state, or only some of its roles; what it holds of the others does not matter."""
+        values = {role: iter(self.layout.views(state.part(role), role)) for role in roles}
+        for entry, variable in zip(self.layout.entries, self._variables, strict=True):
             if entry.role in roles:
-                _assign(variable, value)
+                _assign(variable, next(values[entry.role]))
 
 
 # A state is assigned and read at every exchange. Raw ops take a third or less of the time of Keras' `assign` and

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import http.client
+import io
 import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import keras
 import numpy as np
 import pytest
 
 from elephas_like.compat.parameter_server import BaseParameterServer, ClientServerFactory, HttpServer, SocketServer
-from elephas_like.compat.parameters import TOKEN_VARIABLE, BaseParameterClient, RefusedError
+from elephas_like.compat.parameters import (
+    TOKEN_VARIABLE,
+    BaseParameterClient,
+    RefusedError,
+    SharedWeights,
+    WeightsRequestHandler,
+)
 from elephas_like.compat.weight_bytes import weights_to_bytes
 from elephas_like.core.errors import ConnectionLostError, ElephasError, ElephasWarning
+from elephas_like.exchange.connections import LINES, SocketLine
+from elephas_like.exchange.lines import UNKNOWN, WELCOME
 from elephas_like.exchange.server import PortError
+from elephas_like.exchange.wire import read
 from elephas_like.trainer.serialization import model_to_dict
 
 SERVERS = {"http": HttpServer, "socket": SocketServer}
@@ -105,8 +116,14 @@ def test_http_without_the_token_is_an_empty_401(model) -> None:
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(kind, server) -> None:
     client = BaseParameterClient.get_client(kind, server.port)
-    for delta in ([np.ones((2, 1), "float32")], [np.ones((1, 2), "float32"), np.ones(1, "float32")], [np.ones(9999)]):
-        with pytest.raises(RefusedError, match=r"400|413|shapes"):
+    bias = np.ones(1, "float32")
+    for delta, why in (
+        ([np.ones((2, 1), "float32")], r"\(400\)\. expected 2 arrays, got 1"),
+        ([np.ones((1, 2), "float32"), bias], r"\(400\)\. array 0: expected shape \(2, 1\)"),
+        ([np.ones(9999)], r"\(413\)" if kind == "http" else r"\(400\)\. expected .* as large as the weights"),
+        ([np.ones(2**20)], r"\(413\)" if kind == "http" else r"\(400\)\. expected .* as large as the weights"),
+    ):
+        with pytest.raises(RefusedError, match=why):
             client.update_parameters(delta)
     assert plain(client.get_parameters()) == [[[1.0], [1.0]], [0.0]]
 
@@ -123,6 +140,48 @@ def test_a_pickle_is_never_read(kind, server, tmp_path) -> None:
         assert connection.getresponse().status in (400, 413)
         connection.close()
     assert not (tmp_path / "opened").exists()
+
+
+def test_a_connection_serves_several_requests(kind, server) -> None:
+    weights = weights_to_bytes(server.weights)
+    line = LINES[kind]("127.0.0.1", server.port, server.token)
+    with closing(line):
+        connection = line.open()
+        for _ in range(2):
+            reply = line.call([b"g"] if kind == "socket" else [], "GET", "/parameters")
+            body = read(reply.source, reply.length or 0)
+            assert body == (WELCOME if kind == "socket" else b"") + weights
+            assert line._socket is connection
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"gg", b"u", b"u" + pickle.dumps([1.0])])
+def test_over_tcp_other_commands_are_refused(model, body) -> None:
+    with SocketServer(model, 0, "asynchronous") as server:
+        with closing(SocketLine("127.0.0.1", server.port, server.token)) as line:
+            reply = line.call([body])
+            assert read(reply.source, 1) == UNKNOWN
+        assert plain(server.weights) == [[[1.0], [1.0]], [0.0]]
+
+
+def test_a_server_without_threads_answers_one_request_at_a_time(model) -> None:
+    weights = SharedWeights(model["weights"], locked=False)
+    body = weights_to_bytes(weights.read())
+    handler = WeightsRequestHandler(weights, threaded=False)
+    inside, most = [], []
+
+    def subtract(delta: object) -> None:
+        inside.append(delta)
+        threading.Event().wait(0.01)
+        most.append(len(inside))
+        inside.pop()
+
+    weights.subtract = subtract  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=lambda: handler.serve(io.BytesIO(b"u" + body), len(body) + 1)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == [1, 1, 1, 1]
 
 
 def test_a_server_stops_for_good_and_starts_again(kind, model) -> None:
@@ -152,7 +211,7 @@ def test_a_server_stops_for_good_and_starts_again(kind, model) -> None:
 
 def test_a_taken_port_says_what_to_do(kind, model) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(PortError, match="is taken: give port=0"):
+        with pytest.raises(PortError, match="is taken by another program: give port=0"):
             SERVERS[kind](model, taken.getsockname()[1], "asynchronous").start()
 
 

@@ -98,6 +98,7 @@ class Regression:
         self.rows = rows
         self.validation = validation
         self.orders: list[Order] = []
+        self.evaluated: list[Order] = []
         self.trained: list[tuple[int, int]] = []
         """(epoch, row) of every step."""
 
@@ -138,6 +139,7 @@ class Regression:
         )
 
     def evaluate(self, order: Order) -> Evaluation:
+        self.evaluated.append(order)
         errors = [x0 * order.state.weights[0] + x1 * order.state.weights[1] - y for x0, x1, y in self.validation]
         sums = np.array([sum(float(error) ** 2 for error in errors), len(errors)])
         return Evaluation(self.worker, order.number, len(errors), sums if errors else np.zeros(0))

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import pickle
+import tracemalloc
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
-from elephas_like.core.averaging import Round, admit
+from elephas_like.core.averaging import Round, admit, record
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.merging import StatisticsMean, finite, mix_statistics
 from elephas_like.core.strategies import Average, Context, Nesterov, Strategy
-from elephas_like.core.types import OnNaN, TrainState, Update
+from elephas_like.core.types import OnNaN, RoundRecord, TrainState, Update, WorkerRecord
 
 NAN, INF = float("nan"), float("inf")
 
@@ -200,6 +202,32 @@ def test_a_worker_without_samples_changes_nothing(empty: Update, strategy: Strat
     alone = after(full, strategy=strategy)
     for both in (after(full, empty, strategy=strategy), after(empty, full, strategy=strategy)):
         assert {k: v.tobytes() for k, v in both.parts().items()} == {k: v.tobytes() for k, v in alone.parts().items()}
+
+
+def test_records_of_a_long_history_are_small_and_travel() -> None:
+    def records(count: int) -> list[WorkerRecord]:
+        return [
+            record(
+                update(number % 50, samples=int(f"{1000 + number % 3}"), steps=int("500"), seconds=float(number)),
+                0,
+                False,
+            )
+            for number in range(count)
+        ]
+
+    records(10)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = records(5000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / len(kept) < 140  # eight words of an object, a float, a pointer to it
+    assert (kept[4].samples, kept[4].steps, kept[4].seconds) == (1001, 500, 4.0)
+    finished = RoundRecord(0, 0, tuple(kept[:3]))
+    assert pickle.loads(pickle.dumps(finished)) == finished  # noqa: S301
+    assert asdict(finished)["workers"][1]["samples"] == 1001
 
 
 def test_a_worker_without_samples_is_on_record() -> None:

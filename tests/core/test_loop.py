@@ -32,7 +32,7 @@ from elephas_like.core.strategies import (
     OuterState,
     Strategy,
 )
-from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Span, TrainState, Update
+from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Role, Span, TrainState, Update
 from elephas_like.core.workers import SyncWorkers
 from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 
@@ -297,6 +297,18 @@ def test_weights_set_by_a_callback_are_gone_on_from() -> None:
     assert workers[0].orders[1].state.weights.tolist() == [8, 9]
     assert end.weights.tolist() == [8, 9]
     assert progress.state is end
+
+
+def test_an_order_to_evaluate_has_everything_but_slots() -> None:
+    synchronous = pair(1, validation=[(1, 1, 3)])
+    end, _, _ = fit(synchronous)
+    alone = [Regression(0, [ONE], [(1, 1, 3)])]
+    _, notes, _ = go(InProcessAsyncWorkers(alone, seed=0), alone)
+    for workers, kept in ((synchronous, end), (alone, notes.epochs[0].state)):
+        (order,) = workers[0].evaluated
+        assert kept.slots.size > 0
+        for name, part in kept.parts().items():
+            assert order.state.part(Role(name)).tolist() == ([] if name == Role.SLOT else part.tolist()), name
 
 
 def test_validation_is_of_the_averaged_state() -> None:

@@ -308,6 +308,27 @@ def test_where_all_connections_are_workers_another_one_is_refused(kind: str, mon
         assert connection_threads() == 2
 
 
+def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_next_is_served(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "elephas-like-connection" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    server = SERVERS[kind](RoundStore(1, LAYOUT.hash, waits=Waits(poll_seconds=0.0)), TOKEN, SIZES, "127.0.0.1")
+    with server:
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        with socket.create_connection(server.address, 10) as connection:
+            assert connection.recv(1) == b""
+        assert len(refused) == 1
+        assert server._running._open == server._running._unauthenticated == {}
+        assert say(settings_of(kind, server), raw(joined(0))) == Order("wait")
+
+
 def ended(connection: socket.socket) -> bool:
     """Whether the other side ends a connection on which a byte comes now and then."""
     connection.settimeout(0.01)

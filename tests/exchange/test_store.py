@@ -10,6 +10,7 @@ import pytest
 from small_world import (
     AT_ONCE,
     LAYOUT,
+    SIZES,
     Background,
     HandClock,
     floats,
@@ -479,6 +480,23 @@ def test_numbers_of_orders_rise() -> None:
         store.train(train_order(1))
 
 
+@pytest.mark.parametrize("packed", [None, 10**8])
+def test_updates_beyond_the_read_ahead_are_read_two_at_a_time(packed: int | None) -> None:
+    sizes = replace(SIZES, parts={**SIZES.parts, "weights": 10**8, "slots": 2 * 10**8}, packed=packed)
+    nbytes = (packed or 4 * 10**8) + 8 * 10**8 + 10_000  # and metrics
+    store, _ = rounds(4, read_ahead=sizes.read_ahead)
+    for worker in range(4):
+        store.join(joined(worker))
+    store.train(train_order())
+    # Worker 0 is still at work: two may come before it, and it need not wait for them.
+    assert [store.offer(worker, 100, 0, nbytes) for worker in (1, 2, 3, 0)] == ["send", "send", "again", "send"]
+    center, _ = asynchronous(3, rounds=(2, 2, 2), read_ahead=sizes.read_ahead)
+    for worker in range(3):
+        center.ask(worker, 100)
+    assert [center.offer(worker, 100, 0, nbytes) for worker in range(3)] == ["send", "send", "again"]
+    assert SIZES.read_ahead == Waits().read_ahead == 64 * 2**20
+
+
 def test_large_answers_are_read_in_their_turn() -> None:
     store, clock = rounds(3, read_ahead=100)
     for worker in range(3):
@@ -588,6 +606,7 @@ def test_epochs_are_evaluated_in_between_and_the_run_ends_on_its_budget() -> Non
     assert (order.kind, order.number) == ("evaluate", 2)
     assert order.state is not None
     assert order.state.weights.tolist() == [2.0, 2.0]
+    assert order.state.slots.size == 0
     # the straggler comes too late to change the model, and evaluates
     other = store.answer(100, update(1, 0, 100.0, 100.0))
     assert (other.kind, other.number, store.late) == ("evaluate", 1, 1)

@@ -228,6 +228,18 @@ def test_rows_held_out_are_scored_without_class_weights_and_given_rows_instead_o
         trainer.close()
 
 
+def test_evaluation_does_not_need_the_slots(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    assert start.slots.size > start.weights.size
+    trainer = worker(model, shard(tmp_path, X, Y), config(validation_split=0.5))
+    state = train(trainer, start).delta + start.weights
+    whole = trainer.evaluate(Order("evaluate", state=start.but(weights=state)))
+    without = trainer.evaluate(Order.to_evaluate(start.but(weights=state)))
+    np.testing.assert_array_equal(without.metrics, whole.metrics)
+    trainer.close()
+
+
 def test_evaluation_changes_nothing_of_the_training_that_follows(tmp_path: Path) -> None:
     model = prepared()
     start = Variables(model).read()

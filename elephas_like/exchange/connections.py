@@ -1,0 +1,184 @@
+"""A client's connections to a server on the driver, over HTTP or plain TCP (server.py says what crosses them).
+
+A connection is opened when it is needed, kept, and opened again after it was closed. Time-outs count the time in which no byte
+moves, so a large body may take as long as it needs while it flows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.exchange import wire
+from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stale
+from elephas_like.exchange.protocol import MAGIC
+
+OCTETS = {"Content-Type": "application/octet-stream"}
+
+
+class TokenError(ElephasError):
+    """The server does not know the token."""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A reply whose body is still to be read.
+
+    length: bytes of the body; None if the server does not say. status: as HTTP says it; over TCP always 200.
+    """
+
+    source: wire.ByteSource
+    length: int | None
+    status: int = 200
+    reason: str = ""
+
+
+class Line:
+    """A connection for one thread, which another thread may end.
+
+    Args:
+        connect_timeout: seconds until the connection is open.
+        timeout: longest time without a byte sent or received, in seconds.
+    """
+
+    def __init__(
+        self, host: str, port: int, token: str, *, connect_timeout: float = 5.0, timeout: float = 60.0
+    ) -> None:
+        self._address = (host, port)
+        self._token = token
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout
+        self._guard = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._over = False
+
+    def open(self) -> socket.socket:
+        """Connect. `call` does so where it is necessary."""
+        connection = socket.create_connection(self._address, self._connect_timeout)
+        connection.settimeout(self._timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._guard:
+            self._socket = connection
+            if self._over:
+                raise ConnectionAbortedError("the line was closed while it was opened")
+        return connection
+
+    def call(
+        self,
+        chunks: Sequence[wire.Chunk],
+        method: str = "POST",
+        path: str = PATH,
+        headers: Mapping[str, str] = OCTETS,
+    ) -> Incoming:
+        """Send a request and return the reply, whose body must be read before the next call.
+
+        Args:
+            method, path, headers: of a request over HTTP.
+
+        Raises:
+            TokenError: the server does not know the token.
+            OSError, wire.CutShortError: the connection broke, or nothing moved for too long.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connection. The next call opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def end(self) -> None:
+        """Close for good. A call in another thread then fails."""
+        with self._guard:
+            self._over = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def _opened(self) -> socket.socket:
+        if self._socket is not None and stale(self._socket):
+            self.close()
+        return self._socket or self.open()
+
+
+class HttpLine(Line):
+    """A kept HTTP connection. It ignores proxy settings, which are not meant for traffic inside a cluster."""
+
+    def call(
+        self,
+        chunks: Sequence[wire.Chunk],
+        method: str = "POST",
+        path: str = PATH,
+        headers: Mapping[str, str] = OCTETS,
+    ) -> Incoming:
+        """Send a request and return the reply."""
+        connection = self._opened()
+        host, port = self._address
+        fields = {
+            "Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            "Authorization": f"Bearer {self._token}",
+            "Content-Length": wire.nbytes(chunks),
+            **headers,
+        }
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+        with contextlib.suppress(ConnectionError):  # a server that refuses a request need not read all of it
+            send(connection, ["\r\n".join(lines).encode("latin-1"), *chunks])
+        response = http.client.HTTPResponse(connection, method=method)
+        try:
+            response.begin()
+        except http.client.HTTPException as error:
+            raise ConnectionResetError(f"expected a reply in HTTP, got {error!r}") from error
+        if response.will_close or response.status == 401:
+            self.close()  # the response keeps the socket open until it is read
+        if response.status == 401:
+            raise TokenError("401")
+        return Incoming(response, response.length, response.status, response.reason)
+
+
+class SocketLine(Line):
+    """A kept TCP connection."""
+
+    def open(self) -> socket.socket:
+        """Connect and show the token."""
+        connection = super().open()
+        token = self._token.encode()
+        send(connection, [HELLO.pack(MAGIC, len(token)) + token])
+        if wire.read(_Received(connection), len(WELCOME)) != WELCOME:
+            self.close()
+            raise TokenError("401")
+        return connection
+
+    def call(
+        self,
+        chunks: Sequence[wire.Chunk],
+        method: str = "POST",
+        path: str = PATH,
+        headers: Mapping[str, str] = OCTETS,
+    ) -> Incoming:
+        """Send a request behind its length and return the reply."""
+        connection = self._opened()
+        with contextlib.suppress(ConnectionError):
+            send(connection, [LENGTH.pack(wire.nbytes(chunks)), *chunks])
+        source = _Received(connection)
+        (length,) = LENGTH.unpack(wire.read(source, LENGTH.size))
+        return Incoming(source, length)
+
+
+class _Received:
+    """Reads from a socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill the start of `buffer`."""
+        return self._socket.recv_into(buffer)
+
+
+LINES: dict[str, type[Line]] = {"http": HttpLine, "socket": SocketLine}
