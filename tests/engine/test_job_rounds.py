@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from elephas_like.engine import job_rounds
 from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers, _bytes
 from elephas_like.rows.shards import Pair
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.slots import reservation
 
 
 @pytest.mark.parametrize(
@@ -247,10 +249,12 @@ def test_validation_rows_are_compared_as_well(rounds, tmp_path: Path) -> None:
             open_rounds.evaluate(Order("evaluate", 0, state=START))
 
 
-def test_whoever_has_not_answered_is_named(rounds) -> None:
+def test_whoever_has_not_answered_is_named(rounds, sc) -> None:
+    sc.parallelize(range(2), 2).map(str).count()  # Python processes that begin take longer than 2 s
+
     def references(index: int, _: object):
         if index == 1:
-            import threading
+            import threading  # Python workers do not see this module
 
             threading.Event().wait(600)
         yield reference("late", index, 4, 7), None
@@ -259,6 +263,20 @@ def test_whoever_has_not_answered_is_named(rounds) -> None:
         said = r"expected 2 workers to answer, and none did for round_timeout=2 s; missing: worker 1 \(joining\)"
         with pytest.raises(WaitError, match=said):
             open_rounds.joined()
+
+
+def test_a_round_that_waits_for_the_slots_of_another_fit_is_not_late(rounds, sc, no_free_slot) -> None:
+    """What another fit of this process holds it gives back; only then does time count."""
+
+    joined: list[Joined] = []
+    with rounds(lambda index, _: iter([(reference("waiting", index, 2, 3), None)]), "waiting", timeout=4) as opened:
+        thread = threading.Thread(target=lambda: joined.extend(opened.joined()))
+        with no_free_slot(), reservation(sc, 2, 2, timeout=0):
+            thread.start()
+            thread.join(6)  # longer than round_timeout
+            assert thread.is_alive()
+        thread.join(60)
+    assert [worker.rows for worker in joined] == [2, 2]
 
 
 def test_workers_stay_open_from_round_to_round(rounds, tmp_path: Path) -> None:

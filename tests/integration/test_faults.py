@@ -25,7 +25,6 @@ from elephas_like.core.errors import ConnectionLostError, Failure
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.server import PortError
-from elephas_like.spark.slots import reservation
 
 both = pytest.mark.parametrize("engine", ["server", "jobs"])
 
@@ -267,23 +266,6 @@ def test_jobs_that_wait_for_slots_for_too_long_are_named(
         )
     assert "cancelled after 1 s). Directories called elephas_like-" in caplog.text
     assert trained(SparkModel(line(), 2, engine="jobs").fit(rdd, verbose=0)) == 20
-
-
-def test_a_fit_whose_jobs_wait_for_the_slots_of_another_fit_is_not_late(sc, rdd, no_free_slot) -> None:
-    """What another fit of this process holds it gives back; only then do time-outs count."""
-    histories: list[keras.callbacks.History] = []
-
-    def fit() -> None:
-        histories.append(SparkModel(line(), 2, engine="jobs", round_timeout=1).fit(rdd, verbose=0))
-
-    thread = threading.Thread(target=fit)
-    with no_free_slot(), reservation(sc, 2, 2, timeout=0):
-        thread.start()
-        began = time.monotonic()
-        assert eventually(lambda: time.monotonic() > began + 4 or not thread.is_alive())
-        assert thread.is_alive()
-    thread.join(60)
-    assert trained(histories[0]) == 20
 
 
 @pytest.mark.parametrize("how", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
