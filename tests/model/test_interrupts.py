@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 
 import keras
@@ -12,6 +13,14 @@ import pytest
 
 from elephas_like import SparkModel
 from elephas_like.model.interrupts import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """SIGINT as in a terminal: a shell that runs the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_what_was_dropped_is_raised_by_the_next_check() -> None:
