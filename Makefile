@@ -9,7 +9,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export CUDA_VISIBLE_DEVICES ?= -1
 
-.PHONY: help demo test test-slow lint examples bench clean machine
+.PHONY: help demo test test-slow lint examples faults bench clean machine
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
 	$(BIN)/python -m pytest -m slow -n 3
+
+faults: ## the table of faults, written anew into docs/fault-tolerance.md
+	@$(PYTHON) tools/faults.py --write
 
 bench: machine $(STAMP) ## samples per second against plain Keras
 	$(BIN)/python benchmarks/throughput.py

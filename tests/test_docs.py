@@ -34,6 +34,12 @@ def test_links_and_paths_lead_to_what_is_there(page: Path) -> None:
             assert any((root / path).exists() for root in (ROOT, ROOT / "elephas_like")), path
 
 
+def test_the_table_of_faults_is_that_of_the_tests() -> None:
+    table = subprocess.run([sys.executable, ROOT / "tools" / "faults.py"], capture_output=True, text=True, check=True)
+    assert table.stdout.count("\n") > 20
+    assert table.stdout in (ROOT / "docs" / "fault-tolerance.md").read_text(), "run `make faults`"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["spark_ml.md"])
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:

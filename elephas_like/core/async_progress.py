@@ -7,7 +7,7 @@ as the epoch's. Training ends on the same count, so stragglers cannot overwrite 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -119,7 +119,11 @@ class AsyncProgress:
     def next_order(self, worker: int, center: Center) -> Order:
         """Return what a worker that has just exchanged trains next, from the state that is served now."""
         version, state = center.served()
-        return Order("train", self.exchanges.get(worker, 0), version, self.schedule.span(worker), state)
+        return replace(self.order_without_state(worker), version=version, state=state)
+
+    def order_without_state(self, worker: int) -> Order:
+        """Return what a worker that has just exchanged trains next; its state is that which is served when it is sent."""
+        return Order("train", self.exchanges.get(worker, 0), span=self.schedule.span(worker))
 
     def record(self, update: Update, commit: Commit, center: Center) -> None:
         """Count an update, also a dropped one. If it ends an epoch, add a snapshot to `finished`."""

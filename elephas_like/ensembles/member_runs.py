@@ -143,7 +143,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
         shards, own = [], None
         data = members.source.data(members.count if members.by_partition else None, options)
         if members.by_partition:
-            own = data.references(context, options)
+            own = data.references(context, options, stack)
         else:
             shards.append(everywhere(data, options))
         if members.held is not None:

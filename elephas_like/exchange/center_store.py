@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -62,6 +64,7 @@ class CenterStore(Store):
         self.late = 0
         """Updates that came after the budget of samples was used up, and were not applied."""
         self._lock_free = lock_free
+        self._center_lock: AbstractContextManager[object] = nullcontext() if lock_free else threading.Lock()
         self._center: Center | None = None
         self._progress: AsyncProgress | None = None
         self._validates: Callable[[int], bool] = lambda epoch: False
@@ -105,8 +108,8 @@ class CenterStore(Store):
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
         """Replace parts of the center, by the name of their role, and add `moved` to its weights."""
-        with self._changed:
-            center, _ = self._begun()
+        center, _ = self._begun()
+        with self._center_lock:
             center.replace(parts, moved)
 
     def _begun(self) -> tuple[Center, AsyncProgress]:
@@ -148,22 +151,33 @@ class CenterStore(Store):
         if self._center is None or self._progress is None or worker in self._claimed:
             return None
         if worker not in self._assigned:
-            assignment = self._assign(worker, self._center, self._progress)
+            assignment = self._assign(worker, self._center.version, self._progress)
             if assignment is None:
                 return None
             self._assigned[worker] = assignment
             self._numbers[worker] = assignment.order.number
         return self._assigned[worker].order
 
-    def _assign(self, worker: int, center: Center, progress: AsyncProgress) -> Assignment | None:
-        """Return a new order for a worker: evaluations first, then training, if the driver's callbacks are not far behind."""
+    def _assign(self, worker: int, version: int, progress: AsyncProgress) -> Assignment | None:
+        """Return a new order for a worker: evaluations first, then training, if the driver's callbacks are not far behind.
+
+        An order to train gets its state when it is sent: the driver would hold a state for each worker.
+        """
         number = self._numbers[worker] + 1
         if self._to_evaluate[worker]:
             epoch = self._to_evaluate[worker].popleft()
-            return Assignment(Order.to_evaluate(epoch.record.state, number, center.version), epoch)
+            return Assignment(Order.to_evaluate(epoch.record.state, number, version), epoch)
         if not progress.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
             return None
-        return Assignment(replace(progress.next_order(worker, center), number=number))
+        return Assignment(replace(progress.order_without_state(worker), number=number))
+
+    def _with_state(self, order: Order) -> Order:
+        if order.kind != "train":
+            return order
+        center, _ = self._begun()
+        with self._center_lock:
+            version, state = center.served()
+        return replace(order, version=version, state=state)
 
     def _may_read(self, worker: int, nbytes: int) -> bool:
         ahead = self._read_ahead(worker)
@@ -177,14 +191,12 @@ class CenterStore(Store):
         return partial(self._apply, result)
 
     def _apply(self, result: Update | Evaluation) -> None:
-        """Apply a claimed result. Called without the lock; only hogwild commits without it."""
+        """Apply a claimed result. Called without the lock."""
         try:
             if isinstance(result, Evaluation):
                 self._add_evaluation(result)
-            elif self._lock_free:
-                self._commit(result)
             else:
-                with self._changed:
+                with self._center_lock:  # not the store's: heartbeats of others do not wait
                     self._commit(result)
         except Exception as error:  # whatever a strategy raises is raised on the driver
             self.fail(error)

@@ -16,7 +16,7 @@ from typing import Literal
 
 from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
 from elephas_like.core.types import Evaluation, Joined, Order, Update, Vector, nothing, same
-from elephas_like.exchange.membership import LONGEST_POLL, Member, Membership, Waits
+from elephas_like.exchange.membership import LONGEST_POLL, Membership, Waits
 
 log = logging.getLogger(__name__)
 
@@ -171,12 +171,14 @@ class Store:
             if takes_over:
                 self._reserved.pop(worker, None)
             self._changed.notify_all()
-            return self._next_order(worker, attempt, end)
+            order = self._next_order(worker, attempt, end)
+        return self._complete_order(worker, order)
 
     def ask(self, worker: int, attempt: int) -> Order:
         """Return the next order of a worker that was told to wait."""
         with self._changed:
-            return self._next_order(worker, attempt, self._poll_end())
+            order = self._next_order(worker, attempt, self._poll_end())
+        return self._complete_order(worker, order)
 
     def offer(self, worker: int, attempt: int, number: int, nbytes: int) -> Order | Literal["send", "again"]:
         """Decide whether the answer to order `number` may be read now.
@@ -192,7 +194,8 @@ class Store:
                 if self._ended:
                     return STOP
                 if not self._wanted(worker, number):
-                    return self._drop(worker, attempt, end)
+                    order = self._drop(worker, attempt, end)
+                    break
                 # The worker has done its part and waits for its turn: that counts as progress.
                 self._membership.note_progress(worker)
                 if worker in self._reserved or self._may_read(worker, nbytes):
@@ -200,6 +203,7 @@ class Store:
                     return "send"
                 if not self._wait_until(end):
                     return "again"
+        return self._complete_order(worker, order)
 
     def withdraw(self, worker: int, attempt: int) -> None:
         """Release the bytes reserved for an answer that did not arrive whole."""
@@ -222,14 +226,17 @@ class Store:
             member = self._membership.renew(worker, attempt)
             if self._ended:
                 return STOP
-            if not self._wanted(worker, result.number):
-                return self._drop(worker, attempt, end)
-            apply = self._claim(result)
-            member.frozen_held = member.frozen_sent
+            if self._wanted(worker, result.number):
+                order, apply = None, self._claim(result)
+                member.frozen_held = member.frozen_sent
+            else:
+                order, apply = self._drop(worker, attempt, end), None
         if apply is not None:
             apply()
-        with self._changed:
-            return self._next_order(worker, attempt, self._poll_end())
+        if order is None:
+            with self._changed:
+                order = self._next_order(worker, attempt, self._poll_end())
+        return self._complete_order(worker, order)
 
     def beat(self, worker: int, attempt: int, progress: int = 0) -> bool:
         """Renew a lease. Return False if the run is over for this worker.
@@ -285,6 +292,10 @@ class Store:
         """Mark the worker's order as answered by a result. Return what is to be done with it without the lock, if anything."""
         raise NotImplementedError
 
+    def _with_state(self, order: Order) -> Order:
+        """Return the order with the state to start from. Called without the lock, as a state may take long to make."""
+        return order
+
     # Waiting and ending.
 
     def _driver_waits(self) -> None:
@@ -337,20 +348,26 @@ class Store:
                 return SUSPEND
             order = self._next(worker)
             if order is not None:
-                return self._without_held_frozen(member, order)
+                return order
             if not self._wait_until(end):
                 return WAIT
 
-    def _without_held_frozen(self, member: Member, order: Order) -> Order:
-        """Leave the values of frozen layers out of an order if the worker has them from one that it has answered."""
+    def _complete_order(self, worker: int, order: Order) -> Order:
+        """Return an order as it is sent. Called without the lock.
+
+        The values of frozen layers are left out if the worker has them from an order that it has answered.
+        """
+        order = self._with_state(order)
         if order.state is None or not order.state.frozen.size:
             return order
         frozen = order.state.frozen
-        if self._frozen is None or not same(frozen, self._frozen):
-            self._frozen = frozen
-        member.frozen_sent = self._frozen
-        if member.frozen_held is not self._frozen:
-            return order
+        with self._changed:
+            member = self._membership.members[worker]
+            if self._frozen is None or not same(frozen, self._frozen):
+                self._frozen = frozen
+            member.frozen_sent = self._frozen
+            if member.frozen_held is not self._frozen:
+                return order
         return replace(order, state=order.state.but(frozen=nothing()))
 
     def _wanted(self, worker: int, number: int) -> bool:

@@ -81,14 +81,14 @@ def _on_spark(
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
             if refs is None:
-                rows = data.distributed(context)
+                rows = data.distributed(context, stack)
                 if listening is not None and (validation is None or validation.blocks is not None):
                     rows = announced_rows(rows, listening.connector, group)
                 refs = references(rows, options)
             if validation is None:
                 return pairs(refs, None)
             if validation.blocks is None:
-                return pairs(refs, references(validation.distributed(context), held_out))
+                return pairs(refs, references(validation.distributed(context, stack), held_out))
             return pairs_with_blocks(refs, shipped, held_out)
 
         if listening is None:

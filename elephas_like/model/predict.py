@@ -6,6 +6,7 @@ What is sent to executors is a parameter, so that one model and an ensemble of s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import keras
@@ -87,16 +88,15 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
     assert context is not None
     options = source.spool_options()
     data = source.data(options=options)
-    refs = data.references(context, options)
-    shipped = context.broadcast(scorer)
+    with ExitStack() as stack:
+        refs = data.references(context, options, stack)
+        shipped = context.broadcast(scorer)
+        stack.callback(destroy, context, shipped)
 
-    def score(_: int, ref: ShardRef) -> tuple[str, Score]:
-        return signature(ref), shipped.value(ref)
+        def score(_: int, ref: ShardRef) -> tuple[str, Score]:
+            return signature(ref), shipped.value(ref)
 
-    try:
         found = data.rewriting(lambda: of_shards(refs, score, keep=data.kept))
-    finally:
-        destroy(context, shipped)
     return [(text, result) for text, result in found if text]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -61,4 +62,5 @@ def shard(
     if context is None:
         raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
     rows = source.data(workers, seed=seed if shuffle else None)
-    return ShardedDataset(rows.distributed(context), workers, new_dataset())
+    shipped = ExitStack()
+    return ShardedDataset(rows.distributed(context, shipped), workers, new_dataset(), shipped)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -95,7 +95,8 @@ class Source(ABC):
 
     def sharded(self, context: SparkContext, num_workers: int) -> AbstractContextManager[ShardedDataset]:
         """Return the rows as a ShardedDataset: the given one, which stays, or a new one, which the context releases."""
-        return ShardedDataset(self.data(num_workers).distributed(context), num_workers, new_dataset())
+        shipped = ExitStack()
+        return ShardedDataset(self.data(num_workers).distributed(context, shipped), num_workers, new_dataset(), shipped)
 
     def build(self, model: keras.Model, batch_size: int = 1) -> None:
         """Build model and optimizers, from a batch of the first row.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark import RDD, SparkContext
 
 from elephas_like.core.errors import ShardMissing
-from elephas_like.rows.shards import SpoolOptions, references, rows_of_partitions
+from elephas_like.rows.shards import SpoolOptions, blocks_rdd, references, rows_of_partitions
 from elephas_like.rows.spool import Block
 
 log = logging.getLogger(__name__)
@@ -46,16 +47,20 @@ class Data:
             for block in self.blocks:
                 yield [block]
 
-    def distributed(self, context: SparkContext) -> RDD:
-        """Return the rows as an RDD."""
+    def distributed(self, context: SparkContext, shipped: ExitStack) -> RDD:
+        """Return the rows as an RDD.
+
+        Args:
+            shipped: ends what was shipped to the executors, when nobody needs the rows any more.
+        """
         if self.rdd is not None:
             return self.rdd
         assert self.blocks is not None
-        return context.parallelize(list(self.blocks), self.num_workers)
+        return blocks_rdd(context, self.blocks, shipped)
 
-    def references(self, context: SparkContext, options: SpoolOptions) -> RDD:
+    def references(self, context: SparkContext, options: SpoolOptions, shipped: ExitStack) -> RDD:
         """Return references of the shards: those that outlive the fit, or new ones."""
-        return references(self.distributed(context), options) if self.sharded is None else self.sharded
+        return references(self.distributed(context, shipped), options) if self.sharded is None else self.sharded
 
     def rewriting(self, job: Callable[[], Result], *, again: Callable[[], bool] = lambda: True) -> Result:
         """Return what `job` returns. If files of kept shards are missing, have Spark rewrite them, and run it once more.

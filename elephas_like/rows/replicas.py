@@ -88,11 +88,11 @@ def replicated_data(
         WorkerError: rows that cannot be written down, with their place.
     """
     written = replace(options, dataset=rows_dataset(options))  # worker 0 of the dataset itself is the replica
-    with _Shipping(context) as ship:
+    with _Shipping(context) as ship, ExitStack() as stack:
         if data.blocks is not None:
             shipped = [ship(block) for block in data.blocks]
         else:
-            refs = data.references(context, written)
+            refs = data.references(context, written, stack)
             shipped = data.rewriting(lambda: _shipped(refs, ship, at_once, group, keep=data.kept))
         yield Replica(tuple(shipped), options)
 

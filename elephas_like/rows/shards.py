@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,10 +22,13 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, readable_errors, run_within
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, destroy, readable_errors, run_within
 
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
+LARGEST_IN_TASK = 32 * 2**20
+"""Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB."""
+
 Pair = tuple[ShardRef, ShardRef | None]
 
 
@@ -131,11 +135,10 @@ def finished_pairs(context: SparkContext, training: str, validation: str | None,
     may run where its files are not.
     """
 
-    def found(index: int, _: object) -> Iterator[tuple[ShardRef | Failure, ShardRef | Failure | None]]:
-        pair = [dataset and _finished(index, dataset) for dataset in (training, validation)]
-        yield pair[0], pair[1]  # type: ignore[misc]
+    def found(index: int) -> tuple[ShardRef | Failure, ShardRef | Failure | None]:
+        return _finished(index, training), None if validation is None else _finished(index, validation)
 
-    return context.range(0, num_workers, 1, num_workers).mapPartitionsWithIndex(found)
+    return context.range(0, num_workers, 1, num_workers).map(found)
 
 
 def _finished(index: int, dataset: str) -> ShardRef | Failure:
@@ -230,7 +233,8 @@ class ShardedDataset:
     manager: `release()` deletes the files.
     """
 
-    def __init__(self, source: RDD, num_workers: int, dataset: str) -> None:
+    def __init__(self, source: RDD, num_workers: int, dataset: str, shipped: ExitStack | None = None) -> None:
+        self._shipped = shipped or ExitStack()
         self.source = source
         self.num_workers = num_workers
         self.dataset = dataset
@@ -262,8 +266,12 @@ class ShardedDataset:
         It takes 20 seconds at most; a warning says what could not be deleted by then.
         """
         refs, self._references, self.released = self._references, None, True
-        if refs is None:
-            return
+        if refs is not None:
+            self._delete(refs)
+        self._shipped.close()
+
+    def _delete(self, refs: RDD) -> None:
+        """Delete the files, and what Spark holds of the references."""
         dataset, group = self.dataset, f"elephas_like-{self.dataset}-release"
 
         def delete(ref: object) -> None:
@@ -284,6 +292,24 @@ class ShardedDataset:
     def __exit__(self, *error: object) -> None:
         """Release the dataset."""
         self.release()
+
+
+def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStack) -> RDD:
+    """Return blocks as an RDD of one each per partition.
+
+    Small blocks are part of their tasks. Tasks travel as messages, which are bounded (`spark.rpc.message.maxSize`), and are
+    copied in the driver's Java heap: large blocks are broadcast, which costs an executor more than its own.
+
+    Args:
+        shipped: destroys the broadcasts.
+    """
+    largest = max((sum(np.asarray(leaf).nbytes for leaf in flatten(block.columns)[0]) for block in blocks), default=0)
+    if largest <= LARGEST_IN_TASK:
+        return context.parallelize(list(blocks), len(blocks))
+    broadcasts = [context.broadcast(block) for block in blocks]
+    for broadcast in broadcasts:
+        shipped.callback(destroy, context, broadcast)
+    return context.range(0, len(blocks), 1, len(blocks)).map(lambda index: broadcasts[index].value)
 
 
 def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:

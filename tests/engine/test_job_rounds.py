@@ -265,6 +265,9 @@ def test_whoever_has_not_answered_is_named(rounds, sc) -> None:
             open_rounds.joined()
 
 
+@pytest.mark.fault(
+    "A fit waits for the slots of another fit of the process", "its time-outs begin when it has a slot", "time"
+)
 def test_a_round_that_waits_for_the_slots_of_another_fit_is_not_late(rounds, sc, no_free_slot) -> None:
     """What another fit of this process holds it gives back; only then does time count."""
 

@@ -76,6 +76,7 @@ def pause() -> None:
     threading.Event().wait(PAUSE)
 
 
+@pytest.mark.fault("A slow network", "an update may take as long as bytes flow", "time")
 def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: str) -> None:
     def serve(connection: socket.socket) -> None:
         take_head(connection, kind)
@@ -89,6 +90,9 @@ def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: s
         assert read(reply.source, 2) == b"ok"
 
 
+@pytest.mark.fault(
+    "A connection stalls", "it is opened again after 60 s without a byte, and the update sent again", "60 s"
+)
 def test_a_body_that_is_taken_no_further_ends_by_the_bound(kind: str) -> None:
     over = threading.Event()
 

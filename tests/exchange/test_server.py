@@ -140,6 +140,9 @@ def test_a_duplicate_is_applied_once_and_a_lost_reply_is_had_again(place: Place)
     assert place.store.dropped == 2
 
 
+@pytest.mark.fault(
+    "A reply is lost after its update was applied", "the worker asks again; the update is not applied twice", "nothing"
+)
 def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
     """The server's end is cut while the worker waits for the reply to its answer."""
     store = RoundStore(1, LAYOUT.hash)
@@ -274,6 +277,9 @@ def connection_threads() -> int:
     return len([thread for thread in threading.enumerate() if thread.name == "elephas-like-connection"])
 
 
+@pytest.mark.fault(
+    "Strangers hold connections open", "they are closed after a few seconds; workers are served", "nothing"
+)
 def test_many_idle_connections_are_few_threads_and_keep_no_worker_out(kind: str) -> None:
     store = RoundStore(2, LAYOUT.hash)
     with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server, ExitStack() as stack:
@@ -364,6 +370,7 @@ def test_http_reads_no_more_headers_than_a_request_of_ours_has() -> None:
             assert b" 431 " in connection.makefile("rb").readline()
 
 
+@pytest.mark.fault("A malformed or oversized message arrives", "it is refused before it is read", "nothing")
 @pytest.mark.parametrize("fault", ["magic", "header", "dtype", "size", "truncated", "kind", "pickle", "long"])
 def test_malformed_frames_are_refused_and_change_nothing(place: Place, fault: str) -> None:
     say(place.settings, raw(joined(0)))

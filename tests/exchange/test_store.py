@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from small_world import (
 )
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
-from elephas_like.core.center import HogwildCenter, LockedCenter
+from elephas_like.core.center import Commit, HogwildCenter, LockedCenter
 from elephas_like.core.errors import (
     DataError,
     ElephasError,
@@ -240,6 +241,11 @@ def test_a_held_newcomer_takes_over_when_the_lease_runs_out() -> None:
     assert Background(lambda: store.join(joined(0, 200))).result() == store.ask(0, 200)
 
 
+@pytest.mark.fault(
+    "A copy of a living worker holds the slot that a lost one needs",
+    "the copy takes over after two leases (20 s), and the slot of the first becomes free",
+    "20 s",
+)
 def test_a_copy_takes_over_where_another_worker_may_need_its_slot() -> None:
     store, clock = rounds(2, lease_seconds=10.0)
     store.train(train_order())
@@ -272,6 +278,7 @@ def test_a_copy_waits_while_the_other_worker_writes_its_rows() -> None:
         assert store.join(joined(0, 200)).kind == "wait"
 
 
+@pytest.mark.fault("A copy of a task fails, on a full disk for example", "its error is logged", "nothing")
 def test_the_error_of_a_copy_is_not_that_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     store, clock = rounds(1, lease_seconds=10.0)
     store.train(train_order())
@@ -796,3 +803,52 @@ def test_no_order_goes_out_while_the_workers_own_update_is_being_added() -> None
     order = adding.result()
     assert isinstance(order, Order)
     assert order.span == Span(0, 1, 2, 2)
+
+
+def test_the_driver_holds_no_state_for_each_worker() -> None:
+    store, _ = asynchronous(3, rows=80)
+    orders = [store.ask(worker, 100) for worker in range(3)]
+    for worker in range(3):  # each commit makes another state
+        orders[worker] = store.answer(100, update(worker, orders[worker].number, version=orders[worker].version))
+    sent = [weakref.ref(order.state.weights) for order in orders]
+    assert len({id(reference()) for reference in sent}) == 3
+    del orders
+    assert [reference() is not None for reference in sent] == [
+        False,
+        False,
+        True,
+    ]  # the last is the shared state itself
+
+
+def test_an_order_that_was_lost_comes_again_from_the_state_of_now() -> None:
+    store, _ = asynchronous(2)
+    first = store.ask(0, 100)
+    store.answer(100, update(1, store.ask(1, 100).number, 1.0, 2.0))
+    again = store.ask(0, 100)
+    assert (again.number, again.span) == (first.number, first.span)
+    assert (first.version, again.version) == (0, 1)
+    assert again.state.weights.tolist() == [1.0, 2.0]
+
+
+class SlowCenter(LockedCenter):
+    """A shared state to which nothing can be added until it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__(state(), LAYOUT, DownPour(), 2)
+        self.busy, self.go_on = threading.Event(), threading.Event()
+
+    def commit(self, given: Update) -> Commit:
+        self.busy.set()
+        assert self.go_on.wait(60)
+        return super().commit(given)
+
+
+def test_heartbeats_do_not_wait_for_a_commit() -> None:
+    center = SlowCenter()
+    store, _ = asynchronous(2, center=center)
+    number = store.ask(0, 100).number
+    answering = Background(lambda: store.answer(100, update(0, number)))
+    assert center.busy.wait(60)
+    assert Background(lambda: store.beat(1, 100, 1)).result()
+    center.go_on.set()
+    assert answering.result().kind == "train"

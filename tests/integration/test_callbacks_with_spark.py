@@ -81,6 +81,11 @@ KINDS = [
 ]
 
 
+@pytest.mark.fault(
+    "A callback runs a Spark job while workers hold every slot",
+    "after about 2 seconds the workers end their tasks, and carry on with new ones when the callback returns",
+    "a few seconds for each such callback; the weights are equal to the last bit",
+)
 @pytest.mark.parametrize("options", KINDS)
 def test_workers_step_aside_and_come_back_with_the_same_bits(
     sc, spark, tmp_path: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
@@ -116,6 +121,11 @@ def test_a_callback_without_spark_costs_no_worker_its_slot(sc, caplog: pytest.Lo
     assert "waits for a slot" not in caplog.text
 
 
+@pytest.mark.fault(
+    "A callback runs a Spark job, and the workers have `worker_callbacks`, so that they cannot be suspended",
+    "`CapacityError`, which says what to do",
+    "the fit",
+)
 def test_workers_with_callbacks_of_their_own_are_an_error_and_no_hang(sc) -> None:
     x, y = digits()
     spark_model = SparkModel(model(), num_workers=2, batch_size=32, engine="server")

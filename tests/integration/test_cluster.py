@@ -37,6 +37,11 @@ def executor_of(script: Script, worker: int, scratch: Path) -> psutil.Process:
     return found
 
 
+@pytest.mark.fault(
+    "An executor is killed",
+    "Spark runs its tasks again elsewhere, which train the same span from the same state; also behind a shuffle whose files are lost with it",
+    "the rows are written again and one round is repeated; the weights are equal to the last bit",
+)
 @pytest.mark.parametrize(
     ("engine", "rows"), [("jobs", "parallelized"), ("server", "parallelized"), ("server", "shuffled")]
 )
@@ -53,6 +58,11 @@ def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str, rows: st
         assert script.ended() == 0
 
 
+@pytest.mark.fault(
+    "Files of a shard vanish on an executor (jobs engine)",
+    "the rows are written again, and the round is run again",
+    "one more round; the weights are equal to the last bit",
+)
 def test_shards_that_are_deleted_between_two_rounds_are_written_again(tmp_path: Path) -> None:
     with Script("run_cluster.py", "jobs", "parallelized", scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()
@@ -111,6 +121,11 @@ def standalone(scratch: Path) -> Iterator[str]:
             process.wait()
 
 
+@pytest.mark.fault(
+    "Spark runs a copy of a slow task (speculation)",
+    "the copy waits for the place of the first; each update counts once",
+    "a slot, while the copy waits",
+)
 @pytest.mark.parametrize("engine", ["jobs", "server"])
 def test_a_speculated_task_is_counted_once(tmp_path: Path, engine: str) -> None:
     with standalone(tmp_path) as url, Script("run_speculation.py", engine, url, scratch=tmp_path, plain=True) as script:
@@ -125,6 +140,11 @@ def test_a_speculated_task_is_counted_once(tmp_path: Path, engine: str) -> None:
         assert disturbed["attempts"] >= 4
 
 
+@pytest.mark.fault(
+    "The application has no executor yet (dynamic allocation)",
+    "Spark starts executors for the workers that were asked for; without `num_workers`, one executor's slots are taken",
+    "the time until executors start",
+)
 @pytest.mark.parametrize("most", ["any", "10000"])
 def test_an_application_that_grows_has_slots_before_it_has_executors(tmp_path: Path, most: str) -> None:
     with Script("run_autoscaling.py", most, scratch=tmp_path, plain=True) as script:
@@ -133,4 +153,18 @@ def test_an_application_that_grows_has_slots_before_it_has_executors(tmp_path: P
         assert answer["default"] == 1  # not one worker per partition
         assert answer["trained by 2"] == [2]
         assert answer["trained by None"][0] in (1, 2)  # what is there by then
+        assert script.ended() == 0
+
+
+@pytest.mark.fault(
+    "Arrays of more than 128 MiB a worker, which Spark refuses to send with a task",
+    "they are broadcast",
+    "each executor receives the parts of all workers",
+)
+def test_arrays_that_are_too_large_for_a_task_are_trained_on(tmp_path: Path) -> None:
+    with Script("run_large_arrays.py", "server", scratch=tmp_path, plain=True) as script:
+        answer = script.answer()
+        assert answer["arrays"] == answer["sharded"]
+        assert answer["arrays"][1] == 18_000
+        assert answer["left"] == 0
         assert script.ended() == 0

@@ -148,6 +148,7 @@ def test_a_member_that_fails_raises_with_its_own_error(sc) -> None:
     assert caught.value.__notes__ == ["It is member 0 of the ensemble that failed."]
 
 
+@pytest.mark.fault("The Python process of an ensemble's member dies", "the member is trained again", "one training")
 def test_a_member_whose_process_dies_is_trained_again(sc, tmp_path: Path) -> None:
     """In local mode, where Spark retries no task."""
 

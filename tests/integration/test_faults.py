@@ -47,6 +47,7 @@ def fails(kind: type[BaseException], match: str, rdd: object, engine: str, model
 # Rows
 
 
+@pytest.mark.fault("A row does not fit the others", "`DataError` with partition and row", "the fit")
 @both
 def test_a_row_of_another_shape_is_named(sc, engine: str) -> None:
     rows = [*points(5), ([1.0, 2.0, 3.0], 1.0)]
@@ -74,6 +75,9 @@ def test_no_rows_at_all(sc, engine: str) -> None:
     fails(ValueError, "no rows to train on", sc.parallelize([], 2), engine)
 
 
+@pytest.mark.fault(
+    "A function of the user's RDD raises", "its own exception, with the traceback of the executor", "the fit"
+)
 @both
 def test_a_users_map_function_that_raises(sc, engine: str) -> None:
     def broken(row: tuple) -> tuple:
@@ -110,6 +114,11 @@ class Unfinished(keras.layers.Layer):
         return x
 
 
+@pytest.mark.fault(
+    "The model raises on a worker",
+    "the exception of the worker, with its type and traceback",
+    "the fit; the model keeps the last finished round",
+)
 @both
 def test_a_workers_own_exception_keeps_type_message_and_traceback(rdd, engine: str) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), Unfinished()])
@@ -129,6 +138,11 @@ def test_an_exception_inside_the_graph_names_its_worker(sc, engine: str) -> None
     assert error.worker == 1
 
 
+@pytest.mark.fault(
+    "A loss becomes NaN",
+    '`NonFiniteError` with worker and round; `on_nan="skip"` leaves the update out',
+    "the fit, or one update",
+)
 @both
 def test_nan_is_an_error_that_names_worker_and_round(sc, engine: str) -> None:
     rows = [*points(10), ([float("nan"), 0.0], 1.0), *points(9)]
@@ -170,6 +184,11 @@ def test_a_taken_port_is_named(rdd) -> None:
         fails(PortError, rf"127.0.0.1:{port}.*taken by another program: give port=0", rdd, "server", port=port)
 
 
+@pytest.mark.fault(
+    "Executors cannot reach the driver",
+    "an error that names address and port, and what to set",
+    "the fit, before any row is written",
+)
 def test_a_driver_that_cannot_be_reached_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -185,6 +204,9 @@ def test_a_driver_that_cannot_be_reached_is_named() -> None:
         client.close()
 
 
+@pytest.mark.fault(
+    "An executor has other versions of packages", "an error that lists them", "the fit, before any row is written"
+)
 @both
 def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elephas_like.model.sources.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
@@ -217,6 +239,11 @@ class Hangs(keras.Model):
         return np.float32(0)
 
 
+@pytest.mark.fault(
+    "A worker makes no progress",
+    "`WaitError` after `round_timeout`, which names the worker and its host",
+    "the fit; the model keeps the last finished round",
+)
 @pytest.mark.parametrize(
     "mode",
     # An asynchronous fit waits for a straggler where it is to evaluate; else the others do its share of the samples.
@@ -251,6 +278,7 @@ def test_a_worker_of_the_jobs_engine_that_hangs_is_named(sc) -> None:
     assert time.monotonic() - began < 120
 
 
+@pytest.mark.fault("Other jobs hold all slots", "`WaitError` after `round_timeout`", "the fit")
 def test_jobs_that_wait_for_slots_for_too_long_are_named(
     rdd, no_free_slot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,6 +296,11 @@ def test_jobs_that_wait_for_slots_for_too_long_are_named(
     assert trained(SparkModel(line(), 2, engine="jobs").fit(rdd, verbose=0)) == 20
 
 
+@pytest.mark.fault(
+    "The SparkContext is stopped during a fit",
+    "`ElephasError` at once",
+    "the fit; the model keeps the last finished round",
+)
 @pytest.mark.parametrize("how", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
 def test_a_context_that_is_stopped_in_mid_fit_is_said(tmp_path: Path, how: str) -> None:
     with Script("run_stopped.py", how, scratch=tmp_path) as script:
@@ -324,6 +357,9 @@ def test_a_server_on_all_addresses_is_reached_by_sparks_own(rdd, monkeypatch: py
 # Several fits
 
 
+@pytest.mark.fault(
+    "Two fits at once on the slots of one", "the second runs as jobs, in the slots that the first leaves", "time"
+)
 @pytest.mark.parametrize("workers", [2, pytest.param(None, marks=pytest.mark.slow)])
 def test_two_fits_that_are_started_at_the_same_moment_under_auto_both_finish(rdd, workers: int | None) -> None:
     meeting = threading.Barrier(2)
@@ -435,6 +471,9 @@ def answer_to_sigint(script: Script) -> dict:
     return script.answer()
 
 
+@pytest.mark.fault(
+    "Ctrl-C", "`KeyboardInterrupt`; tasks, files and ports are gone", "the model keeps the last finished round"
+)
 def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path) -> None:
     """Four fits of one process, which must be fit for the next one after each; the first is without Spark."""
     fits = ("in_process-ready", "server-busy", "jobs-busy", "jobs-ready")
@@ -495,6 +534,9 @@ def test_rows_that_come_back_differently_are_said(
         assert "worker 1 came back with other rows" in caplog.text
 
 
+@pytest.mark.fault(
+    "Files of a `ShardedDataset` vanish", "Spark writes them again before the first round", "the time to write them"
+)
 @both
 def test_a_sharded_dataset_whose_files_are_gone_is_written_again(sc, scratch: Path, engine: str) -> None:
     with elephas_like.shard(sc.parallelize(points(20), 2), 2) as dataset:

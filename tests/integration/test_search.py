@@ -69,6 +69,7 @@ def test_bad_trials_stop_while_they_run(sc) -> None:
     assert small(some(), epochs=3, pruning=MedianRule(min_trials=1, warmup_epochs=0)).best_model is not None
 
 
+@pytest.mark.fault("The Python process of a trial dies", "the trial is run again, and counted once", "one trial")
 def test_a_trial_whose_python_worker_is_killed_is_counted_once(sc, tmp_path: Path) -> None:
     mark = tmp_path / "killed"
 
@@ -168,6 +169,9 @@ def lines(tmp_path: Path) -> Path:
     return tmp_path / "search" / "trials.jsonl"
 
 
+@pytest.mark.fault(
+    "The driver of a search is killed", "`resume` goes on with the trials that are finished", "the trials that ran"
+)
 @pytest.mark.slow
 def test_a_search_goes_on_after_its_driver_was_killed(tmp_path: Path, lines: Path) -> None:
     arguments = ("run_search.py", "6", str(tmp_path / "search"))

@@ -1,0 +1,47 @@
+"""A script: a fit on arrays that are too large for Spark's messages, given as they are and as a ShardedDataset."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+
+import keras
+import numpy as np
+import pyspark
+from pyspark import SparkConf, SparkContext
+
+from elephas_like import SparkModel, shard
+
+
+def main(engine: str) -> None:
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
+    conf = conf.set("spark.local.dir", os.environ["TMPDIR"]).set("spark.rpc.message.maxSize", "33")
+    context = SparkContext("local-cluster[2,1,1024]", "large arrays", conf=conf)
+    context.setLogLevel("ERROR")
+    x = np.ones((18_000, 1000), "float32")  # 34 MiB for each of two workers
+    y = np.ones((18_000, 1), "float32")
+    answer = {}
+    for given in ("arrays", "sharded"):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-4), "mse")
+        fitted = SparkModel(model, 2, engine=engine, batch_size=1000, seed=3)
+        if given == "arrays":
+            history = fitted.fit(x, y, epochs=1, verbose=0)
+        else:
+            with shard(x, 2, y=y) as dataset:
+                history = fitted.fit(dataset, epochs=1, verbose=0)
+        answer[given] = [history.history["loss"], sum(record.samples for record in history.rounds)]
+    left = [*Path(os.environ["TMPDIR"]).rglob("elephas_like-*/worker-*")]
+    print(json.dumps({**answer, "left": len(left)}), flush=True)
+    context.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
