@@ -35,7 +35,7 @@ lint: $(STAMP) ## style, types, layers
 	$(BIN)/lint-imports
 
 test: machine $(STAMP) lint ## lint, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" -n 3
+	$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
 	$(BIN)/python -m pytest -m slow -n 3

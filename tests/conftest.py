@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from lanes import Lanes
+from lanes import Lanes, asking
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -37,15 +37,18 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that ask for the Spark session."""
+    """Marks the tests that ask for the Spark session. lanes.py, which says where they run, must know them all."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+            assert item.originalname in asking(item.path), (
+                f"{item.nodeid} asks for Spark where lanes.py does not see it"
+            )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
-    """Who runs what."""
+    """Who runs what, of two processes."""
     return Lanes(config, log)
 
 

@@ -1,22 +1,46 @@
-"""What of a run one process does: files of fast tests, single slow ones. Each process starts a Spark session if it needs one.
+"""What of a run one process does. Two run at a time: all that shares Spark's session is for one, the rest goes by files.
 
-Much of the time of a test with Spark is waiting, so that three processes keep two cores busy. (xdist's own groups are marks
-on tests; since pytest 9.2 they do not reach it.)
+xdist's own groups are marks on tests; since pytest 9.2 they do not reach it, and every test goes where there is room.
 """
 
 from __future__ import annotations
 
+import ast
+from functools import cache
+from pathlib import Path
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+SESSION = frozenset({"spark", "sc", "no_free_slot"})
+"""The fixtures of conftest.py that are Spark's session, or need it."""
+
+
+@cache
+def asking(file: Path) -> frozenset[str]:
+    """The functions of a file, tests and fixtures, that ask for Spark's session, themselves or through one another."""
+    body = ast.parse(file.read_text()).body
+    arguments = {
+        function.name: {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+        for function in body
+        if isinstance(function, ast.FunctionDef)
+    }
+    found: set[str] = set(SESSION)
+    while more := {name for name, given in arguments.items() if given & found} - found:
+        found |= more
+    return frozenset(found)
+
 
 class Lanes(LoadScopeScheduling):
-    """Begins with the groups of most tests, and gives a process the next when it is done."""
+    """Begins with the group of most tests, which is that of the session, and gives a process the next when it is done."""
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         super().__init__(config, log)
         self._slow = config.option.markexpr == "slow"
 
     def _split_scope(self, nodeid: str) -> str:
-        """The group of a test: its file, or itself if it is slow."""
-        return nodeid if self._slow else nodeid.partition("::")[0]
+        """The group of a test. Slow tests without the session are scripts: each is a group of its own."""
+        file, _, test = nodeid.partition("::")
+        if test.partition("[")[0] in asking(self.config.rootpath / file):
+            return "spark"
+        return nodeid if self._slow else file

@@ -136,8 +136,6 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]
 
 @contextmanager
 def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str) -> Iterator[JobRounds]:
-    # The default level keeps references in memory only: one that is evicted would be written down again.
-    refs = refs.persist(StorageLevel.MEMORY_AND_DISK)
     shipped = context.broadcast(fit.factory)
 
     def make() -> WorkerFactory:
@@ -153,7 +151,8 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
     try:
         with JobRounds(
             context,
-            refs,
+            # The default level keeps references in memory only: one that is evicted would be written down again.
+            refs.persist(StorageLevel.MEMORY_AND_DISK),
             JobRun(group, make),
             group,
             describe,

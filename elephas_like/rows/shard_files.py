@@ -61,7 +61,8 @@ def read_ref(directory: str) -> ShardRef:
 
 def find_shard(dataset: str, worker: int) -> ShardRef | None:
     """Return the reference of a finished shard on this host, or None."""
-    return _read_finished(os.path.join(dataset_directory(local_directories()[0], dataset), f"worker-{worker}"))
+    places = (os.path.join(dataset_directory(base, dataset), f"worker-{worker}") for base in local_directories())
+    return next((found for found in map(_read_finished, places) if found is not None), None)
 
 
 @contextmanager
@@ -96,6 +97,23 @@ def local_directories() -> list[str]:
     """Return the local directories that Spark gives an executor, in its order, then the system's temporary one."""
     listed = [os.environ.get(name, "") for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")]
     return [entry.strip() for entry in ",".join(listed).split(",") if entry.strip()] + [tempfile.gettempdir()]
+
+
+def roomy_directory(worker: int) -> str:
+    """Return the local directory for a worker's shard: workers take turns among those with enough free space.
+
+    Enough is half of what the emptiest disk has. The system's temporary directory is used only if Spark gives none.
+    """
+    places = local_directories()[:-1] or local_directories()
+    free = {place: _free_bytes(place) for place in places}
+    roomy = [place for place in places if 2 * free[place] >= max(free.values())]
+    return roomy[worker % len(roomy)]
+
+
+def _free_bytes(place: str) -> int:
+    with suppress(OSError):
+        return shutil.disk_usage(place).free
+    return 0
 
 
 def dataset_directory(base: str, dataset: str) -> str:

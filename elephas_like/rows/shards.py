@@ -7,9 +7,10 @@ Partitions become workers by `coalesce` without a shuffle; fewer partitions than
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, destroy, re
 
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
+DRAIN_SECONDS = 5.0
+"""Seconds that the rest of the rows may take after a bad one: about what a new process needs to import TensorFlow."""
 LARGEST_IN_TASK = 32 * 2**20
 """Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB."""
 
@@ -144,7 +147,7 @@ def finished_pairs(context: SparkContext, training: str, validation: str | None,
 def _finished(index: int, dataset: str) -> ShardRef | Failure:
     ref = find_shard(dataset, index)
     return ref or Failure.of(
-        index, ShardMissing(f"the shard of worker {index} is not in {local_directories()[0]} any more.")
+        index, ShardMissing(f"the shard of worker {index} is not in {', '.join(local_directories())} any more.")
     )
 
 
@@ -153,14 +156,23 @@ def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> Shard
         check_versions(options.versions)
         finished = find_shard(options.dataset, index) if options.take_finished else None
         if finished is not None:
-            for _ in rows:  # Spark does not use a Python process again that leaves input behind
-                pass
+            _read_to_the_end(rows)
             return finished
         return spool(
             rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
         )
     except Exception as error:  # reported as a value: the driver raises it
+        _read_to_the_end(rows, DRAIN_SECONDS)
         return Failure.of(index, error)
+
+
+def _read_to_the_end(rows: Iterable[object], seconds: float = float("inf")) -> None:
+    """Read what is left of a task's input. Spark ends a Python process that leaves some, with its imported TensorFlow."""
+    end = time.monotonic() + seconds
+    with suppress(Exception):  # where the rows themselves raise, nothing more comes
+        for _ in rows:
+            if time.monotonic() > end:
+                return
 
 
 def failure_in(pair: tuple[object, object]) -> Failure | None:

@@ -41,8 +41,8 @@ from elephas_like.rows.shard_files import (
     REFERENCE,
     dataset_directory,
     draft_directory,
-    local_directories,
     publish,
+    roomy_directory,
     to_json,
 )
 
@@ -81,7 +81,7 @@ def spool(
             arrays of any shape, or tuples and dicts of them. `Block`s may stand among the rows.
         dataset: the dataset's id, part of a directory's name.
         worker: whose shard it is.
-        base: the directory in which the dataset's directory is made; Spark's first local one by default.
+        base: the directory in which the dataset's directory is made; one of Spark's local ones by default, in turn.
         place: what error messages call the source that `worker` numbers.
 
     Raises:
@@ -89,7 +89,7 @@ def spool(
     """
     if floatx not in FLOATS:
         raise ValueError(f"floatx must be one of {', '.join(map(repr, FLOATS))}; got {floatx!r}.")
-    home = dataset_directory(base if base is not None else local_directories()[0], dataset)
+    home = dataset_directory(base if base is not None else roomy_directory(worker), dataset)
     draft = draft_directory(home, worker)
     try:
         with ShardWriter(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark import SparkContext, SparkStageInfo, StatusTracker
 
-_PROPERTIES = ("spark.jobGroup.id", "spark.job.description")
+_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 @contextmanager

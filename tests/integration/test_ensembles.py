@@ -53,21 +53,20 @@ def test_three_members_on_two_slots_are_those_of_one_process(sc, here: VotingMod
         np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-4)
 
 
-def test_members_of_a_process_share_one_tensorflow_and_one_shard(sc) -> None:
+def test_members_of_a_host_share_one_shard(sc) -> None:
     class Where(keras.callbacks.Callback):
-        """Puts into the history which process trained a member, and how many shards its host has."""
+        """Puts into the history how many shards the host of a member has."""
 
         def on_epoch_end(self, epoch: int, logs: dict) -> None:
             import glob
             import tempfile
 
             pattern = os.path.join(tempfile.gettempdir(), "**", "elephas_like-*", "worker-0")
-            logs["process"], logs["shards"] = float(os.getpid()), float(len(glob.glob(pattern, recursive=True)))
+            logs["shards"] = float(len(glob.glob(pattern, recursive=True)))
 
     found = train_ensemble(
         build, sc.parallelize(rows(X[:200], Y[:200]), 4), 5, seed=1, callbacks=[Where()], verbose=0, epochs=1
     )
-    assert len({history["process"][0] for history in found.histories}) < 5  # Spark may start a third beside two
     assert {history["shards"][0] for history in found.histories} == {1.0}
 
 
