@@ -37,6 +37,7 @@ from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
+from elephas_like.spark.session import is_local
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
 
@@ -77,7 +78,7 @@ def _on_spark(
             """The workers' shards; `finished` if they were written before, and only need to be found."""
             refs, options = data.sharded, replace(fit.spool, take_finished=finished)
             held_out = replace(options, dataset=f"{fit.spool.dataset}-val")
-            if refs is None and finished and context.master.startswith("local"):
+            if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
             if refs is None:
@@ -175,7 +176,10 @@ class Listening:
 
 
 def server_addresses(context: SparkContext, host: str | None = None) -> tuple[str, str]:
-    """(the address to listen on, the one that workers are told), from `host` and from what Spark's driver uses."""
+    """(the address to listen on, the one that workers are told), from `host` and from what Spark's driver uses.
+
+    In local mode workers are on this machine, and are told where the server listens.
+    """
     spark = context.getConf()
     driver_host = spark.get("spark.driver.host")
     bound = bind_address(
@@ -184,7 +188,8 @@ def server_addresses(context: SparkContext, host: str | None = None) -> tuple[st
         spark_driver_host=driver_host,
         spark_local_ip=os.environ.get("SPARK_LOCAL_IP"),
     )
-    return bound, advertised_address(host, bound=bound, spark_driver_host=driver_host)
+    told = None if is_local(context) else driver_host
+    return bound, advertised_address(host, bound=bound, spark_driver_host=told)
 
 
 @contextmanager

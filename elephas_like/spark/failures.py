@@ -10,6 +10,11 @@ from elephas_like.spark.versions import missing_package
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<last>^[\w.]+(?:Error|Exception)?: .*)", re.M
 )
+_CHAIN = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+)
+_JAVA_STACK = "\n\tat "
 
 
 def readable(error: BaseException) -> BaseException:
@@ -23,8 +28,12 @@ def readable(error: BaseException) -> BaseException:
     found = _TRACEBACK.search(text)
     if found is None:
         return ElephasError(f"the Spark job of this fit ended: {_informative_line(text) or type(error).__name__}")
-    type_name, _, message = found.group("last").partition(": ")
-    return WorkerError.of(type_name.rsplit(".", 1)[-1], message, found.group(0), -1)
+    # Of exceptions that caused one another the last was raised.
+    python = text.partition(_JAVA_STACK)[0][found.start() :]
+    raised = _TRACEBACK.search(python, [0, *(link.end() for link in _CHAIN.finditer(python))][-1]) or found
+    type_name, _, message = raised.group("last").partition(": ")
+    shown = python[: raised.end()] if raised is not found else found.group(0)
+    return WorkerError.of(type_name.rsplit(".", 1)[-1], message, shown, -1)
 
 
 def _informative_line(text: str) -> str:

@@ -22,6 +22,7 @@ from pyspark import RDD, InheritableThread, SparkContext
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
+from elephas_like.spark.session import is_local
 from elephas_like.spark.waits import GONE, KILLED_AFTER, cleanup, stopped
 
 log = logging.getLogger(__name__)
@@ -221,4 +222,4 @@ class JobRuns(Runs[Result]):
 
 def tries(context: SparkContext) -> int:
     """Jobs that one run may lose to dying Python workers."""
-    return TRIES if context.master == "local" or context.master.startswith("local[") else 1
+    return TRIES if is_local(context) else 1

@@ -14,6 +14,11 @@ def started_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
+def is_local(context: SparkContext) -> bool:
+    """Return whether tasks run in the driver's JVM, and so on its machine (`local`, `local[n]`, not `local-cluster`)."""
+    return context.master == "local" or context.master.startswith("local[")
+
+
 def active_context(engine: EngineName) -> SparkContext | None:
     """The SparkContext that is active, for an engine that would use one.
 

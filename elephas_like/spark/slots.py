@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 
 from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.spark.session import is_local
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()
@@ -39,7 +40,7 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
         return _slots_of_growing(context, may_grow=wanted is not None)
     changed = time.monotonic()
     deadline, before = changed + wait, 0
-    fresh = not context.master.startswith("local[") and time.time() < context.startTime / 1000 + wait
+    fresh = not is_local(context) and time.time() < context.startTime / 1000 + wait
     while True:
         found, now = _concurrent_tasks(context), time.monotonic()
         if found != before:
@@ -52,8 +53,7 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
 
 def allocates_dynamically(context: SparkContext) -> bool:
     """Return whether Spark adds executors while tasks wait, and removes idle ones. In local mode it never does."""
-    local = context.master == "local" or context.master.startswith("local[")
-    return not local and context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    return not is_local(context) and context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
 def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:

@@ -21,6 +21,7 @@ from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHan
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
+from elephas_like.spark.session import is_local
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE, stopped
 
@@ -162,7 +163,7 @@ def opened(
             bound, advertised = server_addresses(context)
             server = stack.enter_context(HttpExchangeServer(store, token, NO_STATE, bound, handler=TrialRequestHandler))
             lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
-        if not context.master.startswith("local["):
+        if not is_local(context):
             stack.callback(sweep, context, group, parallelism, [ref.dataset for ref in shards])
         rows = [stack.enter_context(shipment(context, ref)).open for ref in shards]
         runs = TaskRuns(context, partial(tried, evaluate), rows, at_once=parallelism, group=group, lines=lines)

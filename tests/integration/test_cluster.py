@@ -58,6 +58,15 @@ def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str, rows: st
         assert script.ended() == 0
 
 
+def test_workers_of_a_cluster_step_aside_for_a_callback(tmp_path: Path) -> None:
+    with Script("run_cluster.py", "server", "reported", scratch=tmp_path, plain=True) as script:
+        undisturbed = script.answer()
+        assert script.answer() == {"rows": 300}
+        assert script.answer() == undisturbed
+        assert script.ended() == 0
+    assert not [*tmp_path.rglob("elephas_like-*")]
+
+
 @pytest.mark.fault(
     "Files of a shard vanish on an executor (jobs engine)",
     "the rows are written again, and the round is run again",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elephas_like.core.errors import DataError, ElephasError, WorkerError
+from elephas_like.core.errors import ConnectionLostError, DataError, ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 
 SPARK = """An error occurred while calling o1.collect.
@@ -23,6 +23,19 @@ def test_a_workers_exception_comes_without_the_java_stack() -> None:
     assert "invalid literal for int()" in str(error)
     assert "job.py" in error.traceback_text
     assert "scala" not in str(error)
+
+
+def test_of_chained_exceptions_the_last_is_raised() -> None:
+    cause = 'Traceback (most recent call last):\n  File "a.py", line 1, in open\nConnectionRefusedError: [Errno 111] refused\n'
+    last = 'Traceback (most recent call last):\n  File "b.py", line 2, in call\nelephas_like.core.errors.ConnectionLostError: '
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    error = readable(
+        RuntimeError(f"PythonException: {cause}{link}{last}give host=\n\n\tat org.apache.Java\nCaused by: {cause}")
+    )
+    assert isinstance(error, ConnectionLostError)
+    assert "give host=" in str(error).splitlines()[0]
+    assert "refused" in error.traceback_text
+    assert "Java" not in str(error)
 
 
 def test_a_missing_package_becomes_advice() -> None:
