@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import os
+import sys
 import tempfile
 import types
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20
 """Bytes of a model per row of the Parquet table."""
+PYTHONS_OWN = "which is of Python's standard library: a saved stage refers to no such code"
 
 
 class StageWriter(MLWriter):
@@ -165,6 +167,8 @@ def encoded(what: str, value: Any) -> Any:
             raise ValueError(
                 f"{what} is {value.__qualname__}, which cannot be found again by its name: define it at the top of a module."
             )
+        if _is_pythons_own(value.__module__):
+            raise ValueError(f"{what} is {value.__module__}.{value.__qualname__}, {PYTHONS_OWN}.")
         return {"__import__": f"{value.__module__}:{value.__qualname__}"}
     if dataclasses.is_dataclass(value):
         fields = {
@@ -208,12 +212,17 @@ def imported(path: str, custom_objects: Mapping[str, object] | None = None) -> A
     """Return the class or function at "module:name", or the custom object of that name.
 
     Raises:
-        ValueError: it cannot be imported.
+        ValueError: it cannot be imported, or is Python's own: a file must not choose to call `os.system`.
     """
     module, _, name = path.partition(":")
     last = name.rpartition(".")[2]
     if custom_objects and last in custom_objects:
         return custom_objects[last]
+    if _is_pythons_own(module):
+        raise ValueError(
+            f"what was saved refers to {name!r} of the module {module!r}, {PYTHONS_OWN}. If you trust the file, pass it, as in "
+            f"load(path, custom_objects={{{last!r}: {last}}})."
+        )
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -224,6 +233,10 @@ def imported(path: str, custom_objects: Mapping[str, object] | None = None) -> A
             f"what was saved refers to {name!r} of the module {module!r}, which is not to be found here: {error}. Pass it, "
             f"as in load(path, custom_objects={{{last!r}: {last}}})."
         ) from error
+
+
+def _is_pythons_own(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names and module.partition(".")[0] != "__main__"
 
 
 def write_bytes(spark: SparkSession, path: str, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from pathlib import Path
 
@@ -235,3 +236,12 @@ def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="holds no Spark ML stage"):
         load_ml_transformer(path)
+
+
+def test_a_file_does_not_choose_functions_of_python_itself() -> None:
+    with pytest.raises(ValueError, match=r"loss is _operator.sub, which is of Python's standard library"):
+        encoded("loss", operator.sub)
+    for path in ("os:system", "subprocess:run", "builtins:eval", "importlib:import_module"):
+        with pytest.raises(ValueError, match=r"standard library: .*If you trust the file, pass it"):
+            decoded({"__import__": path})
+    assert decoded({"__import__": "os:system"}, {"system": len}) is len
