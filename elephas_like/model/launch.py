@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from functools import partial
 
 from pyspark import RDD, SparkContext, StorageLevel
 
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.loop import fit_asynchronously, fit_synchronously
 from elephas_like.core.types import (
     EngineName,
@@ -37,6 +39,7 @@ from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
+from elephas_like.spark.encryption import in_plain_text
 from elephas_like.spark.session import is_local
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
@@ -68,6 +71,8 @@ def _on_spark(
     fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext, title: str
 ) -> None:
     group = f"elephas_like-{fit.spool.dataset}"
+    for text in in_plain_text(context.getConf(), server=engine is EngineName.SERVER):
+        warnings.warn(text, ElephasWarning, stacklevel=2)
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(fit, context, data)) if engine is EngineName.SERVER else None
         shipped = [context.broadcast(block) for block in (validation and validation.blocks) or ()]

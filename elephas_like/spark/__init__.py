@@ -6,6 +6,7 @@ failures    Spark's errors, translated
 parallel    independent runs, several at a time
 slots       task slots, counted and reserved
 versions    packages of driver and executors, compared
+encryption  what Spark encrypts and a fit does not
 files       atomic writes on any Hadoop filesystem
 session     the SparkContext of this process
 """
