@@ -10,13 +10,23 @@ import logging
 import os
 import platform
 import threading
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from pyspark import RDD, InheritableThread, SparkContext
 
-from elephas_like.core.errors import CapacityError, ConnectionLostError, Failure, StoppedError, SupersededError
+from elephas_like.core.errors import (
+    CapacityError,
+    ConnectionLostError,
+    ElephasError,
+    Failure,
+    StoppedError,
+    SupersededError,
+)
 from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
+from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group, starved_jobs, tasks
@@ -27,6 +37,8 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0
 """Seconds that workers have to end by themselves before their tasks are cancelled."""
 WATCH_SECONDS = 0.5
+PATIENCE_SECONDS = 15.0
+"""How long a callback runs beside a Spark job without a slot before a fit that cannot make room is ended."""
 
 _connections: dict[tuple[str, int, int], Exchange] = {}
 """Connections opened before the rows are written, by (run, worker, attempt), until their task takes them."""
@@ -98,6 +110,7 @@ class ServerRun:
         group, description: of the Spark job.
         keep: whether the shards outlive the run (a ShardedDataset's do).
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
+        memory: id of the dataset among them in which suspended workers save what they remember.
     """
 
     def __init__(
@@ -113,13 +126,14 @@ class ServerRun:
         description: str,
         keep: bool,
         datasets: Sequence[str],
+        memory: str,
     ) -> None:
         self._context, self._store = context, store
         self._group, self._description, self._datasets = group, description, tuple(datasets)
         self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []
         self._refs, self._finished = refs, finished
-        self._task = _task(factory, connector, group, keep)
+        self._task = _task(factory, connector, group, keep, memory)
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
         self._thread = InheritableThread(target=self._run, name=f"elephas_like-{group}", daemon=True)
@@ -162,6 +176,8 @@ class ServerRun:
                     results = refs.mapPartitionsWithIndex(self._task).collect()
                     self._late_failures += [result for result in results if isinstance(result, Failure)]
                     if self._finished is None or not self._store.recalled():
+                        # Nothing to say if the run is over; otherwise nobody would be left to wait for.
+                        self._store.fail(ElephasError(f"all tasks of {self._group} ended before the fit was over."))
                         return
                     refs = self._finished()
         except Exception as error:  # reported to the thread that waits for the workers
@@ -188,6 +204,8 @@ class ServerRun:
     def _make_room(self) -> None:
         """Free the slots of the workers, for a Spark job of a callback that would wait for them for ever."""
         if self._finished is None:
+            if self._store.idle_seconds() < PATIENCE_SECONDS:  # the job may be somebody else's, and the callback go on
+                return
             self._store.fail(
                 CapacityError(
                     "a callback runs a Spark job, which found no free slot while the workers hold them. Workers with "
@@ -206,7 +224,7 @@ class ServerRun:
 
 
 def _task(
-    factory: WorkerFactory, connector: Connector, run: str, keep: bool
+    factory: WorkerFactory, connector: Connector, run: str, keep: bool, memory: str
 ) -> Callable[[int, Iterator[Pair]], Iterator[int | Failure]]:
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[int | Failure]:
         exchange = _take_connection(connector, run, index)
@@ -220,11 +238,13 @@ def _task(
                 exchange.fail(failure)
             else:
                 worker = factory(index, *pair)
-                memory = os.path.join(pair[0].directory, f"memory-{run}.npz")
-                worker.restore(memory)
+                remembered = os.path.join(dataset_directory(local_directories()[0], memory), f"worker-{index}.npz")
+                with _without_memory(index):
+                    worker.restore(remembered)
                 suspended = serve(exchange, worker, attempt_id())
                 if suspended:
-                    worker.save(memory)
+                    with _without_memory(index):
+                        worker.save(remembered)
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
         except ConnectionLostError:
@@ -260,6 +280,15 @@ def _close(index: int, worker: Worker) -> Failure | None:
         log.warning("worker %d failed at its end: %s", index, error, exc_info=True)
         return Failure.of(index, error)
     return None
+
+
+@contextmanager
+def _without_memory(index: int) -> Iterator[None]:
+    """Log that a worker's memory cannot be saved or read. It goes on without, like one whose executor was killed."""
+    try:
+        yield
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        log.warning("worker %d goes on without what it remembered of earlier rounds: %s", index, error)
 
 
 def _open_connection(connector: Connector, run: str, index: int) -> None:

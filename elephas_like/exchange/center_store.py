@@ -92,7 +92,6 @@ class CenterStore(Store):
         """
         with self._changed:
             _, progress = self._begun()
-            self._driver_waits()
             called = self._clock()
             while True:
                 self._raise_if_ended()
@@ -102,6 +101,7 @@ class CenterStore(Store):
                     return self._finished(self._epochs.popleft())
                 if not self._epochs and progress.over and not self._claimed:
                     return None
+                self._driver_waits()
                 due = self._owing(called)
                 # An epoch waits for each of its evaluations; training goes on as long as anybody does.
                 self._wait_for_answers(due, (min if self._epochs else max)(due.values()))

@@ -96,9 +96,12 @@ class Store:
             return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def suspend(self) -> None:
-        """Tell every worker to end its task at its next request, unless the driver needs them by now."""
+        """Tell every worker to end its task at its next request, unless the driver needs them by now.
+
+        It lasts until `recalled`: some may have left.
+        """
         with self._changed:
-            self._suspended = self._idle_since is not None and not self._ended
+            self._suspended = not self._ended and (self._suspended or self._idle_since is not None)
             self._changed.notify_all()
 
     def recalled(self) -> bool:
@@ -357,7 +360,11 @@ class Store:
 
         The values of frozen layers are left out if the worker has them from an order that it has answered.
         """
-        order = self._with_state(order)
+        try:
+            order = self._with_state(order)
+        except Exception as error:  # whatever a strategy raises is raised on the driver
+            self.fail(error)
+            return STOP
         if order.state is None or not order.state.frozen.size:
             return order
         frozen = order.state.frozen

@@ -79,6 +79,11 @@ def _on_spark(
         for broadcast in shipped:
             stack.callback(destroy, context, broadcast)
 
+        rows = None if data.kept else data.distributed(context, stack)
+        held_rows = (
+            None if validation is None or validation.blocks is not None else validation.distributed(context, stack)
+        )
+
         def shards(*, finished: bool = False) -> RDD:
             """The workers' shards; `finished` if they were written before, and only need to be found."""
             refs, options = data.sharded, replace(fit.spool, take_finished=finished)
@@ -86,15 +91,15 @@ def _on_spark(
             if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
-            if refs is None:
-                rows = data.distributed(context, stack)
-                if listening is not None and (validation is None or validation.blocks is not None):
-                    rows = announced_rows(rows, listening.connector, group)
+            if rows is not None and listening is not None and held_rows is None:
+                refs = references(announced_rows(rows, listening.connector, group), options)
+            elif rows is not None:
                 refs = references(rows, options)
+            assert refs is not None
             if validation is None:
                 return pairs(refs, None)
-            if validation.blocks is None:
-                return pairs(refs, references(validation.distributed(context, stack), held_out))
+            if held_rows is not None:
+                return pairs(refs, references(held_rows, held_out))
             return pairs_with_blocks(refs, shipped, held_out)
 
         if listening is None:
@@ -105,9 +110,14 @@ def _on_spark(
             _loop(fit, listening.store, data.written)
 
 
+def _memory(fit: Fit) -> str:
+    """Id of the dataset in which suspended workers save what they remember."""
+    return f"{fit.spool.dataset}-memory"
+
+
 def _datasets(fit: Fit, data: Data) -> list[str]:
     """Ids of the shards that go with the fit."""
-    own = [f"{fit.spool.dataset}-val"]
+    own = [f"{fit.spool.dataset}-val", _memory(fit)]
     return own if data.kept else [fit.spool.dataset, *own]
 
 
@@ -254,6 +264,7 @@ def _server(
                 description=f"{title}, {fit.options.mode.value}",
                 keep=data.kept,
                 datasets=_datasets(fit, data),
+                memory=_memory(fit),
             )
         )
         yield

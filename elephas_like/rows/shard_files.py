@@ -99,12 +99,16 @@ def local_directories() -> list[str]:
     return [entry.strip() for entry in ",".join(listed).split(",") if entry.strip()] + [tempfile.gettempdir()]
 
 
-def roomy_directory(worker: int) -> str:
+def roomy_directory(dataset: str, worker: int) -> str:
     """Return the local directory for a worker's shard: workers take turns among those with enough free space.
 
-    Enough is half of what the emptiest disk has. The system's temporary directory is used only if Spark gives none.
+    Enough is half of what the emptiest disk has. The system's temporary directory is used only if Spark gives none. A shard
+    that an earlier attempt has left is replaced where it lies.
     """
     places = local_directories()[:-1] or local_directories()
+    for place in places:
+        if os.path.exists(os.path.join(dataset_directory(place, dataset), f"worker-{worker}")):
+            return place
     free = {place: _free_bytes(place) for place in places}
     roomy = [place for place in places if 2 * free[place] >= max(free.values())]
     return roomy[worker % len(roomy)]
@@ -112,7 +116,8 @@ def roomy_directory(worker: int) -> str:
 
 def _free_bytes(place: str) -> int:
     with suppress(OSError):
-        return shutil.disk_usage(place).free
+        if os.access(place, os.W_OK):
+            return shutil.disk_usage(place).free
     return 0
 
 

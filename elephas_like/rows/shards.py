@@ -154,6 +154,9 @@ def _finished(index: int, dataset: str) -> ShardRef | Failure:
 def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
     try:
         check_versions(options.versions)
+    except Exception as error:
+        return Failure.of(index, error)
+    try:
         finished = find_shard(options.dataset, index) if options.take_finished else None
         if finished is not None:
             _read_to_the_end(rows)
@@ -315,13 +318,18 @@ def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStac
     Args:
         shipped: destroys the broadcasts.
     """
-    largest = max((sum(np.asarray(leaf).nbytes for leaf in flatten(block.columns)[0]) for block in blocks), default=0)
+    largest = max((sum(map(_nbytes, flatten(block.columns)[0])) for block in blocks), default=0)
     if largest <= LARGEST_IN_TASK:
         return context.parallelize(list(blocks), len(blocks))
     broadcasts = [context.broadcast(block) for block in blocks]
     for broadcast in broadcasts:
         shipped.callback(destroy, context, broadcast)
     return context.range(0, len(blocks), 1, len(blocks)).map(lambda index: broadcasts[index].value)
+
+
+def _nbytes(leaf: object) -> int:
+    array = np.asarray(leaf)
+    return sum(len(str(text)) for text in array.flat) if array.dtype == object else array.nbytes
 
 
 def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:

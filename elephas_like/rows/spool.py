@@ -89,7 +89,7 @@ def spool(
     """
     if floatx not in FLOATS:
         raise ValueError(f"floatx must be one of {', '.join(map(repr, FLOATS))}; got {floatx!r}.")
-    home = dataset_directory(base if base is not None else roomy_directory(worker), dataset)
+    home = dataset_directory(base if base is not None else roomy_directory(dataset, worker), dataset)
     draft = draft_directory(home, worker)
     try:
         with ShardWriter(

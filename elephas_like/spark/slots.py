@@ -53,7 +53,9 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
 
 def allocates_dynamically(context: SparkContext) -> bool:
     """Return whether Spark adds executors while tasks wait, and removes idle ones. In local mode it never does."""
-    return not is_local(context) and context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    return not is_local(context) and (
+        (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
+    )
 
 
 def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
@@ -61,14 +63,14 @@ def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
     each = max(1, int(conf.get("spark.executor.cores", "1")) // task_cpus(context))
     most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
     if may_grow:
-        return most
+        return max(most, _concurrent_tasks(context))
     begins = (
         "spark.dynamicAllocation.minExecutors",
         "spark.dynamicAllocation.initialExecutors",
         "spark.executor.instances",
     )
     first = max(1, *(int(conf.get(name, "0")) for name in begins))
-    return min(most, max(first * each, _concurrent_tasks(context)))
+    return max(min(most, first * each), _concurrent_tasks(context))
 
 
 def _concurrent_tasks(context: SparkContext) -> int:

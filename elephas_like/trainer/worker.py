@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import cloudpickle
@@ -80,6 +81,8 @@ class LocalTrainer:
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
         self._frozen: Vector | None = None
+        self._answered = -1
+        self._restored = False
         self._resident: list[Tensor] | None = None
         self._order: tuple[Integers, Tensor] | None = None
         self._rows = 0 if shard is None else len(shard.rows)
@@ -121,6 +124,7 @@ class LocalTrainer:
         """Train one span from the order's state and return the update."""
         assert order.state is not None
         assert order.span is not None
+        self._begin_order(order.number)
         state, span, program = self._with_frozen(order.state), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
@@ -166,6 +170,7 @@ class LocalTrainer:
     def evaluate(self, order: Order) -> Evaluation:
         """Return metric sums of the order's state over this worker's validation rows."""
         assert order.state is not None
+        self._begin_order(order.number)
         started = time.perf_counter()
         state = self._with_frozen(order.state)
         held = self._validation or self._shard
@@ -193,21 +198,41 @@ class LocalTrainer:
         arrays = {"slots": self._slots, "residual": self._sender.residual}
         kept = {name: array for name, array in arrays.items() if array is not None}
         kept |= {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
-        if kept:
-            with open(path, "wb") as file:
-                np.savez(file, **kept)  # type: ignore[arg-type]  # the stubs take the names for other arguments
+        if not kept:
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        unfinished = f"{path}.{os.getpid()}"
+        with open(unfinished, "wb") as file:
+            np.savez(file, answered=np.array(self._answered), **kept)  # type: ignore[arg-type]  # the stubs expect a bool
+        os.replace(unfinished, path)
 
     def restore(self, path: str) -> None:
         """Take over what `save` left, and delete it."""
         if not os.path.exists(path):
             return
         with np.load(path, allow_pickle=False) as kept:
+            self._answered = int(kept["answered"])
             self._slots = kept.get("slots")
             self._sender.residual = kept.get("residual")
             self._sender.memory = {
                 name.removeprefix(_MEMORY): kept[name] for name in kept.files if name.startswith(_MEMORY)
             }
+        self._restored = True
         os.remove(path)
+        with suppress(OSError):  # others have files there
+            os.rmdir(os.path.dirname(path))
+
+    def _begin_order(self, number: int) -> None:
+        """Note the order that is answered now.
+
+        What was restored counts only for the next order: an older file may lie where this worker was suspended before.
+        """
+        if self._restored and number != self._answered + 1:
+            log.warning(
+                "worker %d goes on without what it remembered of earlier rounds: it is out of date", self._worker
+            )
+            self._slots, self._sender.residual, self._sender.memory = None, None, {}
+        self._restored, self._answered = False, number
 
     def close(self) -> None:
         """Call `on_train_end`; always release model and rows."""

@@ -169,6 +169,7 @@ def test_a_driver_that_cannot_be_reached_is_known_before_rows_are_read_and_is_no
         description="a test",
         keep=False,
         datasets=["dataset-1"],
+        memory="dataset-1-memory",
     )
     with run:
         assert driver.over.wait(60)
@@ -212,6 +213,7 @@ def test_what_a_worker_raises_at_its_end_is_raised_and_not_tried_again(sc, by_va
             description="a test",
             keep=False,
             datasets=["dataset-2"],
+            memory="dataset-2-memory",
         ),
     ):
         pass

@@ -66,6 +66,32 @@ def test_a_driver_that_goes_on_first_finds_its_workers_again() -> None:
     assert store.join(joined(0, 200)).number == 1
 
 
+def test_a_suspension_lasts_until_all_are_recalled() -> None:
+    store, _ = after_a_round()
+    store.suspend()
+    assert store.ask(0, 100).kind == "suspend"
+    store.train(train_order(1))
+    store.suspend()  # a late look at Spark's jobs: worker 0 has left
+    assert store.ask(1, 100).kind == "suspend"
+    assert store.recalled()
+    assert [store.join(joined(worker, 200)).number for worker in (0, 1)] == [1, 1]
+
+
+def test_what_a_strategy_raises_as_it_serves_is_raised_on_the_driver() -> None:
+    class Broken(DownPour):
+        def serve(self, weights, outer, context):
+            raise ZeroDivisionError("in serve")
+
+    store = CenterStore(1, LAYOUT.hash, waits=AT_ONCE, clock=HandClock())
+    store.join(joined())
+    store.begin(
+        LockedCenter(state(), LAYOUT, Broken(), 1), AsyncProgress(8, 2, AsyncSchedule((1,))), lambda epoch: False
+    )
+    assert store.ask(0, 100).kind == "stop"
+    with pytest.raises(ZeroDivisionError, match="in serve"):
+        store.next_epoch()
+
+
 def test_nobody_is_suspended_while_the_driver_waits() -> None:
     store, _ = after_a_round()
     store.train(train_order(1))

@@ -115,4 +115,4 @@ def test_a_directory_that_is_not_there_has_no_room(tmp_path: Path, monkeypatch: 
     (tmp_path / "there").mkdir()
     monkeypatch.setenv("SPARK_EXECUTOR_DIRS", f"{tmp_path / 'gone'},{tmp_path / 'there'}")
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    assert {roomy_directory(worker) for worker in range(3)} == {str(tmp_path / "there")}
+    assert {roomy_directory("disks", worker) for worker in range(3)} == {str(tmp_path / "there")}

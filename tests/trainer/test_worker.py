@@ -474,3 +474,22 @@ def test_a_packed_update_is_the_plain_one_packed(tmp_path: Path) -> None:
     assert (empty.samples, empty.delta.size) == (0, 0)
     trainer.close()
     plain.close()
+
+
+@pytest.mark.parametrize("out_of_date", [False, True])
+def test_what_a_worker_saves_counts_for_the_next_order_only(tmp_path: Path, out_of_date: bool) -> None:
+    """A worker whose optimizer slots stay with it is suspended after order 4, and resumed with order 5 or 6."""
+    model = prepared()
+    start, ref, file = Variables(model).read(), shard(tmp_path, X, Y), str(tmp_path / "saved" / "worker-0.npz")
+    settings = config(optimizer_state="per_worker")
+    stays, goes, comes, fresh = (worker(model, ref, settings) for _ in range(4))
+    for trainer in (stays, goes):
+        train(trainer, start, number=4)
+    goes.save(file)
+    comes.restore(file)
+    assert not (tmp_path / "saved").exists()
+    number = 6 if out_of_date else 5
+    expected = train(fresh if out_of_date else stays, start, Span(1), number).delta
+    np.testing.assert_array_equal(train(comes, start, Span(1), number).delta, expected)
+    for trainer in (stays, goes, comes, fresh):
+        trainer.close()
