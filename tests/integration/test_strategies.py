@@ -1,6 +1,6 @@
 """The catalogue at work on small Keras models: one of each family in one process, elastic workers and codecs over Spark.
 
-The catalogue itself is NumPy: tests/core/test_learning.py has all of it learn without Keras. Here the rest are slow tests.
+The catalogue itself is NumPy: tests/core/test_learning.py has all of it learn without Keras.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import pytest
 from small import classifier, digits, rows, trained
 
 from elephas_like import SparkModel
-from elephas_like.core.strategies import STRATEGIES
-from elephas_like.core.types import Mode
 from elephas_like.strategies import (
     EASGD,
     Average,
@@ -45,25 +43,16 @@ def fitted(epochs: int = 4, optimizer: object = None, **options: object) -> tupl
     return model.evaluate(X[1500:], Y[1500:], verbose=0)[1], history
 
 
-def names(mode: Mode, *fast: str) -> list:
-    """The mode's strategies; all but some are slow."""
-    found = [name for name, kind in STRATEGIES.items() if mode in kind.modes]
-    assert set(fast) <= set(found)
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in found]
-
-
-@pytest.mark.parametrize("name", names(Mode.SYNCHRONOUS, "rda", "easgd"))
+@pytest.mark.parametrize("name", ["rda", "easgd"])
 def test_synchronous_strategies_learn(name: str) -> None:
-    accuracy, _ = fitted(strategy=name)
-    assert accuracy > (0.4 if name in ("fedavgm", "fedadagrad") else 0.55)  # 20 rounds are few for these
+    assert fitted(strategy=name)[0] > 0.55
 
 
-@pytest.mark.parametrize("name", names(Mode.ASYNCHRONOUS, "heloco", "eamsgd"))
+@pytest.mark.parametrize("name", ["heloco", "eamsgd"])
 def test_asynchronous_strategies_learn(name: str) -> None:
-    # what normalises by steps, or by workers, wants a higher rate on the workers: that is how they are meant
-    optimizer = {"adag": keras.optimizers.SGD(1.0), "eamsgd": keras.optimizers.SGD(0.01, 0.95, nesterov=True)}
+    optimizer = {"eamsgd": keras.optimizers.SGD(0.01, 0.95, nesterov=True)}  # as its paper has it
     accuracy, _ = fitted(optimizer=optimizer.get(name), strategy=name, mode="asynchronous")
-    assert accuracy > (0.4 if name in ("adag", "eamsgd", "downpour_adagrad") else 0.6)
+    assert accuracy > (0.4 if name == "eamsgd" else 0.6)
 
 
 slow = pytest.mark.slow
