@@ -38,7 +38,7 @@ test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
-	$(BIN)/python -m pytest -m slow -n 3
+	$(BIN)/python -m pytest -m slow -n 2
 
 faults: ## the table of faults, written anew into docs/fault-tolerance.md
 	@$(PYTHON) tools/faults.py --write

@@ -24,8 +24,7 @@ def main(most: str) -> None:
     conf = conf.set("spark.local.dir", os.environ["TMPDIR"]).set("spark.executor.cores", "1")
     conf = conf.set("spark.dynamicAllocation.enabled", "true")
     conf = conf.set("spark.dynamicAllocation.shuffleTracking.enabled", "true")
-    if most != "any":
-        conf = conf.set("spark.dynamicAllocation.maxExecutors", most)
+    conf = conf.set("spark.dynamicAllocation.maxExecutors", most)
     context = SparkContext("local-cluster[2,1,1024]", "autoscaling", conf=conf)
     context.setLogLevel("ERROR")
     answer = {"asked": slots(context, wanted=2), "default": slots(context)}

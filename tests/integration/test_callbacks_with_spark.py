@@ -73,9 +73,7 @@ def same(one: SparkModel, other: SparkModel) -> bool:
 
 KINDS = [
     pytest.param({"optimizer_state": "per_worker"}, id="own-slots"),
-    pytest.param({}, id="default", marks=pytest.mark.slow),
     pytest.param({"strategy": "easgd"}, id="elastic", marks=pytest.mark.slow),
-    pytest.param({"codec": "one_bit"}, id="error-feedback", marks=pytest.mark.slow),
     pytest.param({"shard": True, "validation_rdd": True}, id="sharded", marks=pytest.mark.slow),
     pytest.param({"validation_rdd": True, "parameter_server_mode": "socket"}, id="socket", marks=pytest.mark.slow),
 ]
@@ -126,7 +124,8 @@ def test_a_callback_without_spark_costs_no_worker_its_slot(sc, caplog: pytest.Lo
     "`CapacityError`, which says what to do",
     "the fit",
 )
-def test_workers_with_callbacks_of_their_own_are_an_error_and_no_hang(sc) -> None:
+def test_workers_with_callbacks_of_their_own_are_an_error_and_no_hang(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elephas_like.engine.server_rounds.PATIENCE_SECONDS", 1.0)
     x, y = digits()
     spark_model = SparkModel(model(), num_workers=2, batch_size=32, engine="server")
     count = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: sc.parallelize(range(7), 2).count())
