@@ -126,15 +126,20 @@ class _FitMember:
         return fit_member(order.fit.value, self.specs[order.spec], *shards)
 
 
+def _at_once(context: SparkContext, members: int, workers: int = 1) -> int:
+    """Return how many members can be trained at the same time; an application may grow for them."""
+    return min(members, max(1, slots(context, wanted=members * workers) // workers))
+
+
 @contextmanager
 def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
     """The members as Spark jobs of one task each, as many at a time as there are slots."""
-    at_once, options = max(1, slots(context)), members.source.spool_options()
+    at_once, options = _at_once(context, members.count), members.source.spool_options()
     group = f"elephas_like-{options.dataset}"
     datasets = [options.dataset, rows_dataset(options)]
     specs, keys = members.specs()
     with ExitStack() as stack:
-        stack.callback(lambda: sweep(context, group, at_once, datasets))
+        stack.callback(lambda: sweep(context, group, max(at_once, slots(context)), datasets))
 
         def everywhere(data: Data, written: SpoolOptions) -> Callable[[], ShardRef]:
             return stack.enter_context(replicated_data(context, data, written, at_once=at_once, group=group)).ref
@@ -184,7 +189,7 @@ def _as_fits(members: Members, workers: int, engine: EngineName, context: SparkC
             given = (stack.enter_context(source.sharded(context, workers)),)
         runs: RunsInTurn[MemberResult] = RunsInTurn()
         if context is not None:
-            at_once = 1 if engine is EngineName.JOBS else slots(context) // workers
+            at_once = 1 if engine is EngineName.JOBS else _at_once(context, members.count, workers)
             runs = Runs(context, at_once=at_once, name="elephas_like-members")
         x, y, sample_weight = (*given, None, None)[:3]
 

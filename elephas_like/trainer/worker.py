@@ -210,14 +210,13 @@ class LocalTrainer:
         """Take over what `save` left, and delete it."""
         if not os.path.exists(path):
             return
-        with np.load(path, allow_pickle=False) as kept:
-            self._answered = int(kept["answered"])
-            self._slots = kept.get("slots")
-            self._sender.residual = kept.get("residual")
-            self._sender.memory = {
-                name.removeprefix(_MEMORY): kept[name] for name in kept.files if name.startswith(_MEMORY)
-            }
-        self._restored = True
+        with np.load(path, allow_pickle=False) as file:
+            kept = dict(file)  # all of it, or an error and none
+        self._restored, self._answered = True, int(kept["answered"])
+        self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
+        self._sender.memory = {
+            name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
+        }
         os.remove(path)
         with suppress(OSError):  # others have files there
             os.rmdir(os.path.dirname(path))

@@ -190,6 +190,8 @@ def count_parallel(context: SparkContext | None, asked: int | None, workers: int
             )
         return 1
     available = spark_slots(context, wait, None if asked is None else asked * workers)
+    if workers > available:  # an application may grow to one trial at least
+        available = min(workers, spark_slots(context, 0.0, workers))
     if workers > max(1, available):
         raise ValueError(
             f"trial_workers={workers}, and Spark has {available} slots. Use fewer workers, or give Spark more cores."

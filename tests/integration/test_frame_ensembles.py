@@ -180,8 +180,13 @@ def test_a_frame_is_sharded_once_for_many_fits(df) -> None:
     other.set_weights(one.get_weights())
     with shard(df, 2, model=one) as dataset:
         SparkModel(one, seed=1).fit(dataset, epochs=1, verbose=0)
-        SparkModel(one, seed=1).fit(dataset, epochs=1, verbose=0)
-    SparkModel(other, 2, seed=1).fit(df, epochs=1, verbose=0)
+        SparkModel(other, 2, seed=1).fit(df, epochs=1, verbose=0)
+        once = one.get_weights()
+        for mine, theirs in zip(once, other.get_weights(), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        again = SparkModel(one, seed=1).fit(dataset, epochs=1, verbose=0)
+    assert sum(record.samples for record in again.rounds) == 240
+    assert any(not np.array_equal(before, after) for before, after in zip(once, one.get_weights(), strict=True))
 
 
 @pytest.mark.slow
