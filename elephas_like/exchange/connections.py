@@ -84,6 +84,16 @@ class Line:
             TokenError: the server does not know the token.
             OSError, wire.CutShortError: the connection broke, or nothing moved for too long.
         """
+        return self._exchange(self._opened(), chunks, method, path, headers)
+
+    def _exchange(
+        self,
+        connection: socket.socket,
+        chunks: Sequence[wire.Chunk],
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+    ) -> Incoming:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -110,28 +120,26 @@ class Line:
 class HttpLine(Line):
     """A kept HTTP connection. It ignores proxy settings, which are not meant for traffic inside a cluster."""
 
-    def call(
+    def _exchange(
         self,
+        connection: socket.socket,
         chunks: Sequence[wire.Chunk],
-        method: str = "POST",
-        path: str = PATH,
-        headers: Mapping[str, str] = OCTETS,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
     ) -> Incoming:
-        """Send a request and return the reply."""
-        connection = self._opened()
-        host, port = self._address
-        fields = {
-            "Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-            "Authorization": f"Bearer {self._token}",
-            "Content-Length": wire.nbytes(chunks),
-            **headers,
-        }
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+        # http.client writes the head and reads the reply; it would write a body by `sendall`, whose time-out bounds all of it.
+        http_connection = http.client.HTTPConnection(*self._address)
+        http_connection.sock = connection
+        http_connection.putrequest(method, path, skip_accept_encoding=True)
+        own = {"Authorization": f"Bearer {self._token}", "Content-Length": str(wire.nbytes(chunks))}
+        for name, value in {**own, **headers}.items():
+            http_connection.putheader(name, value)
         with contextlib.suppress(ConnectionError):  # a server that refuses a request need not read all of it
-            send(connection, ["\r\n".join(lines).encode("latin-1"), *chunks])
-        response = http.client.HTTPResponse(connection, method=method)
+            http_connection.endheaders()
+            send(connection, chunks)
         try:
-            response.begin()
+            response = http_connection.getresponse()
         except http.client.HTTPException as error:
             raise ConnectionResetError(f"expected a reply in HTTP, got {error!r}") from error
         if response.will_close or response.status == 401:
@@ -154,15 +162,14 @@ class SocketLine(Line):
             raise TokenError("401")
         return connection
 
-    def call(
+    def _exchange(
         self,
+        connection: socket.socket,
         chunks: Sequence[wire.Chunk],
-        method: str = "POST",
-        path: str = PATH,
-        headers: Mapping[str, str] = OCTETS,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
     ) -> Incoming:
-        """Send a request behind its length and return the reply."""
-        connection = self._opened()
         with contextlib.suppress(ConnectionError):
             send(connection, [LENGTH.pack(wire.nbytes(chunks)), *chunks])
         source = _Received(connection)
