@@ -90,11 +90,14 @@ class AsyncProgress:
 
     rows: of all shards together; epochs end at multiples of it.
     exchanges: of each worker so far. finished: epochs that nobody has taken yet. history: one record per exchange.
+    first_round: the number of the first of them. keeps_center: whether the records of epochs have the shared state's checkpoint.
     """
 
     rows: int
     last_epoch: int
     schedule: AsyncSchedule
+    first_round: int = 0
+    keeps_center: bool = False
     samples: int = 0
     exchanges: dict[int, int] = field(default_factory=dict)
     finished: deque[EpochRecord] = field(default_factory=deque)
@@ -136,7 +139,7 @@ class AsyncProgress:
         agreement = self.schedule.adapt(commit.applied and update.samples > 0)
         self.history.append(
             RoundRecord(
-                round=len(self.history),
+                round=self.first_round + len(self.history),
                 epoch=epoch,
                 workers=(done,),
                 of=self.schedule.span(worker).of,
@@ -151,5 +154,6 @@ class AsyncProgress:
     def _end_epoch(self, epoch: int, center: Center) -> None:
         rounds = tuple(self.history[self._epoch_start :])
         samples = sum(finished.samples for finished in rounds)
-        self.finished.append(EpochRecord(epoch, center.snapshot(), self._metrics, samples, rounds=rounds))
+        kept = center.checkpoint() if self.keeps_center else {}
+        self.finished.append(EpochRecord(epoch, center.snapshot(), self._metrics, samples, rounds=rounds, center=kept))
         self._metrics, self._epoch_start = np.zeros(0), len(self.history)

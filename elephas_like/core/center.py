@@ -65,6 +65,10 @@ class Center(Protocol):
         """Replace parts that callbacks changed, by the name of their role, and add `moved` to the weights."""
         ...
 
+    def checkpoint(self) -> dict[str, Array]:
+        """Return what it remembers beside its state, as plain arrays by name."""
+        ...
+
 
 def plain_rate(state: TrainState, steps: int) -> float:
     """Return the learning rate that a state holds, whatever the steps; 1 if it holds none."""
@@ -122,6 +126,19 @@ class _Center(Center):
             self._monitor.add(update.worker, displacement(update, self._strategy, self._state.weights))
             self._apply(update)
         return Commit(staleness)
+
+    def checkpoint(self) -> dict[str, Array]:
+        """Return what it remembers beside its state, as plain arrays by name."""
+        merge = self._merge
+        return {
+            "counts": np.array([self.version, self._samples, merge.lowered], np.int64),
+            "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
+        }
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
+        self.version, self._samples, self._merge.lowered = (int(count) for count in arrays["counts"])
+        self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
 
     def _prepare(self) -> None:
         raise NotImplementedError
@@ -183,31 +200,26 @@ class LockedCenter(_Center):
             self._state = self._state.but(weights=self._state.weights + moved)
 
     def checkpoint(self) -> dict[str, Array]:
-        """Return everything as plain arrays by name: the state, the strategy's memory, a half-full buffer."""
-        merge = self._merge
-        counts = np.array([self.version, self._updates, self._samples, self._came, merge.lowered], np.int64)
+        """Return what it remembers beside its state: the strategy's memory, a half-full buffer, counts."""
         return {
-            **{f"state.{name}": part for name, part in self._state.parts().items()},
+            **super().checkpoint(),
             **{f"outer.{name}": vector for name, vector in self._outer.items()},
             **{f"held.{name}": array for name, array in self._reduction.held().items()},
-            "counts": counts,
-            "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
+            "buffer": np.array([self._updates, self._came], np.int64),
             "weight": np.array([self._weight]),
         }
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Continue from a checkpoint of a center with the same strategy."""
+        """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
 
         def under(prefix: str) -> dict[str, Array]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-        self._state = self._state.but(**under("state."))
+        super().restore(arrays)
         self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
-        self.version, self._updates, self._samples, came, lowered = (int(count) for count in arrays["counts"])
-        self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
-        self._merge.lowered = lowered
         self._begin(under("held."))
-        self._came, self._weight = came, float(arrays["weight"][0])
+        self._updates, self._came = (int(count) for count in arrays["buffer"])
+        self._weight = float(arrays["weight"][0])
 
     def _begin(self, held: Mapping[str, Array] | None = None) -> None:
         """Begin a buffer, empty or with what it held."""

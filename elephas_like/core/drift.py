@@ -8,6 +8,7 @@ cure; noise is left alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +52,20 @@ def stretch_of(agreement: Agreement, like: int) -> float:
 
 
 class DriftMonitor:
-    """Measures drift round by round. Keeps a sample of each worker's last direction, and nothing else."""
+    """Measures drift round by round. Keeps a sample of each worker's last direction, and nothing else.
 
-    def __init__(self) -> None:
+    directions: of the workers' last updates, to begin with.
+    """
+
+    def __init__(self, directions: Mapping[int, Vector] | None = None) -> None:
         self._places: Integers | None = None
         self._now: dict[int, Vector] = {}
-        self._before: dict[int, Vector] = {}
+        self._before: dict[int, Vector] = dict(directions or {})
+
+    @property
+    def directions(self) -> dict[int, Vector]:
+        """The directions of the workers' last updates."""
+        return self._before
 
     def add(self, worker: int, delta: Vector) -> None:
         """Take one worker's delta of this round. A delta of zeros is ignored."""

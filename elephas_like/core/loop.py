@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from elephas_like.core.center import HogwildCenter, LearningRate, LockedCenter, 
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
+from elephas_like.core.progress import FitProgress, Save
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy
@@ -92,13 +93,22 @@ class FitPlan:
         """Rows that the whole fit trains."""
         return self.rows * (self.epochs - self.initial_epoch)
 
-    def round_spans(self, epoch: int, parts: Iterator[Span], state: TrainState, first_rate: float) -> Iterator[Span]:
-        """Return the spans of an epoch that is about to begin: those of a schedule, or else `parts`."""
+    def round_spans(self, epoch: int, parts: Iterator[Span], progress: FitProgress) -> Iterator[Span]:
+        """Return the spans that are left of an epoch: those of a schedule, or else `parts`."""
         if not isinstance(self.frequency, Schedule):
             return parts
-        rate, steps = self.learning_rate, self.epoch_steps
+        rate, steps, state, first_rate = self.learning_rate, self.epoch_steps, progress.state, progress.first_rate
+        begin = 0 if progress.span is None else progress.span.end
         return iter(
-            round_spans(self.frequency, epoch, steps, lambda done: rate(state, done), first_rate, self.accumulation)
+            round_spans(
+                self.frequency,
+                epoch,
+                steps,
+                lambda done: rate(state, done - begin),
+                first_rate,
+                self.accumulation,
+                begin,
+            )
         )
 
     def validates_after(self, epoch: int) -> bool:
@@ -110,26 +120,27 @@ class FitPlan:
         return epoch + 1 in self.validation_freq
 
 
-@dataclass
-class FitProgress:
-    """The state after the last finished round: what the model keeps after Ctrl-C or a failure."""
-
-    state: TrainState
-    rounds: list[RoundRecord] = field(default_factory=list)
+def nothing_saved(progress: FitProgress) -> None:
+    """Save nothing: a fit without checkpoints."""
 
 
-def epochs_of(plan: FitPlan, round_length: RoundLength) -> Iterator[tuple[int, int, Iterator[Span]]]:
+def epochs_of(
+    plan: FitPlan, round_length: RoundLength, first: int | None = None, done: Span | None = None
+) -> Iterator[tuple[int, int, Iterator[Span]]]:
     """Yield (first epoch, last epoch, spans), once for the whole fit if `frequency` is "fit".
 
     Spans are cut when they are asked for, by the round length at that moment.
+
+    Args:
+        first: the epoch to begin with, if it is not the plan's. done: the last of its rounds that is finished already.
     """
+    first = plan.initial_epoch if first is None else first
     if plan.frequency is Frequency.FIT:
-        if plan.epochs > plan.initial_epoch:
-            whole = Span(plan.initial_epoch, epochs=plan.epochs - plan.initial_epoch)
-            yield plan.initial_epoch, plan.epochs - 1, iter([whole])
+        if plan.epochs > first:
+            yield first, plan.epochs - 1, iter([Span(first, epochs=plan.epochs - first)])
         return
-    for epoch in range(plan.initial_epoch, plan.epochs):
-        yield epoch, epoch, round_length.spans(epoch)
+    for epoch in range(first, plan.epochs):
+        yield epoch, epoch, round_length.spans(epoch, done if epoch == first else None)
 
 
 def fit_synchronously(
@@ -138,22 +149,28 @@ def fit_synchronously(
     hooks: Hooks,
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
+    save: Save = nothing_saved,
 ) -> TrainState:
     """Train all epochs and return the final state. Every row is trained on exactly once per epoch, or this raises.
 
     Args:
         workers: the engine, with all workers joined.
-        progress: updated after every round.
+        progress: where to begin; updated after every round.
         loss_of: the mean loss that metric sums hold, for `history.rounds`.
+        save: called with the progress after each round, and after each epoch's callbacks.
     """
-    fit = _SynchronousFit(workers, plan, hooks, progress, loss_of)
-    for first, epoch, parts in epochs_of(plan, fit.round_length):
-        # Callbacks may change the state before an epoch.
-        progress.state = hooks.epoch_begin(first, progress.state)
+    fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, save)
+    begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
+    for first, epoch, parts in epochs_of(plan, fit.round_length, begin, progress.span):
+        # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.
+        before = hooks.epoch_begin(first, progress.state)
+        if progress.span is None:
+            progress.state, progress.epoch = before, first
         if hooks.stopped():
             break
         # Train the epoch's rounds, and see that no row was left out.
-        rounds, metrics = fit.train(epoch, parts)
+        fit.train(epoch, parts)
+        rounds = progress.rounds_of(epoch)
         trained = sum(finished.samples for finished in rounds)
         due = plan.rows * (epoch - first + 1)
         if trained != due and not hooks.stopped():
@@ -164,15 +181,17 @@ def fit_synchronously(
         validation = None
         if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):
             validation = fit.evaluate()
-        record = EpochRecord(epoch, progress.state, metrics, trained, validation, tuple(rounds))
+        record = EpochRecord(epoch, progress.state, progress.metrics, trained, validation, tuple(rounds))
         progress.state = hooks.epoch_end(record)
+        progress.end_epoch(epoch)
         if hooks.stopped():
             break
+        save(progress)
     return progress.state
 
 
 class _SynchronousFit:
-    """The rounds and evaluations of a synchronous fit, and what is carried from one to the next."""
+    """The rounds and evaluations of a synchronous fit. What one leaves for the next is in `progress`."""
 
     def __init__(
         self,
@@ -181,54 +200,54 @@ class _SynchronousFit:
         hooks: Hooks,
         progress: FitProgress,
         loss_of: Callable[[Floats], float | None],
+        save: Save,
     ) -> None:
-        self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds)
-        self._workers, self._plan, self._hooks, self._progress, self._loss_of = workers, plan, hooks, progress, loss_of
-        self._monitor = DriftMonitor()
-        self._outer = plan.strategy.init(progress.state.weights)
-        self._first_rate = plan.learning_rate(progress.state, 0)
-        self._orders = self._version = self._samples = 0
+        self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds, progress.level)
+        self._workers, self._plan, self._hooks, self._progress = workers, plan, hooks, progress
+        self._loss_of, self._save = loss_of, save
+        self._monitor = DriftMonitor(progress.directions)
+        if progress.outer is None:
+            progress.outer = plan.strategy.init(progress.state.weights)
+            progress.first_rate = plan.learning_rate(progress.state, 0)
 
-    def train(self, epoch: int, parts: Iterator[Span]) -> tuple[list[RoundRecord], Floats]:
-        """Train an epoch's rounds until it ends or a callback stops training; return their records and metric sums."""
-        records: list[RoundRecord] = []
-        metrics: Floats = scores.add([])
-        for span in self._plan.round_spans(epoch, parts, self._progress.state, self._first_rate):
-            record, came = self._round(epoch, span)
-            metrics = scores.add([metrics, *came])
-            records.append(record)
-            self._hooks.round_end(record, metrics)
+    def train(self, epoch: int, parts: Iterator[Span]) -> None:
+        """Train the rounds that are left of an epoch, until it ends or a callback stops training."""
+        progress = self._progress
+        for span in self._plan.round_spans(epoch, parts, progress):
+            self._hooks.round_end(self._round(epoch, span), progress.metrics)
             if self._hooks.stopped():
                 break
-        return records, metrics
+            if span.end < span.of:  # at the end of an epoch its callbacks come first
+                self._save(progress)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
-        order = Order.to_evaluate(self._progress.state, self._orders, self._version)
-        self._orders += 1
+        progress = self._progress
+        order = Order.to_evaluate(progress.state, progress.orders, progress.version)
+        progress.orders += 1
         return scores.add(evaluation.metrics for evaluation in self._workers.evaluate(order))
 
-    def _round(self, epoch: int, span: Span) -> tuple[RoundRecord, list[Floats]]:
-        """Train one round on all workers, step the state, and return the record and the workers' metric sums."""
-        plan, state = self._plan, self._progress.state
+    def _round(self, epoch: int, span: Span) -> RoundRecord:
+        """Train one round on all workers, step the state, and return the round's record."""
+        plan, progress, state = self._plan, self._progress, self._progress.state
+        assert progress.outer is not None
         # What the strategy serves is where workers start.
         rate = plan.learning_rate(state, 0)
-        context = context_of(plan.layout, self._version, plan.num_workers, self._samples, plan.budget, rate)
-        ahead = plan.strategy.serve(state.weights, self._outer, context)
+        context = context_of(plan.layout, progress.version, plan.num_workers, progress.samples, plan.budget, rate)
+        ahead = plan.strategy.serve(state.weights, progress.outer, context)
         served = state.but(weights=ahead.astype(np.float32, copy=False))
         # Updates are merged in worker order, as they come.
         exchange = Round(
-            state, self._outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, self._monitor
+            state, progress.outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, self._monitor
         )
-        for update in self._workers.train(Order("train", self._orders, self._version, span, served)):
+        for update in self._workers.train(Order("train", progress.orders, progress.version, span, served)):
             exchange.add(update)
-        state, self._outer = exchange.finish()
+        state, outer = exchange.finish()
         agreement = exchange.agreement
         self.round_length.adapt(agreement.drift)
-        self._orders, self._version = self._orders + 1, self._version + 1
         # Only a finished round becomes the fit's progress.
         finished = RoundRecord(
-            round=len(self._progress.rounds),
+            round=len(progress.rounds),
             epoch=epoch,
             workers=tuple(exchange.records),
             loss=self._loss_of(scores.add(exchange.metrics)),
@@ -236,24 +255,37 @@ class _SynchronousFit:
             cosine=agreement.cosine,
             drift=agreement.drift,
         )
-        self._samples += finished.samples
-        self._progress.state = state
-        self._progress.rounds.append(finished)
-        return finished, exchange.metrics
+        progress.state, progress.outer, progress.span = state, outer, span
+        progress.orders, progress.version = progress.orders + 1, progress.version + 1
+        progress.samples += finished.samples
+        progress.metrics = scores.add([progress.metrics, *exchange.metrics])
+        progress.level, progress.directions = self.round_length.level, self._monitor.directions
+        progress.rounds.append(finished)
+        return finished
 
 
 def fit_asynchronously(
-    workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
+    workers: AsyncWorkers,
+    plan: FitPlan,
+    hooks: Hooks,
+    progress: FitProgress,
+    loss_of: Callable[[Floats], float | None],
+    save: Save | None = None,
 ) -> TrainState:
     """Train until the workers together have seen `epochs` times the rows, and return the state at that moment.
 
     Workers go on while an epoch is evaluated and callbacks run. What callbacks change, such as the learning rate, reaches a
     worker with its next exchange.
+
+    Args:
+        progress: where to begin; updated after each epoch.
+        save: called with the progress after each epoch's callbacks.
     """
-    if plan.epochs <= plan.initial_epoch:
+    begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
+    if plan.epochs <= begin:
         return progress.state
-    state = hooks.epoch_begin(plan.initial_epoch, progress.state)
-    progress.state = state
+    state = hooks.epoch_begin(begin, progress.state)
+    progress.state, progress.epoch = state, begin
     if hooks.stopped():
         return state
     kind, monitor = HogwildCenter if plan.mode is Mode.HOGWILD else LockedCenter, DriftMonitor()
@@ -269,17 +301,27 @@ def fit_asynchronously(
         monitor=monitor,
         learning_rate=plan.learning_rate,
     )
-    schedule = AsyncSchedule(plan.worker_rounds, plan.initial_epoch, plan.worker_finest, monitor)
-    workers.begin(center, AsyncProgress(plan.rows, plan.epochs, schedule), plan.validates_after)
+    if progress.center:
+        center.restore(progress.center)
+    schedule = AsyncSchedule(plan.worker_rounds, begin, plan.worker_finest, monitor)
+    counts = AsyncProgress(
+        plan.rows, plan.epochs, schedule, first_round=len(progress.rounds), keeps_center=save is not None
+    )
+    workers.begin(center, counts, plan.validates_after)
     try:
-        return _through_epochs(workers, plan, hooks, progress, loss_of)
+        return _through_epochs(workers, plan, hooks, progress, loss_of, save or nothing_saved)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
         progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)
         raise
 
 
 def _through_epochs(
-    workers: AsyncWorkers, plan: FitPlan, hooks: Hooks, progress: FitProgress, loss_of: Callable[[Floats], float | None]
+    workers: AsyncWorkers,
+    plan: FitPlan,
+    hooks: Hooks,
+    progress: FitProgress,
+    loss_of: Callable[[Floats], float | None],
+    save: Save,
 ) -> TrainState:
     """Run the callbacks of each finished epoch, and pass on what they change."""
     state = progress.state
@@ -293,9 +335,11 @@ def _through_epochs(
         if record.rounds:
             hooks.round_end(replace(record.rounds[-1], loss=loss_of(metrics)), metrics)
         state = hooks.epoch_end(record)
-        progress.state = state
+        progress.state, progress.center = state, record.center
+        progress.end_epoch(record.epoch)
         if hooks.stopped():
             break
+        save(progress)
         if record.epoch + 1 < plan.epochs:
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}

@@ -103,17 +103,20 @@ class RoundLength:
     Args:
         rounds: rounds an epoch at level 0.
         finest: most rounds an epoch; equal to `rounds` for a fixed length.
+        level: how often rounds are halved to begin with.
     """
 
-    def __init__(self, rounds: int, finest: int) -> None:
+    def __init__(self, rounds: int, finest: int, level: int = 0) -> None:
         self._rounds, self._finest = rounds, finest
-        self._level = 0
+        self.level = level
 
-    def spans(self, epoch: int) -> Iterator[Span]:
-        """Yield the rounds of one epoch. Each is cut when it is asked for, so it has the newest length."""
-        done, of = 0, self._rounds
+    def spans(self, epoch: int, after: Span | None = None) -> Iterator[Span]:
+        """Yield the rounds of one epoch, or those that follow on `after`. Each is cut when it is asked for: it has the newest
+        length.
+        """
+        done, of = (0, self._rounds) if after is None else (after.end, after.of)
         while done < of:
-            parts = self._rounds << self._level
+            parts = self._rounds << self.level
             if parts > of:
                 done, of = done * (parts // of), parts
             while of > parts and done % 2 == 0:  # a longer round begins where its predecessor would have ended
@@ -129,10 +132,10 @@ class RoundLength:
         """Halve or double the rounds by the drift of the round that has ended. None, an unknown drift, changes nothing."""
         if drift is None:
             return
-        if drift > DRIFT_HIGH and self._rounds << (self._level + 1) <= self._finest:
-            self._level += 1
-        elif drift < DRIFT_LOW and self._level:
-            self._level -= 1
+        if drift > DRIFT_HIGH and self._rounds << (self.level + 1) <= self._finest:
+            self.level += 1
+        elif drift < DRIFT_LOW and self.level:
+            self.level -= 1
 
 
 def finest(worker_steps: Sequence[int], rounds: int, frequency: Frequency | int, accumulation: int = 1) -> int:

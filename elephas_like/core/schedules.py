@@ -131,6 +131,7 @@ def round_spans(
     learning_rate: Callable[[int], float],
     first_learning_rate: float,
     accumulation: int = 1,
+    done: int = 0,
 ) -> Iterator[Span]:
     """Yield the spans of one epoch, each of the steps that the schedule gives.
 
@@ -141,11 +142,11 @@ def round_spans(
         learning_rate: function of (steps of this epoch) that gives the optimizers' learning rate then.
         first_learning_rate: the learning rate at the start of the fit.
         accumulation: Keras' `gradient_accumulation_steps`: rounds end on its multiples.
+        done: steps of the epoch that are trained already.
 
     Raises:
         ValueError: the schedule gives less than one step.
     """
-    done = 0
     while done < epoch_steps:
         moment = Moment(epoch, done, epoch_steps, learning_rate(done), first_learning_rate)
         count = positive_int(f"{type(schedule).__name__}.steps()", schedule.steps(moment))

@@ -333,7 +333,10 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What the driver's callbacks are told at an epoch's end."""
+    """What the driver's callbacks are told at an epoch's end.
+
+    center: the shared state of an asynchronous fit at that moment, for a checkpoint (`Center.checkpoint`).
+    """
 
     epoch: int
     state: TrainState
@@ -341,6 +344,7 @@ class EpochRecord:
     samples: int
     validation: Floats | None = None
     rounds: tuple[RoundRecord, ...] = field(default=())
+    center: Mapping[str, Array] = field(default_factory=dict)
 
 
 class Worker(Protocol):

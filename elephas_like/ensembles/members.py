@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import cloudpickle
 
 from elephas_like.core import rounds
-from elephas_like.core.loop import FitPlan, FitProgress, fit_synchronously
+from elephas_like.core.loop import FitPlan, fit_synchronously
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
     Evaluation,

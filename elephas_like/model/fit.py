@@ -8,7 +8,7 @@ from dataclasses import replace
 import keras
 from pyspark import SparkContext
 
-from elephas_like.core.loop import FitProgress
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.types import EngineName
 from elephas_like.model.engine_choice import chosen_engine
 from elephas_like.model.interrupts import Interrupts

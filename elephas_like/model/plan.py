@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from elephas_like.core import rounds
 from elephas_like.core.columns import difference, example_batch
 from elephas_like.core.errors import DataError, ElephasError
-from elephas_like.core.loop import FitPlan, FitProgress
+from elephas_like.core.loop import FitPlan
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState

@@ -500,7 +500,7 @@ def test_a_restored_center_goes_on_as_if_nothing_had_happened(strategy: Strategy
         first.commit(one)
     saved = {name: array.copy() for name, array in first.checkpoint().items()}
     assert all(type(array) is np.ndarray for array in saved.values())
-    second = LockedCenter(state(0, 0), LAYOUT, strategy, 3, budget=50)
+    second = LockedCenter(first.snapshot(), LAYOUT, strategy, 3, budget=50)
     second.restore(saved)
     for one in brought[10:]:
         whole.commit(one)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, Notes, Regression, Row, state
 
-from elephas_like.core.loop import FitPlan, FitProgress, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
 from elephas_like.core.messages import Sender
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import (
     CODECS,
     STRATEGIES,

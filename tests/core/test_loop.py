@@ -18,7 +18,8 @@ from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state,
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
-from elephas_like.core.loop import FitPlan, FitProgress, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import FixedSteps, PostLocal, QuadraticSynchronization
 from elephas_like.core.strategies import (
