@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
     from elephas_like.ensembles.train import train_ensemble
     from elephas_like.ensembles.voting_model import VotingModel
+    from elephas_like.model.asynchronous import AsynchronousSparkModel
     from elephas_like.model.loading import load_spark_model
     from elephas_like.model.mllib import SparkMLlibModel
     from elephas_like.model.sharding import shard
-    from elephas_like.model.spark_model import AsynchronousSparkModel, SparkModel
+    from elephas_like.model.spark_model import SparkModel
     from elephas_like.rows.shards import ShardedDataset
     from elephas_like.rows.tfrecord import read_tfrecords, write_tfrecords
     from elephas_like.stages.ensemble_stages import EnsembleEstimator, EnsembleModel
@@ -72,7 +73,8 @@ _MODULES = {
     "elephas_like.model.loading": ("load_spark_model",),
     "elephas_like.model.mllib": ("SparkMLlibModel",),
     "elephas_like.model.sharding": ("shard",),
-    "elephas_like.model.spark_model": ("AsynchronousSparkModel", "SparkModel"),
+    "elephas_like.model.asynchronous": ("AsynchronousSparkModel",),
+    "elephas_like.model.spark_model": ("SparkModel",),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
     "elephas_like.ensembles.voting_model": ("VotingModel",),
     "elephas_like.ensembles.selection": ("greedy_selection",),

@@ -11,10 +11,11 @@ from elephas_like.compat.labeled import lp_to_simple_rdd, to_simple_rdd
 from elephas_like.compat.parameter_server import ClientServerFactory
 from elephas_like.compat.spark_worker import SparkWorker
 from elephas_like.core.types import Frequency, Mode
+from elephas_like.model.asynchronous import AsynchronousSparkModel
 from elephas_like.model.loading import load_spark_model
 from elephas_like.model.mllib import SparkMLlibModel
 from elephas_like.model.sharding import shard
-from elephas_like.model.spark_model import AsynchronousSparkModel, SparkModel
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.trainer.compile_arguments import check_model
 from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
 

@@ -149,7 +149,7 @@ def fit_synchronously(
     hooks: Hooks,
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
-    save: Save = nothing_saved,
+    save: Save | None = None,
 ) -> TrainState:
     """Train all epochs and return the final state. Every row is trained on exactly once per epoch, or this raises.
 
@@ -159,6 +159,7 @@ def fit_synchronously(
         loss_of: the mean loss that metric sums hold, for `history.rounds`.
         save: called with the progress after each round, and after each epoch's callbacks.
     """
+    save = save or nothing_saved
     fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, save)
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
     for first, epoch, parts in epochs_of(plan, fit.round_length, begin, progress.span):

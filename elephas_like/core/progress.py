@@ -50,6 +50,12 @@ class FitProgress:
         """Note that an epoch is over, callbacks included: the next one begins."""
         self.epoch, self.span, self.metrics = epoch + 1, None, np.zeros(0)
 
+    def begin_epoch_again(self) -> None:
+        """Forget which rounds of the epoch under way are finished, but not what they have trained."""
+        if self.span is not None:
+            del self.rounds[len(self.rounds) - len(self.rounds_of(self.epoch)) :]
+            self.span, self.metrics = None, np.zeros(0)
+
     def rounds_of(self, epoch: int) -> list[RoundRecord]:
         """Return the records of an epoch's finished rounds, if it is the last that has any."""
         begin = len(self.rounds)

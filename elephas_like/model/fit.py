@@ -9,14 +9,17 @@ import keras
 from pyspark import SparkContext
 
 from elephas_like.core.progress import FitProgress
-from elephas_like.core.types import EngineName
+from elephas_like.core.schedules import Schedule
+from elephas_like.core.strategies import Strategy
+from elephas_like.core.types import EngineName, Frequency
+from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.model.engine_choice import chosen_engine
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import run
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.spark.session import active_context
+from elephas_like.spark.session import active_context, started_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
@@ -44,12 +47,16 @@ def train(
     validation = None if validation is None else validation.for_model(model)
     # Choose. The slots that an engine holds are free again after the last round.
     context = source.context or active_context(options.engine)
+    checkpoints = Checkpoints.of(request, context or started_context())
+    found = None if checkpoints is None else checkpoints.found(request.resume)
     asked = workers_asked(options.num_workers, source)
+    if asked is None and found is not None:
+        asked = found.num_workers
     options.resolved(model, asked or 2)  # raises before slots are waited for
     steady = bool(request.worker_callbacks)
     with chosen_engine(options, context, asked, source.partitions, steady=steady) as (engine, num_workers):
         # Prepare.
-        fit = _prepared(model, options, request, source, engine, num_workers, context, draw_seeds)
+        fit = _prepared(model, options, request, source, engine, num_workers, context, draw_seeds, checkpoints, found)
         held_out = None if validation is None else validation.data(num_workers)
         rows = source.data(num_workers, fit.spool)
         # Train.
@@ -65,6 +72,8 @@ def train(
         finally:
             fit.hooks.history.rounds = fit.progress.rounds
     fit.hooks.train_end(fit.progress.state)
+    if checkpoints is not None:
+        checkpoints.remove()
     return fit.hooks.history
 
 
@@ -89,6 +98,8 @@ def _prepared(
     num_workers: int,
     context: SparkContext | None,
     draw_seeds: Callable[[], FitSeeds],
+    checkpoints: Checkpoints | None,
+    found: Found | None,
 ) -> Fit:
     """All that a fit needs but its rows. The model is built, and training has begun for the callbacks."""
     if request.worker_callbacks and engine is EngineName.JOBS:
@@ -96,12 +107,21 @@ def _prepared(
             "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
         )
     strategy, frequency = options.resolved(model, num_workers, engine)
-    config = request.config(
-        num_workers, options.batch_size, seeds=draw_seeds(), optimizer_state=options.optimizer_state
-    )
+    drawn = draw_seeds()
+    seeds = drawn if found is None else found.seeds
+    config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+    kept = None if found is None else found.progress(hooks.variables.read())
+    if kept is not None:
+        hooks.variables.write(
+            kept.state
+        )  # callbacks see it in on_train_begin; what they change there, they changed before
     state, begin = hooks.train_begin(request.initial_epoch)
+    if checkpoints is not None:
+        begin = begin if found is None else found.initial_epoch
+        asked_for = _described(options, request, strategy, frequency, drawn)
+        checkpoints.begin(asked_for, seeds, begin, hooks, found)
     config = replace(config, initial_epoch=begin)
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
@@ -112,5 +132,26 @@ def _prepared(
         cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
         codec=options.codec,
     )
-    progress = FitProgress(state)
-    return Fit(options, request, strategy, frequency, config, factory, hooks, progress, source.spool_options())
+    progress = kept or FitProgress(state)
+    spool = source.spool_options()
+    return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
+
+
+def _described(
+    options: Options,
+    request: FitRequest,
+    strategy: Strategy,
+    frequency: Frequency | int | Schedule,
+    drawn: FitSeeds,
+) -> dict[str, object]:
+    """What a checkpoint must have been written for, to go on from: what decides how a fit trains."""
+    return {
+        "strategy": repr(strategy),
+        "frequency": str(frequency),
+        "codec": repr(options.codec),
+        **{name: str(getattr(options, name)) for name in ("mode", "optimizer_state", "max_staleness", "on_nan")},
+        "batch_size": request.batch_size or options.batch_size,
+        **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
+        "class_weight": repr(request.class_weight),
+        "seed": None if options.seed is None else [drawn.fit, drawn.split, drawn.bootstrap],
+    }

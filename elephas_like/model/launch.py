@@ -55,14 +55,16 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
         return
     assert context is not None
     number = next(_runs)
+    before = len(fit.progress.rounds)
     title = f"elephas_like fit {number}: {fit.hooks.model.name}, {data.num_workers} workers"
     try:
         # Before the first round nothing has happened yet, and all can begin again.
         data.rewriting(
-            lambda: _on_spark(fit, engine, data, validation, context, title), again=lambda: not fit.progress.rounds
+            lambda: _on_spark(fit, engine, data, validation, context, title),
+            again=lambda: len(fit.progress.rounds) == before,
         )
     except Exception:
-        if not fit.progress.rounds:
+        if len(fit.progress.rounds) == before:
             data.invalidate()  # what kept rows from being written may be over at the next fit
         raise
 
@@ -274,7 +276,11 @@ def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], N
     joined = workers.joined()
     written()
     plan = plan_of(fit, joined)
+    save = None
+    if fit.checkpoints is not None:
+        fit.checkpoints.workers_joined(joined, fit.progress)
+        save = fit.checkpoints.save
     if isinstance(workers, AsyncWorkers):
-        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, save)
     else:
-        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of)
+        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, save)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from elephas_like.core.strategies.config import from_config
+from elephas_like.model.asynchronous import AsynchronousSparkModel
 from elephas_like.model.mllib import SparkMLlibModel
 from elephas_like.model.saving import model_path
-from elephas_like.model.spark_model import AsynchronousSparkModel, SparkModel
+from elephas_like.model.spark_model import SparkModel
 from elephas_like.spark import files
 from elephas_like.spark.session import started_context
 from elephas_like.trainer.model_files import load_model

@@ -13,6 +13,7 @@ from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
+from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.trainer.callbacks import DriverHooks
@@ -30,6 +31,7 @@ class Fit:
     config: what workers are told; `factory` makes them.
     hooks: the driver's callbacks. progress: the state of the last finished round.
     spool: how training rows are written to disk. Validation rows have a target if training rows do.
+    checkpoints: where the progress is saved, if it is.
     """
 
     options: Options
@@ -41,6 +43,7 @@ class Fit:
     hooks: DriverHooks
     progress: FitProgress
     spool: SpoolOptions
+    checkpoints: Checkpoints | None = None
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,9 @@ class SparkModel(ElephasAttributes):
         sample_weight: Any = None,
         shuffle: bool = True,
         initial_epoch: int = 0,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_freq: str | float = "epoch",
+        resume: bool | str = "auto",
         features_col: Choice | None = None,
         label_col: Choice | None = None,
         sample_weight_col: str | None = None,
@@ -226,6 +229,10 @@ class SparkModel(ElephasAttributes):
             sample_weight: weights of array rows; rows of an RDD carry theirs.
             shuffle: whether each worker sees its rows in a new order each epoch.
             initial_epoch: the epoch to begin with.
+            checkpoint_dir: a directory, or a URL of any Hadoop filesystem, in which the fit keeps all that it needs to go on
+                if its driver dies. Run the same program again. Deleted when the fit is over. One directory a fit.
+            checkpoint_freq: "epoch", or the least seconds between two checkpoints, which then are written amid epochs too.
+            resume: "auto" goes on from what is in `checkpoint_dir`, or begins; True insists on a checkpoint; False begins anew.
             features_col: of a DataFrame, "features" by default: a column of vectors, numbers, text, arrays, bytes or images,
                 or several, put together for a model with one input, or one for each of several inputs, in their order or
                 as a dict by their names. "a.b" is the field b of the struct a (docs/spark_ml.md).
@@ -254,6 +261,9 @@ class SparkModel(ElephasAttributes):
             worker_callbacks=worker_callbacks,
             class_weight=class_weight,
             shuffle=shuffle,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_freq=checkpoint_freq,
+            resume=resume,
             has_validation_data=validation_data is not None,
         )
         columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
@@ -401,36 +411,6 @@ class SparkModel(ElephasAttributes):
         if self._fits == 1:
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
-
-
-class AsynchronousSparkModel(SparkModel):
-    """SparkModel with asynchronous as its default mode, and Elephas' order of arguments."""
-
-    _saved_as = "AsynchronousSparkModel"
-
-    def __init__(
-        self,
-        model: keras.Model,
-        num_workers: int | None = None,
-        custom_objects: Mapping[str, object] | None = None,
-        batch_size: int = 32,
-        mode: str = "asynchronous",
-        frequency: str | int | Schedule = "auto",
-        parameter_server_mode: str = "http",
-        port: int = 0,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            model,
-            num_workers,
-            custom_objects,
-            batch_size,
-            mode=mode,
-            frequency=frequency,
-            parameter_server_mode=parameter_server_mode,
-            port=port,
-            **options,
-        )
 
 
 def _keras_verbose(verbose: int | str) -> int:

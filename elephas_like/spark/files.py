@@ -112,6 +112,20 @@ def get(source: str, local: str, context: SparkContext | None = None, *, hadoop:
         _copy(local_path(source), local)
 
 
+def remove(path: str, context: SparkContext | None = None, *, hadoop: bool = False) -> None:
+    """Delete a file or directory, if it is there.
+
+    Raises:
+        OSError: with the filesystem's reason.
+    """
+    if on_hadoop(path, hadoop, context):
+        with os_errors(f"cannot delete {path}"):
+            files, place = _resolve(context, path)
+            files.delete(place, True)
+    else:
+        _remove(Path(local_path(path)))
+
+
 @contextmanager
 def staged(target: str, context: SparkContext | None) -> Iterator[str]:
     """Yield a hidden path beside `target` on its Hadoop filesystem; at the end rename it to `target`.

@@ -1,0 +1,328 @@
+"""Checkpoints of a fit: all that it needs to go on after its driver has died, in two files that are written in turn.
+
+A checkpoint is an `.npz` of arrays and a `.json` that is written after it and holds its digest. Each is put in place whole, and the
+checkpoint before is kept until the next one is complete. So there is a whole one at every moment, also where renaming is
+copying (object stores). Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from pyspark import SparkContext
+
+from elephas_like.core import plain_data
+from elephas_like.core.errors import ElephasError, ElephasWarning
+from elephas_like.core.progress import FitProgress
+from elephas_like.core.types import Array, Joined, TrainState
+from elephas_like.spark import files
+from elephas_like.trainer.callback_states import CallbackStates
+from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.request import FitRequest, FitSeeds
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+SLOTS = 2
+"""Checkpoints that are kept: while one is written, the other is whole."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that was read.
+
+    number: counts the checkpoints of a fit. place: its file, for messages.
+    described: what the fit that wrote it was asked for. initial_epoch, num_workers, seeds: of that fit.
+    shards: rows and checksum of each worker's shard; None for one that writes none.
+    """
+
+    number: int
+    place: str
+    described: Mapping[str, Any]
+    initial_epoch: int
+    num_workers: int
+    seeds: FitSeeds
+    shards: list[list[int]]
+    history: Any
+    callbacks: Any
+    arrays: Mapping[str, Array]
+
+    def progress(self, like: TrainState) -> FitProgress:
+        """The progress of the fit.
+
+        Args:
+            like: a state of the model that is to go on.
+
+        Raises:
+            ElephasError: it is of another model.
+        """
+        try:
+            return FitProgress.from_arrays(self.arrays, like)
+        except ElephasError as error:
+            raise ElephasError(f"{self.place} is a checkpoint of another model: {error}") from None
+
+
+class Checkpoints:
+    """The checkpoints of one fit. Call `found`, then `begin`, then `save` after each round and epoch, then `remove`.
+
+    Args:
+        directory: a path, or a URL of any Hadoop filesystem. One fit at a time may use it.
+        seconds: at least so much time between two of them; None for one after every epoch.
+        clock: seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        seconds: float | None,
+        context: SparkContext | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory, self._seconds, self._context, self._clock = directory.rstrip("/"), seconds, context, clock
+        self._number = 0
+        self._written = -np.inf
+        self._content: dict[str, Any] = {}
+        self._callbacks: tuple[Any, dict[str, Array]] = ({}, {})
+
+    @classmethod
+    def of(cls, request: FitRequest, context: SparkContext | None) -> Checkpoints | None:
+        """The checkpoints that a fit is asked for, if any."""
+        if request.checkpoint_dir is None:
+            return None
+        seconds = None if request.checkpoint_freq == "epoch" else float(request.checkpoint_freq)
+        return cls(request.checkpoint_dir, seconds, context)
+
+    def found(self, resume: bool | str) -> Found | None:
+        """The newest checkpoint that is whole, to go on from; None to begin anew.
+
+        Args:
+            resume: "auto" to go on if there is a checkpoint, True to insist on one, False to begin anew: then what is there is
+                deleted.
+
+        Raises:
+            FileNotFoundError: there is none, and `resume` is True.
+            ElephasError: none of those that are there is whole.
+        """
+        if resume is False:
+            self.remove()
+            return None
+        broken: list[str] = []
+        for number, place, marker in sorted(self._markers(broken), key=lambda one: one[0], reverse=True):
+            try:
+                found = self._read(number, place, marker)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                broken.append(f"{place}: {error}")
+                continue
+            if broken:
+                warnings.warn(
+                    f"going on from {place}, because a newer checkpoint is damaged ({broken[0]}).",
+                    ElephasWarning,
+                    stacklevel=4,
+                )
+            self._number = found.number + 1
+            return found
+        if broken:
+            raise ElephasError(
+                f"the checkpoints in {self._directory} are damaged, and none can be gone on from ({'; '.join(broken)}). "
+                "Restore the directory from a copy, or begin anew with resume=False, which deletes them."
+            )
+        if resume is True:
+            raise FileNotFoundError(
+                f"there is no checkpoint in {self._directory}; use resume='auto' to begin without one."
+            )
+        return None
+
+    def begin(
+        self,
+        described: Mapping[str, Any],
+        seeds: FitSeeds,
+        initial_epoch: int,
+        hooks: DriverHooks,
+        found: Found | None,
+    ) -> None:
+        """Takes what every checkpoint of this fit says, and gives callbacks and History what was found.
+
+        Args:
+            described: what the fit is asked for: plain values by name. It must be what the checkpoint's fit was asked for.
+            hooks: after `train_begin`.
+
+        Raises:
+            ElephasError: the checkpoint is of another fit.
+        """
+        self._content = {"described": dict(described), "seeds": asdict(seeds), "initial_epoch": initial_epoch}
+        self._hooks, self._states, self._found = hooks, CallbackStates(hooks.callbacks), found
+        if found is None:
+            return
+        for name, value in self._content["described"].items():
+            if found.described.get(name) != value:
+                raise ElephasError(
+                    f"{found.place} is a checkpoint of another fit: {name} was {found.described.get(name)!r}, and is "
+                    f"{value!r}. Give each fit a checkpoint_dir of its own, or begin anew with resume=False."
+                )
+        hooks.history.history = plain_data.decode(found.history["logs"], found.arrays)
+        hooks.history.epoch = list(found.history["epoch"])
+        hooks.history.epoch_seconds = list(found.history["epoch_seconds"])
+        gone = self._states.restore(plain_data.decode(found.callbacks, found.arrays))
+        if gone:
+            _warn(f"the checkpoint has states of callbacks that this fit does not have: {', '.join(gone)}.")
+        log.info("going on from %s, at epoch %d", found.place, int(found.arrays["numbers"][-1]) + 1)
+
+    def workers_joined(self, joined: Sequence[Joined], progress: FitProgress) -> None:
+        """Compares the workers' rows with those of the checkpoint, and writes the first checkpoint.
+
+        If there are other workers or rows, the epoch that was under way begins again.
+        """
+        shards = [[worker.rows, worker.checksum] for worker in joined]
+        self._content |= {"num_workers": len(shards), "shards": shards}
+        found = self._found
+        if found is not None and found.shards != shards:
+            differ = [
+                index for index, (one, other) in enumerate(zip(found.shards, shards, strict=False)) if one != other
+            ]
+            what = (
+                f"{found.num_workers} workers then, {len(shards)} now"
+                if found.num_workers != len(shards)
+                else f"the rows of worker {differ[0]} ({found.shards[differ[0]][0]} then, {shards[differ[0]][0]} now)"
+            )
+            _warn(
+                f"the fit goes on with other workers or rows than its checkpoint's: {what}. It will not end with the weights "
+                "of a fit that was never interrupted."
+            )
+            if [rows for rows, _ in found.shards] != [rows for rows, _ in shards]:
+                progress.begin_epoch_again()
+        self._found = None  # a second attempt begins like this one
+        self._keep_callbacks()
+        self._write(progress)
+
+    def save(self, progress: FitProgress) -> None:
+        """Writes a checkpoint, if one is due. A failure is a warning: the fit goes on, and the next one is tried."""
+        # Amid an epoch callbacks are as they were before it: on_epoch_begin will be called again.
+        if progress.span is None:
+            self._keep_callbacks()
+        if self._seconds is None and progress.span is not None:
+            return
+        if self._seconds is not None and self._clock() - self._written < self._seconds:
+            return
+        try:
+            self._write(progress)
+        except OSError as error:
+            _warn(f"no checkpoint was written after epoch {progress.epoch}, round {len(progress.rounds)}: {error}")
+
+    def remove(self) -> None:
+        """Deletes the checkpoints: the fit is over."""
+        for slot in range(SLOTS):  # markers first: what they name is whole as long as they are there
+            for ending in ("json", "npz"):
+                files.remove(self._place(slot, ending), self._context)
+
+    def _keep_callbacks(self) -> None:
+        arrays: dict[str, Array] = {}
+        encoded = plain_data.encode(self._states.changed(), arrays, "callbacks")
+        self._callbacks = encoded, {name: array.copy() for name, array in arrays.items()}
+
+    def _write(self, progress: FitProgress) -> None:
+        history = self._hooks.history
+        encoded, arrays = self._callbacks
+        arrays = {**progress.arrays(), **arrays}
+        logs = plain_data.encode(dict(history.history), arrays, "history")
+        slot = self._number % SLOTS
+        with self._local_file() as local:
+            with open(local, "wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs expect a bool
+                file.flush()
+                os.fsync(file.fileno())
+            content = {
+                "format": FORMAT,
+                "number": self._number,
+                "written": datetime.now(UTC).isoformat(timespec="seconds"),
+                "bytes": os.path.getsize(local),
+                "sha256": _sha256(local),
+                **self._content,
+                "history": {
+                    "logs": logs,
+                    "epoch": list(history.epoch),
+                    "epoch_seconds": list(history.epoch_seconds),
+                },
+                "callbacks": encoded,
+            }
+            self._put(local, self._place(slot, "npz"))
+            with open(local, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+            self._put(local, self._place(slot, "json"))
+        self._number += 1
+        self._written = self._clock()
+
+    def _markers(self, broken: list[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """The number, file and content of each checkpoint that says it is complete; the others are added to `broken`."""
+        for slot in range(SLOTS):
+            place = self._place(slot, "json")
+            if not files.exists(place, self._context):
+                continue
+            try:
+                with self._fetched(place) as local, open(local, encoding="utf-8") as file:
+                    marker = json.load(file)
+                if marker["format"] != FORMAT:
+                    raise ElephasError(
+                        f"{place} has format {marker['format']}; this version of elephas_like reads format {FORMAT}. Go on "
+                        "with the version that wrote it, or begin anew with resume=False."
+                    )
+                yield int(marker["number"]), self._place(slot, "npz"), marker
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                broken.append(f"{place}: {error}")
+
+    def _read(self, number: int, place: str, marker: Mapping[str, Any]) -> Found:
+        with self._fetched(place) as local:
+            if os.path.getsize(local) != marker["bytes"] or _sha256(local) != marker["sha256"]:
+                raise ValueError("it is not what was written")
+            with np.load(local, allow_pickle=False) as file:
+                arrays = dict(file)
+        same = ("described", "initial_epoch", "num_workers", "shards", "history", "callbacks")
+        seeds = FitSeeds(**marker["seeds"])
+        return Found(number=number, place=place, seeds=seeds, arrays=arrays, **{name: marker[name] for name in same})
+
+    def _place(self, slot: int, ending: str) -> str:
+        return f"{self._directory}/checkpoint-{slot}.{ending}"
+
+    @contextmanager
+    def _local_file(self) -> Iterator[str]:
+        """A file to write: in a local directory beside its target, so that it is renamed and not copied."""
+        if not files.on_hadoop(self._directory, False, self._context):
+            directory = files.local_path(self._directory)
+            os.makedirs(directory, exist_ok=True)
+            yield os.path.join(directory, ".unfinished")  # the next fit overwrites what a killed one left
+            return
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            yield os.path.join(folder, "checkpoint")
+
+    def _put(self, local: str, target: str) -> None:
+        files.put(local, target, self._context, overwrite=True, move=True)
+
+    @contextmanager
+    def _fetched(self, place: str) -> Iterator[str]:
+        if not files.on_hadoop(place, False, self._context):
+            yield files.local_path(place)
+            return
+        with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+            local = os.path.join(folder, "checkpoint")
+            files.get(place, local, self._context)
+            yield local
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ElephasWarning, stacklevel=2)

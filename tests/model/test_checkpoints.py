@@ -1,0 +1,383 @@
+"""Fits that end amid their epochs and go on from a checkpoint: with the same bits, or with an error that says why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like import ElephasError, SparkModel
+from elephas_like.core.errors import ElephasWarning
+from elephas_like.strategies import Nesterov
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(48, 4)).astype("float32")
+Y = (X.sum(axis=1, keepdims=True) + RANDOM.normal(0, 0.1, (48, 1))).astype("float32")
+HELD = (X[:16], Y[:16])
+
+
+class Killed(BaseException):
+    """What ends a program: no `except Exception` stops it."""
+
+
+class Mortal(Nesterov):
+    """Nesterov that ends the program at a step, once."""
+
+    dies_at: int | None = None
+
+    def step(self, weights, direction, outer, context):
+        if Mortal.dies_at == context.version:
+            Mortal.dies_at = None
+            raise Killed
+        return super().step(weights, direction, outer, context)
+
+
+def regression(optimizer: Callable[[], object] = lambda: "adam") -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(6, activation="tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer(), "mse", metrics=["mae"])
+    return model
+
+
+def decaying() -> keras.optimizers.Optimizer:
+    return keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 40), use_ema=True)
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    return [
+        keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.2),
+        keras.callbacks.EarlyStopping("val_loss", patience=4, min_delta=10, restore_best_weights=True),
+    ]
+
+
+def fit(
+    model: keras.Model,
+    checkpoint_dir: Path | str | None = None,
+    *,
+    workers: int = 2,
+    dies_at: int | None = None,
+    options: dict | None = None,
+    **given: object,
+) -> keras.callbacks.History | None:
+    """One fit of six epochs of three rounds; None if it died."""
+    Mortal.dies_at = dies_at
+    chosen = {"engine": "in_process", "batch_size": 8, "seed": 5, "strategy": Mortal(), "frequency": 1}
+    spark_model = SparkModel(model, workers, **(chosen | (options or {})))
+    arguments = {"epochs": 6, "verbose": 0, "validation_data": HELD, "checkpoint_dir": checkpoint_dir}
+    try:
+        return spark_model.fit(X, Y, **(arguments | given))
+    except Killed:
+        return None
+
+
+def bits(model: keras.Model) -> list[bytes]:
+    return [np.array(each.value).tobytes() for each in (*model.variables, *model.optimizer.variables)]
+
+
+def told(history: keras.callbacks.History) -> tuple:
+    """What a History says, but for times."""
+    rounds = [(r.round, r.epoch, r.of, r.loss, r.cosine, r.drift, r.samples) for r in history.rounds]
+    return history.history, history.epoch, rounds, len(history.epoch_seconds)
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[list[bytes], tuple]:
+    """The bits and the History of a fit that never died. It is stopped early, after five epochs."""
+    model = regression()
+    history = fit(model, callbacks=callbacks())
+    assert len(history.rounds) == 15
+    return bits(model), told(history)
+
+
+@pytest.mark.parametrize(("freq", "dies_at"), [("epoch", 5), ("epoch", 14), (1e-9, 0), (1e-9, 3), (1e-9, 10)])
+def test_a_fit_that_died_goes_on_with_the_same_bits(
+    tmp_path: Path, whole: tuple[list[bytes], tuple], freq: str | float, dies_at: int
+) -> None:
+    assert fit(regression(), tmp_path, dies_at=dies_at, callbacks=callbacks(), checkpoint_freq=freq) is None
+    again = regression()  # a new program: nothing is left but the files
+    history = fit(again, tmp_path, callbacks=callbacks(), checkpoint_freq=freq)
+    assert (bits(again), told(history)) == whole
+    assert list(tmp_path.iterdir()) == []  # the fit is over
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "given"),
+    [
+        (decaying, {}, {}),
+        (lambda: keras.optimizers.SGD(0.01, momentum=0.9), {"frequency": "auto", "codec": "int8"}, {}),
+        (lambda: "adam", {"optimizer_state": "reset"}, {"global_batch_size": 15, "validation_split": 0.25}),
+        (lambda: "adam", {"frequency": "epoch"}, {"initial_epoch": 2, "shuffle": False}),
+    ],
+)
+def test_all_kinds_of_fits(tmp_path: Path, optimizer: Callable[[], object], options: dict, given: dict) -> None:
+    given = ({"validation_data": None} if "validation_split" in given else {}) | given
+    whole, again = regression(optimizer), regression(optimizer)
+    expected = fit(whole, options=options, **given)
+    last = expected.rounds[-1].round
+    assert fit(again, tmp_path, dies_at=last, options=options, **given) is None
+    history = fit(again, tmp_path, options=options, **given)
+    assert bits(again) == bits(whole)
+    assert told(history) == told(expected)
+
+
+def test_it_may_die_again_and_again(tmp_path: Path, whole: tuple[list[bytes], tuple]) -> None:
+    for dies_at in (2, 4, 9, None):
+        model = regression()
+        fit(model, tmp_path, dies_at=dies_at, callbacks=callbacks(), checkpoint_freq=1e-9)
+    assert bits(model) == whole[0]
+
+
+def test_one_worker_carries_its_seeds_on(tmp_path: Path) -> None:
+    whole, again = regression(), regression()
+    fit(whole, workers=1)
+    fit(again, tmp_path, workers=1, dies_at=10)
+    fit(again, tmp_path, workers=1)
+    assert bits(again) == bits(whole)
+
+
+@pytest.mark.parametrize("mode", ["asynchronous", "hogwild"])
+def test_asynchronous_fits_go_on_at_an_epoch(tmp_path: Path, mode: str) -> None:
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 3:
+                raise Killed
+
+    options = {"mode": mode, "strategy": None}
+    model = regression()
+    assert fit(model, tmp_path, options=options, callbacks=[Dies()]) is None
+    again = regression()
+    history = fit(again, tmp_path, options=options)
+    assert history.epoch == [0, 1, 2, 3, 4, 5]
+    assert len(history.history["loss"]) == 6
+    for epoch in range(6):  # every epoch has its rows, up to an update that is in the next one
+        assert sum(r.samples for r in history.rounds if r.epoch == epoch) == pytest.approx(len(X), abs=16)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def test_callbacks_of_the_user_are_restored_where_they_are_plain(tmp_path: Path) -> None:
+    class Counts(keras.callbacks.Callback):
+        def __init__(self, limit: int) -> None:
+            super().__init__()
+            self.limit, self.begun, self.seen, self.file = limit, 0, {"losses": [], "best": (None, np.float32(9))}, open
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.begun += 1
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen["losses"].append(logs["loss"])
+            self.seen["best"] = (epoch, np.float32(min(self.seen["losses"])))
+
+    whole, again = Counts(1), Counts(2)
+    fit(regression(), callbacks=[whole])
+    fit(regression(), tmp_path, dies_at=7, callbacks=[Counts(1)], checkpoint_freq=1e-9)  # amid the third epoch
+    fit(regression(), tmp_path, callbacks=[again], checkpoint_freq=1e-9)
+    assert (again.begun, again.seen) == (whole.begun, whole.seen)
+    assert again.limit == 2  # as the program says now
+
+
+def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
+    fit(regression(), tmp_path, dies_at=7, callbacks=callbacks())
+    with pytest.warns(
+        ElephasWarning, match="callbacks that this fit does not have: ReduceLROnPlateau 1, EarlyStopping 1"
+    ):
+        fit(regression(), tmp_path)
+
+
+def test_seeds_that_were_drawn_are_those_of_the_fit_that_died(tmp_path: Path) -> None:
+    whole, again = regression(), regression()
+    np.random.seed(7)
+    fit(whole, options={"seed": None})
+    np.random.seed(7)
+    fit(again, tmp_path, dies_at=7, options={"seed": None})
+    np.random.seed(8)
+    fit(again, tmp_path, options={"seed": None})
+    assert bits(again) == bits(whole)
+
+
+@pytest.fixture(scope="module")
+def remains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is left of a fit that died amid its fourth epoch."""
+    folder = tmp_path_factory.mktemp("remains")
+    assert fit(regression(), folder, dies_at=10) is None
+    return folder
+
+
+@pytest.fixture
+def died(remains: Path, tmp_path: Path) -> Path:
+    """A copy of it, for one test."""
+    return Path(shutil.copytree(remains, tmp_path / "died"))
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.glob("*.json"), key=lambda path: json.loads(path.read_text())["number"])
+
+
+@pytest.mark.parametrize("ending", [".npz", ".json"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(died: Path, ending: str) -> None:
+    whole, again = regression(), regression()
+    fit(whole)
+    damage(newest(died).with_suffix(ending))
+    with pytest.warns(
+        ElephasWarning, match="going on from .*checkpoint-[01].npz, because a newer checkpoint is damaged"
+    ):
+        fit(again, died)
+    assert bits(again) == bits(whole)
+
+
+def test_a_kill_between_the_two_files_of_a_checkpoint(died: Path) -> None:
+    # arrays are put in place before their marker: the slot then holds new arrays under an old marker
+    whole, again = regression(), regression()
+    fit(whole)
+    older = next(path for path in died.glob("*.json") if path != newest(died))
+    damage(older.with_suffix(".npz"))
+    fit(again, died)
+    assert bits(again) == bits(whole)
+
+
+def test_damaged_checkpoints_are_an_error(died: Path) -> None:
+    model = regression()
+    for path in died.glob("*.npz"):
+        damage(path)
+    before = bits(model)
+    with pytest.raises(ElephasError, match=r"damaged, and none can be gone on from .* resume=False"):
+        fit(model, died)
+    assert bits(model) == before
+    assert fit(model, died, resume=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "said"),
+    [
+        ({"batch_size": 16}, {}, "batch_size was 8, and is 16"),
+        ({"strategy": "average"}, {}, "strategy was 'Mortal.*, and is 'Average"),
+        ({"frequency": 2}, {}, "frequency was '1', and is '2'"),
+        ({"seed": 6}, {}, "seed was .*5, 5, None.*, and is .*6, 6, None"),
+        ({}, {"shuffle": False}, "shuffle was True, and is False"),
+        ({}, {"class_weight": {0: 2.0}}, "class_weight was 'None', and is '{0: 2.0}'"),
+    ],
+)
+def test_a_checkpoint_of_another_fit_is_refused(died: Path, options: dict, given: dict, said: str) -> None:
+    model = regression()
+    kept = {path.name: path.read_bytes() for path in died.iterdir()}
+    with pytest.raises(ElephasError, match=f"is a checkpoint of another fit: {said}"):
+        fit(model, died, options=options, **given)
+    assert {path.name: path.read_bytes() for path in died.iterdir()} == kept
+
+
+def test_a_checkpoint_of_another_model_is_refused(died: Path) -> None:
+    other = regression(lambda: "sgd")
+    with pytest.raises(
+        ElephasError, match=r"is a checkpoint of another model: the slots have shape \(\d+,\); expected"
+    ):
+        fit(other, died)
+
+
+def test_a_format_of_the_future_is_refused(died: Path) -> None:
+    for marker in died.glob("*.json"):
+        marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 2}))
+    with pytest.raises(ElephasError, match="has format 2; this version of elephas_like reads format 1"):
+        fit(regression(), died)
+
+
+def test_more_epochs_may_be_asked_for(died: Path) -> None:
+    assert fit(regression(), died, epochs=8).epoch == list(range(8))
+
+
+@pytest.mark.parametrize("freq", ["epoch", 1e-9])
+def test_other_workers_go_on_with_a_warning(tmp_path: Path, freq: str | float) -> None:
+    fit(regression(), tmp_path, dies_at=7, checkpoint_freq=freq)
+    with pytest.warns(ElephasWarning, match="2 workers then, 3 now"):
+        history = fit(regression(), tmp_path, workers=3)
+    for epoch in range(6):  # an epoch amid which it died has begun again: none is left out, none counted twice
+        assert sum(r.samples for r in history.rounds if r.epoch == epoch) == len(X)
+
+
+def test_without_a_number_of_workers_there_are_as_many_as_before(tmp_path: Path) -> None:
+    fit(regression(), tmp_path, workers=3, dies_at=10)
+    assert len(fit(regression(), tmp_path, workers=None).rounds[-1].workers) == 3
+
+
+def test_other_rows_are_named(tmp_path: Path) -> None:
+    model = regression()
+    fit(model, tmp_path, dies_at=7, checkpoint_freq=1e-9)
+    spark_model = SparkModel(model, 2, engine="in_process", batch_size=8, seed=5, strategy=Mortal(), frequency=1)
+    with pytest.warns(ElephasWarning, match=r"the rows of worker 0 \(24 then, 16 now\)"):
+        history = spark_model.fit(X[:32], Y[:32], epochs=6, verbose=0, checkpoint_dir=tmp_path)
+    assert sum(r.samples for r in history.rounds if r.epoch == 2) == 32
+
+
+def test_what_is_written_is_bounded_and_holds_no_pickle(tmp_path: Path) -> None:
+    fit(regression(), tmp_path, dies_at=16, checkpoint_freq=1e-9)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"checkpoint-{slot}.{ending}" for slot in (0, 1) for ending in ("npz", "json")
+    }
+    for path in tmp_path.glob("*.npz"):
+        with np.load(path, allow_pickle=False) as file:
+            assert all(file[name].dtype.kind in "biufV" for name in file.files)
+
+
+def test_a_directory_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    model = regression()
+    before = bits(model)
+    with pytest.raises(OSError, match="file"):
+        fit(model, tmp_path / "file" / "checkpoints", dies_at=0)
+    assert bits(model)[: len(model.variables)] == before[: len(model.variables)]
+
+
+def test_a_checkpoint_that_cannot_be_written_later_is_a_warning(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+
+    class Blocks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 2:
+                place.rename(tmp_path / "elsewhere")
+                place.write_text("")
+            if epoch == 3:
+                place.unlink()
+
+    with pytest.warns(ElephasWarning, match="no checkpoint was written after epoch 3, round 9"):
+        assert fit(regression(), place, callbacks=[Blocks()], dies_at=17) is None
+    assert fit(regression(), place).epoch == list(range(6))
+
+
+def test_resume_true_insists(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint in .*; use resume='auto'"):
+        fit(regression(), tmp_path, resume=True)
+
+
+def test_resume_false_begins_anew(died: Path) -> None:
+    assert fit(regression(), died, resume=False, dies_at=2) is None
+    assert json.loads(newest(died).read_text())["number"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"checkpoint_freq": "batch"}, "checkpoint_freq must be"),
+        ({"checkpoint_freq": 0}, "checkpoint_freq must be"),
+        ({"resume": "yes"}, "resume must be 'auto', True or False; got 'yes'"),
+        ({"checkpoint_dir": 3}, "checkpoint_dir must be a path or a URL"),
+        ({"callbacks": [keras.callbacks.BackupAndRestore("backup")]}, "checkpoint_dir or BackupAndRestore, not both"),
+    ],
+)
+def test_arguments_that_make_no_sense(tmp_path: Path, given: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        fit(regression(), **({"checkpoint_dir": tmp_path} | given))
