@@ -1,0 +1,81 @@
+"""Checkpoints over Spark: any engine goes on where another one's driver died, also from a Hadoop filesystem."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from scripts import Script
+from small import classifier, digits, rows
+
+from elephas_like import SparkModel
+from elephas_like.strategies import Nesterov
+
+
+class Killed(BaseException):
+    """What ends a program."""
+
+
+class Mortal(Nesterov):
+    """Nesterov that ends the program at a step, once."""
+
+    dies_at: int | None = None
+
+    def step(self, weights, direction, outer, context):
+        if Mortal.dies_at == context.version:
+            Mortal.dies_at = None
+            raise Killed
+        return super().step(weights, direction, outer, context)
+
+
+def bits(model: keras.Model) -> list[bytes]:
+    return [np.array(each.value).tobytes() for each in (*model.variables, *model.optimizer.variables)]
+
+
+def test_any_engine_goes_on_where_another_one_died(sc, tmp_path: Path) -> None:
+    x, y = digits()
+    data = sc.parallelize(rows(x[:320], y[:320]), 2)
+    place = (tmp_path / "checkpoints").as_uri()  # through Spark, by Hadoop's rules
+
+    def fit(engine: str, *, dies_at: int | None = None, **given: object) -> keras.Model:
+        Mortal.dies_at = dies_at
+        model = classifier()
+        SparkModel(model, 2, engine=engine, strategy=Mortal(), seed=1, batch_size=16, frequency=5).fit(data, epochs=3, verbose=0, **given)
+        return model
+
+    whole = fit("server")
+    kept = {"checkpoint_dir": place, "checkpoint_freq": 1e-9}
+    for engine, dies_at in (("server", 1), ("in_process", 2), ("jobs", 4)):
+        with pytest.raises(Killed):
+            fit(engine, dies_at=dies_at, **kept)
+    assert bits(fit("server", **kept)) == bits(whole)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == []
+
+
+@pytest.mark.fault(
+    "The driver is killed during a fit with `checkpoint_dir`",
+    "the same program, run again, goes on from the last checkpoint",
+    "what was trained since that checkpoint; the weights are equal to the last bit",
+)
+@pytest.mark.slow
+def test_a_killed_driver_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    def run(folder: str, dies_after: int | None) -> dict:
+        with Script("run_checkpointed.py", "server", folder, scratch=tmp_path) as script:
+            while True:
+                answer = script.answer()
+                if "weights" in answer:
+                    return answer
+                if answer["epoch"] == dies_after:
+                    script.process.send_signal(signal.SIGKILL)
+                    script.process.wait()
+                    return {}
+                script.say("go on")
+
+    whole = run("none", None)
+    place = str(tmp_path / "checkpoints")
+    run(place, 2)
+    assert run(place, None) == whole
+    assert whole["trained"] == 4 * 600
