@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
 import keras
 from pyspark import SparkContext
 
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
@@ -122,6 +124,14 @@ def _prepared(
         begin = begin if found is None else found.initial_epoch
         asked_for = _described(options, request, strategy, frequency, drawn)
         checkpoints.begin(asked_for, seeds, begin, hooks, found)
+        if found is not None and options.workers_remember(strategy):
+            warnings.warn(
+                f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
+                "has workers remember something between rounds, which is in no checkpoint: they begin anew, as workers do "
+                "whose executor was killed.",
+                ElephasWarning,
+                stacklevel=4,
+            )
     config = replace(config, initial_epoch=begin)
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),

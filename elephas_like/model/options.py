@@ -162,6 +162,11 @@ class Options:
         private = self.optimizer_state is OptimizerState.PER_WORKER
         return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private
 
+    def workers_remember(self, strategy: Strategy) -> bool:
+        """Whether workers keep something of their own between rounds: weights, optimizer slots, or what a codec lost."""
+        lossy = self.codec is not None and self.codec.error_feedback
+        return strategy.remembers or lossy or self.optimizer_state is OptimizerState.PER_WORKER
+
 
 NAMES = tuple(each.name for each in fields(Options))
 """The options' names."""

@@ -43,7 +43,9 @@ def test_any_engine_goes_on_where_another_one_died(sc, tmp_path: Path) -> None:
     def fit(engine: str, *, dies_at: int | None = None, **given: object) -> keras.Model:
         Mortal.dies_at = dies_at
         model = classifier()
-        SparkModel(model, 2, engine=engine, strategy=Mortal(), seed=1, batch_size=16, frequency=5).fit(data, epochs=3, verbose=0, **given)
+        SparkModel(model, 2, engine=engine, strategy=Mortal(), seed=1, batch_size=16, frequency=5).fit(
+            data, epochs=3, verbose=0, **given
+        )
         return model
 
     whole = fit("server")

@@ -196,6 +196,18 @@ def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
         fit(regression(), tmp_path)
 
 
+@pytest.mark.parametrize("options", [{"strategy": "easgd"}, {"codec": "one_bit"}, {"optimizer_state": "per_worker"}])
+def test_what_workers_remember_of_their_own_begins_anew(tmp_path: Path, options: dict) -> None:
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 2:
+                raise Killed
+
+    assert fit(regression(), tmp_path, options=options, callbacks=[Dies()]) is None
+    with pytest.warns(ElephasWarning, match="which is in no checkpoint: they begin anew"):
+        assert fit(regression(), tmp_path, options=options).epoch == list(range(6))
+
+
 def test_seeds_that_were_drawn_are_those_of_the_fit_that_died(tmp_path: Path) -> None:
     whole, again = regression(), regression()
     np.random.seed(7)
