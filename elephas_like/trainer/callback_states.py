@@ -59,7 +59,7 @@ def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
         name
         for kind in type(callback).__mro__
         if kind.__module__.startswith("keras.")
-        for name in inspect.signature(kind.__init__).parameters
+        for name in inspect.signature(kind).parameters
     }
     for name, value in vars(callback).items():
         if name not in arguments.union(_OF_KERAS):

@@ -140,7 +140,7 @@ def test_an_exception_inside_the_graph_names_its_worker(sc, engine: str) -> None
 
 @pytest.mark.fault(
     "A loss becomes NaN",
-    '`NonFiniteError` with worker and round; `on_nan="skip"` leaves the update out',
+    '`NonFiniteError` with worker and round; `on_nan="drop"` leaves the update out',
     "the fit, or one update",
 )
 @both
