@@ -24,18 +24,18 @@ ROOT = Path(__file__).parent.parent
 WORKERS = 2
 TESTS = {
     "strategies/algebra.py": ["test_algebra", "test_synchronous", "test_robust"],
-    "strategies/synchronous.py": ["test_outer_steps", "test_synchronous"],
+    "strategies/synchronous.py": ["test_synchronous"],
     "strategies/asynchronous.py": ["test_asynchronous", "test_center"],
     "strategies/elastic.py": ["test_elastic"],
-    "strategies/robust.py": ["test_robust", "test_outer_steps"],
+    "strategies/robust.py": ["test_robust"],
     "strategies/codecs.py": ["test_codecs"],
     "strategies/registry.py": ["test_registry"],
     "messages.py": ["test_messages", "test_codecs"],
     "schedules.py": ["test_schedules"],
     "averaging.py": ["test_averaging", "test_codecs", "test_loop"],
-    "merging.py": ["test_averaging", "test_center", "test_loop"],
+    "merging.py": ["test_merging", "test_center", "test_averaging", "test_loop"],
     "center.py": ["test_center"],
-    "async_progress.py": ["test_center"],
+    "async_progress.py": ["test_async_progress", "test_center"],
     "loop.py": ["test_loop"],
 }
 

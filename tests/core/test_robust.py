@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exchanges import three_rounds
 from plain_numpy import LAYOUT, floats, state, update
 
 from elephas_like.core.averaging import Round
@@ -192,3 +193,14 @@ def test_asynchronous_strategies_take_parts_too() -> None:
         reduction = strategy.reduction(context)
         reduction.add(floats(6, 8), strategy.weight(update(samples=9), context))
         assert reduction.result().tolist() == expected
+
+
+def test_rda() -> None:
+    # weights n^2 / steps = 1, 9. Round 1: both 4 long; towards (1, 0) + 9 (0, 1), so 4 (1, 9) / sqrt 82
+    # round 2: lengths 8.94427191, 4: (8.94427191 + 36)/10 = 4.49442719 along (-0.4472136, 0.8944272) + (9, 0)
+    # round 3: lengths 4, 5.65685425: 5.49116883 along (0, -1) + 9 (-0.70710678, 0.70710678)
+    after, outer, _ = three_rounds(RDA())
+    assert after[0] == pytest.approx([1.44172610, 2.97553494])
+    assert after[1] == pytest.approx([5.91177661, 3.44300069])
+    assert after[2] == pytest.approx([1.71309252, 6.98192523])
+    assert outer == {}
