@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 
@@ -134,3 +135,13 @@ def work(exchange: Exchange, worker: int, attempt: int = 100, *delta: float) -> 
     finally:
         exchange.close()
     return answers
+
+
+def taken(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            break
+        data += part
+    return data

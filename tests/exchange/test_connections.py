@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from small_world import Background
+from small_world import Background, taken
 
 from elephas_like.exchange.connections import LINES, Line, TokenError
-from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
 from elephas_like.exchange.wire import CutShortError, read
 
 BOUND = 0.75
@@ -47,16 +47,6 @@ def served(serve: Callable[[socket.socket], None], kind: str) -> Iterator[Line]:
         with closing(LINES[kind](*listener.getsockname(), "t", timeout=BOUND)) as line:
             yield line
         running.result()
-
-
-def taken(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            break
-        data += part
-    return data
 
 
 def take_head(connection: socket.socket, kind: str) -> None:
@@ -172,19 +162,3 @@ def test_a_reply_that_is_cut_short_is_an_error() -> None:
 
     with served(serve, "socket") as line, pytest.raises(CutShortError):
         line.call([])
-
-
-def test_where_a_socket_writes_one_buffer_at_a_time_all_of_them_arrive() -> None:
-    """As on Windows, whose sockets have no `sendmsg`."""
-
-    class Plain:
-        def __init__(self, connection: socket.socket) -> None:
-            self._connection = connection
-
-        def send(self, buffer: memoryview) -> int:
-            return self._connection.send(buffer[:3])
-
-    one, other = socket.socketpair()
-    with one, other:
-        send(Plain(one), [b"ab", b"", b"cdefgh", memoryview(b"i")])  # type: ignore[arg-type]
-        assert taken(other, 9) == b"abcdefghi"

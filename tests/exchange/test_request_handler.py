@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from small_world import AT_ONCE, LAYOUT, SIZES, HandClock, joined, train_order, update
+from wire_frames import raw
 
 from elephas_like.core.types import Order
 from elephas_like.exchange import protocol, wire
@@ -18,10 +19,6 @@ def open_handler(num_workers: int = 1, **waits: object) -> tuple[FitRequestHandl
     clock = HandClock()
     store = RoundStore(num_workers, LAYOUT.hash, waits=replace(AT_ONCE, **waits), clock=clock)  # type: ignore[arg-type]
     return FitRequestHandler(store, SIZES), store, clock
-
-
-def raw(message: protocol.Message) -> bytes:
-    return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
 def said(handler: FitRequestHandler, request: bytes, length: int | None = None) -> tuple[int, protocol.Message, bytes]:

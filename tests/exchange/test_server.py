@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
+from wire_frames import raw
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import LockedCenter
@@ -83,10 +84,6 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
             file = connection.makefile("rb")
             body = file.read(LENGTH.unpack(file.read(LENGTH.size))[0])
     return wire.decode(io.BytesIO(body), len(body), SIZES)
-
-
-def raw(message: protocol.Message) -> bytes:
-    return b"".join(bytes(chunk) for chunk in wire.encode(message))
 
 
 def test_two_workers_exchange_for_three_rounds_and_stop(kind: str) -> None:

@@ -7,25 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_order, update
+from small_world import floats, integers, joined, state, train_order, update
+from wire_frames import decode, frame, raw
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.strategies import CODECS, Codec, Int8
+from elephas_like.core.strategies import CODECS
 from elephas_like.core.types import Evaluation, Order, Role
 from elephas_like.exchange import protocol, wire
-
-
-def raw(message: protocol.Message) -> bytes:
-    return b"".join(bytes(chunk) for chunk in wire.encode(message))
-
-
-def decode(frame: bytes, length: int | None = None) -> protocol.Message:
-    return wire.decode(io.BytesIO(frame), len(frame) if length is None else length, SIZES)
-
-
-def frame(header: object, buffers: bytes = b"") -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return protocol.MAGIC + struct.pack("<I", len(text)) + text + buffers
 
 
 def changed(message: protocol.Message, **fields: object) -> bytes:
@@ -47,19 +35,6 @@ def assert_same(one: object, other: object) -> None:
             assert_same(value, twin)
         else:
             assert value == twin
-
-
-def test_sizes_are_the_lengths_of_the_roles() -> None:
-    assert protocol.Sizes.of(LAYOUT).parts == {
-        "weights": 2,
-        "statistics": 1,
-        "frozen": 3,
-        "slots": 2,
-        "counters": 1,
-        "learning_rate": 1,
-        "loss_scale": 0,
-        "seeds": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -172,47 +147,6 @@ def test_every_truncation_is_refused() -> None:
             decode(whole[:kept], len(whole))
         with pytest.raises(wire.FrameError):
             decode(whole[:kept])
-
-
-def test_metrics_have_a_bound_that_costs_no_memory() -> None:
-    many = protocol.METRIC_NUMBERS + 1
-    fields = {"attempt": 1, "worker": 0, "number": 0, "samples": 1, "seconds": 0}
-    header = {"message": "evaluation", "fields": fields, "arrays": [["metrics", "float64", many]]}
-    with pytest.raises(wire.FrameError, match="at most 16777216"):
-        decode(frame(header))
-    with pytest.raises(wire.FrameError, match="expected a frame of 8 to"):
-        decode(b"", SIZES.most + 1)
-
-
-@pytest.mark.parametrize("codec", [kind() for kind in CODECS.values()])
-def test_packed_deltas_have_exactly_the_bytes_that_the_codec_gives_them(codec: Codec) -> None:
-    sizes = protocol.Sizes.of(LAYOUT, codec)
-    packed = codec.pack(floats(1.5, -2.5))
-    answer = protocol.Answer(1, replace(update(), delta=packed))
-    back = wire.decode(io.BytesIO(raw(answer)), len(raw(answer)), sizes)
-    assert isinstance(back, protocol.Answer)
-    assert back.result.delta.dtype == np.uint8
-    assert back.result.delta.tolist() == packed.tolist()
-    for wrong, message in [
-        (np.append(packed, np.uint8(0)), f"delta to have {packed.size} numbers, got {packed.size + 1}"),
-        (packed[:-1], f"delta to have {packed.size} numbers, got {packed.size - 1}"),
-        (floats(1.5, -2.5), "delta as uint8, got delta as float32"),
-    ]:
-        bad = raw(protocol.Answer(1, replace(update(), delta=wrong)))
-        with pytest.raises(wire.FrameError, match=message):
-            wire.decode(io.BytesIO(bad), len(bad), sizes)
-
-
-def test_an_unpacked_run_takes_no_packed_delta() -> None:
-    with pytest.raises(wire.FrameError, match="delta as float32, got delta as uint8"):
-        decode(raw(protocol.Answer(1, replace(update(), delta=np.zeros(2, np.uint8)))))
-
-
-def test_who_trained_nothing_may_leave_a_packed_delta_out() -> None:
-    sizes = protocol.Sizes.of(LAYOUT, Int8())
-    empty = raw(protocol.Answer(1, replace(update(samples=0), delta=np.zeros(0, np.uint8))))
-    back = wire.decode(io.BytesIO(empty), len(empty), sizes)
-    assert back.result.delta.size == 0
 
 
 def test_bytes_of_an_exchange(capsys: pytest.CaptureFixture[str]) -> None:

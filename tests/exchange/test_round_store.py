@@ -1,0 +1,174 @@
+"""Synchronous rounds: answers in worker order, each once, and who is late with one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_world import LAYOUT, Background, floats, joined, state, train_order, update
+from stores import beats, let_time_pass, rounds
+
+from elephas_like.core.errors import ElephasError, WaitError
+from elephas_like.core.types import Evaluation, Order
+from elephas_like.exchange.membership import Waits
+from elephas_like.exchange.round_store import RoundStore
+
+
+def test_a_round_hands_on_answers_in_worker_order() -> None:
+    store, _ = rounds()
+    store.join(joined(0))
+    store.join(joined(1))
+    updates = store.train(train_order())
+    assert store.ask(0, 100).number == 0
+    assert store.answer(100, update(1, 0, 3.0, 4.0)).kind == "wait"
+    assert store.answer(100, update(0, 0, 1.0, 2.0)).kind == "wait"
+    assert [one.delta.tolist() for one in updates] == [[1.0, 2.0], [3.0, 4.0]]
+    evaluations = store.evaluate(Order("evaluate", 1, state=state()))
+    for worker in (1, 0):
+        store.answer(100, Evaluation(worker, 1, 1, np.array([worker + 1.0])))
+    assert [one.metrics.tolist() for one in evaluations] == [[1.0], [2.0]]
+
+
+def test_an_answer_counts_once_and_its_reply_can_be_had_again() -> None:
+    store, _ = rounds(1)
+    store.join(joined(0))
+    updates = store.train(train_order(0))
+    store.answer(100, update(0, 0, 1.0, 1.0))
+    store.answer(100, update(0, 0, 9.0, 9.0))
+    assert [one.delta.tolist() for one in updates] == [[1.0, 1.0]]
+    store.train(train_order(1))
+    assert store.answer(100, update(0, 0, 9.0, 9.0)).number == 1
+    assert store.dropped == 2
+
+
+def test_what_frozen_layers_hold_is_sent_until_a_worker_has_answered_and_when_it_has_changed() -> None:
+    store, clock = rounds(1)
+    store.join(joined(0))
+
+    def sent(order: Order) -> list[float]:
+        assert order.state is not None
+        return order.state.frozen.tolist()
+
+    store.train(train_order(0))
+    assert sent(store.ask(0, 100)) == sent(store.ask(0, 100)) == [1, 2, 3]  # the first reply may have been lost
+    store.train(train_order(1))
+    assert sent(store.ask(0, 100)) == [1, 2, 3]
+    store.answer(100, update(0, 1))
+    store.train(train_order(2))
+    assert sent(store.ask(0, 100)) == []
+    store.answer(100, update(0, 2))
+    changed = train_order(3)
+    assert changed.state is not None
+    store.train(replace(changed, state=changed.state.but(frozen=floats(1, 2, 4))))
+    assert sent(store.ask(0, 100)) == [1, 2, 4]
+    store.answer(100, update(0, 3))
+    store.train(replace(changed, number=4, state=changed.state.but(frozen=floats(1, 2, 4))))
+    assert sent(store.ask(0, 100)) == []
+    clock.now += 100.0
+    assert sent(store.join(joined(0, 200))) == [1, 2, 4]  # a successor has nothing
+
+
+def test_an_answer_to_nothing_is_refused() -> None:
+    store, _ = rounds(1)
+    store.join(joined(0))
+    with pytest.raises(ElephasError, match="answers order 0; expected one up to -1"):
+        store.answer(100, update())
+    store.train(train_order())
+    with pytest.raises(ElephasError, match="answered its 'train' order 0 with an evaluation"):
+        store.answer(100, Evaluation(0, 0, 1, np.zeros(1)))
+    assert store.ask(0, 100).number == 0
+
+
+def test_a_late_round_names_the_missing_and_their_leases() -> None:
+    store, clock = rounds(3, round_timeout=30.0)
+    for worker in range(3):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    store.answer(100, update(0))
+    next(updates)
+    clock.now += 30.0
+    store.beat(2, 100)
+    with pytest.raises(WaitError) as caught:
+        next(updates)
+    text = str(caught.value)
+    assert "worker 0" not in text
+    assert "worker 1 (attempt 100 on host-1, lease expired, last heard of 30 s ago)" in text
+    assert "worker 2 (attempt 100 on host-2, lease live, last heard of 0 s ago)" in text
+
+
+def test_a_round_may_take_long_while_workers_move_on() -> None:
+    store, clock = rounds(round_timeout=30.0)
+    for worker in (0, 1):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    store.answer(100, update(1))
+    let_time_pass(store, clock, *beats(store, 0, 20, 3000, progress=True), (3000, lambda: store.answer(100, update(0))))
+    assert [one.worker for one in updates] == [0, 1]
+
+
+def test_a_worker_that_lives_and_does_not_move_on_ends_the_round() -> None:
+    store, clock = rounds(round_timeout=30.0, lease_seconds=20.0)
+    for worker in (0, 1):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    let_time_pass(
+        store,
+        clock,
+        *beats(store, 0, 20, 3000, progress=True),
+        *beats(store, 1, 10, 300, progress=True),
+        *beats(store, 1, 310, 3000),
+    )
+    with pytest.raises(WaitError) as caught:
+        next(updates)
+    assert "missing: worker 1 (attempt 100 on host-1, lease live" in str(caught.value)
+    assert "worker 0" not in str(caught.value)
+    assert clock.now == 1000 + 310 + 30  # the first beat with another number, and the time-out
+
+
+def test_a_workers_time_begins_anew_with_another_attempt() -> None:
+    store, clock = rounds(1, round_timeout=300.0, lease_seconds=10.0)
+    store.join(joined(0))
+    updates = store.train(train_order())
+    let_time_pass(
+        store,
+        clock,
+        (200, lambda: store.announce(0, 200, "host-9")),
+        (400, lambda: store.join(joined(0, 200))),
+        (690, lambda: store.answer(200, update(0))),
+    )
+    assert len(list(updates)) == 1
+
+
+def test_who_waits_for_its_turn_to_answer_is_not_late() -> None:
+    store, clock = rounds(round_timeout=30.0, read_ahead=0)
+    for worker in (0, 1):
+        store.join(joined(worker))
+    updates = store.train(train_order())
+    offers = [(second, lambda: store.offer(1, 100, 0, 1000)) for second in range(10, 300, 20)]
+    let_time_pass(
+        store,
+        clock,
+        *offers,
+        *beats(store, 0, 20, 300, progress=True),
+        (300, lambda: store.answer(100, update(0))),
+        (310, lambda: store.answer(100, update(1))),
+    )
+    assert [one.worker for one in updates] == [0, 1]
+
+
+def test_who_waits_for_its_turn_is_asked_again_well_within_a_short_round() -> None:
+    store = RoundStore(2, LAYOUT.hash, waits=Waits(round_timeout=0.2, read_ahead=0))  # the clock of the wall
+    for worker in (0, 1):
+        store.announce(worker, 100, "here")
+    for worker in (0, 1):
+        Background(lambda worker=worker: store.join(joined(worker))).result()
+    store.train(train_order())
+    assert Background(lambda: store.offer(1, 100, 0, 1000)).result() == "again"
+
+
+def test_numbers_of_orders_rise() -> None:
+    store, _ = rounds(1)
+    store.train(train_order(1))
+    with pytest.raises(ValueError, match="1 is followed by 1"):
+        store.train(train_order(1))
