@@ -18,8 +18,12 @@ SESSION = frozenset({"spark", "sc", "no_free_slot"})
 
 @cache
 def asking(file: Path) -> frozenset[str]:
-    """The functions of a file, tests and fixtures, that ask for Spark's session, themselves or through one another."""
-    body = ast.parse(file.read_text()).body
+    """The functions of a file, tests and fixtures, that ask for Spark's session, themselves or through one another.
+
+    The fixtures of a conftest.py beside it count as well.
+    """
+    places = [place for place in (file.with_name("conftest.py"), file) if place.exists()]
+    body = [statement for place in places for statement in ast.parse(place.read_text()).body]
     arguments = {
         function.name: {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
         for function in body

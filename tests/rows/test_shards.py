@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from elephas_like.rows.shard_files import find_shard, remove_dataset, roomy_directory
 from elephas_like.rows.shards import dealt, partitioned, rows_of_partitions, shuffled
-from elephas_like.rows.spool import spool
 
 
 def test_arrays_are_dealt_like_cards() -> None:
@@ -87,32 +82,3 @@ def test_rows_that_are_split_are_computed_once_each(sc) -> None:
     found = split.glom().collect()
     assert sorted(row for rows in found for row in rows) == list(range(400))
     assert [len(rows) for rows in found] == [100] * 4
-
-
-# Which disk
-
-
-def test_workers_take_turns_among_disks_with_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disks = [tmp_path / name for name in ("one", "two", "three")]
-    for disk in disks:
-        disk.mkdir()
-    monkeypatch.setenv("SPARK_EXECUTOR_DIRS", ",".join(map(str, disks)))
-    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    free = {str(disks[0]): 100, str(disks[1]): 49, str(disks[2]): 60}
-    monkeypatch.setattr(
-        "elephas_like.rows.shard_files.shutil.disk_usage", lambda place: SimpleNamespace(free=free[place])
-    )
-    rows = [([1.0], 2.0)]
-    refs = [spool(rows, dataset="disks", worker=worker) for worker in range(4)]
-    homes = [Path(ref.directory).parent.parent.name for ref in refs]
-    assert homes == ["one", "three", "one", "three"]
-    assert [find_shard("disks", worker) for worker in range(4)] == refs
-    remove_dataset("disks")
-    assert not list(tmp_path.rglob("elephas_like-*"))
-
-
-def test_a_directory_that_is_not_there_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "there").mkdir()
-    monkeypatch.setenv("SPARK_EXECUTOR_DIRS", f"{tmp_path / 'gone'},{tmp_path / 'there'}")
-    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    assert {roomy_directory("disks", worker) for worker in range(3)} == {str(tmp_path / "there")}

@@ -9,20 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import Vectors
-from pyspark.mllib.linalg import Vectors as OldVectors
-from pyspark.sql import Row, functions
+from pyspark.sql import functions
 from pyspark.sql import types as sql
+from small_frames import X, Y
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
-from elephas_like.rows import frame_read, prediction_columns
+from elephas_like.rows import frame_read
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.prediction_columns import Field, with_predictions
-
-X = Slot("x", (2,))
-Y = Slot("y", (1,))
 
 
 @dataclass(frozen=True)
@@ -46,28 +42,6 @@ def read(rows: Rows, choice: ColumnChoice, inputs: object = X, outputs: object =
     arrays = [rows.arrays(cell.path) for cell in made.cells]
     parts = [leaves for leaves, _ in frame_read.BatchReader(made).blocks(arrays, rows.batch.num_rows)]
     return made.tree([np.concatenate(leaves) for leaves in zip(*parts, strict=True)])
-
-
-@pytest.fixture(scope="module")
-def table(spark):
-    """Four rows of many kinds of columns in two partitions."""
-    rows = [
-        Row(
-            id=i,
-            small=float(i) / 2,
-            flag=i % 2 == 0,
-            text=f"t{i}",
-            dense=Vectors.dense([i, i + 1.0]),
-            sparse=Vectors.sparse(2, [1], [float(i)]),
-            old=OldVectors.dense([i, -i]),
-            grid=[[i, 1], [2, 3]],
-            raw=bytes([i, i + 1]),
-            both=Row(a=float(i), b=[1.0, float(i)]),
-            label=float(i % 2),
-        )
-        for i in range(4)
-    ]
-    return spark.createDataFrame(rows).repartition(1).sortWithinPartitions("id").cache()
 
 
 @pytest.fixture(scope="module")
@@ -152,42 +126,6 @@ def test_labels_scalar_vector_array_several_and_weights(rows) -> None:
     assert read(rows, ColumnChoice("dense", "label"), classes=3)[1].tolist() == [[1, 0, 0], [0, 1, 0]] * 2
 
 
-@pytest.mark.parametrize(
-    ("choice", "inputs", "kind", "said"),
-    [
-        (ColumnChoice("sparce"), X, ValueError, "there is no column 'sparce'.*Did you mean 'sparse'"),
-        (ColumnChoice("dense", "text"), X, TypeError, "label_col='text' holds text. Index it first.*StringIndexer"),
-        (ColumnChoice("raw"), X, ValueError, "'raw' is binary; say what its bytes are"),
-        (ColumnChoice("raw", dtypes={"raw": "floaty"}), X, ValueError, "must be a dtype of numbers"),
-        (ColumnChoice("when"), X, TypeError, "'when' is of type date, which is none to train on"),
-        (ColumnChoice(["id", "small", "label"]), X, ValueError, r"hold 3 numbers a row.*takes shape \(2,\)"),
-        (ColumnChoice("text"), X, TypeError, "'text' is text, and the model's input 'x' takes numbers"),
-        (ColumnChoice(["id", "raw"], dtypes={"raw": "uint8"}), X, TypeError, "'raw' holds bytes, which cannot be put"),
-        (ColumnChoice("both"), X, ValueError, r"a struct of 'a', 'b'.*Name its fields"),
-        (ColumnChoice("small"), (X, Y), ValueError, r"the model has several \('x', 'y'\)"),
-        (ColumnChoice(["id", "small", "label"]), (X, Y), ValueError, "must have a column for each of the model's"),
-        (ColumnChoice({"x": "id", "z": "id"}), (X, Y), ValueError, "must name the model's 'x', 'y'; got 'x', 'z'"),
-        (ColumnChoice("dense", "label", "text"), X, TypeError, "sample_weight_col='text' must hold numbers"),
-        (ColumnChoice("dense", shapes={"grid": (4,)}), X, ValueError, "column_shapes names 'grid', which is not read"),
-        (ColumnChoice("dense", dtypes={"dense": "uint8"}), X, ValueError, "column_dtypes is for binary columns"),
-        (ColumnChoice([]), X, ValueError, "features_col names no column"),
-    ],
-    ids=str,
-)
-def test_what_the_schema_does_not_fit_is_said_before_any_job(table, choice, inputs, kind, said) -> None:
-    schema = table.withColumn("when", functions.current_date()).schema
-    with pytest.raises(kind, match=said):
-        plan(schema, choice, inputs, Y, floatx="float32", classes=None)
-
-
-def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table) -> None:
-    from pyspark.ml.feature import VectorAssembler
-
-    assembled = VectorAssembler(inputCols=["id", "small", "label"], outputCol="v").transform(table)
-    with pytest.raises(ValueError, match=r"'v' holds 3 numbers a row, and the model's input 'x' takes shape \(2,\)"):
-        plan(assembled.schema, ColumnChoice("v"), X, Y, floatx="float32", classes=None)
-
-
 WIDE = sql.ArrayType(sql.DoubleType())
 
 
@@ -260,38 +198,3 @@ def test_sparse_vectors_become_dense_a_few_at_a_time(spark) -> None:
     made = plan(df.schema, ColumnChoice("x", None), Slot("x", (1_000_000,)), None, floatx="float32", classes=None)
     found = Frame(df, made).blocks.map(lambda block: (block.rows, block.columns[0].nbytes, block.columns[0].sum()))
     assert [(rows, nbytes, float(total)) for rows, nbytes, total in found.collect()] == [(1, 4_000_000, 1.0)] * 6
-
-
-@pytest.mark.parametrize(
-    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
-)
-def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
-    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
-
-    def score(x, rows: int):
-        assert len(x) == rows
-        return [x.sum(axis=1), x]
-
-    fields = [Field("total", 0), Field("vector", 1, rank=1, vector=True), Field("list", 1, rank=1, dtype="float")]
-    found = way(table, made, score, fields)
-    assert found.columns == [*table.columns, "total", "vector", "list"]
-    assert found.schema[: len(table.columns)] == table.schema[:]
-    rows = found.collect()
-    assert [row.id for row in rows] == [0, 1, 2, 3]
-    assert [row.total for row in rows] == [1.0, 3.0, 5.0, 7.0]
-    assert [row.vector for row in rows] == [row.dense for row in rows]
-    assert rows[1].list == [1.0, 2.0]
-    assert rows[2].sparse == Vectors.sparse(2, [1], [2.0])
-
-
-def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, table) -> None:
-    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
-    few = table.filter("id = 3").repartition(3)
-
-    def score(x, rows: int):
-        return [x.sum(axis=1)]
-
-    assert [row.p for row in with_predictions(few, made, score, [Field("p", 0)]).collect()] == [7.0]
-    assert with_predictions(table.filter("id > 9"), made, score, [Field("p", 0)]).collect() == []
-    with pytest.raises(ValueError, match="has a column 'label' already"):
-        with_predictions(table, made, score, [Field("label", 0)])

@@ -1,0 +1,45 @@
+"""What a DataFrame's schema does not fit is said before any job."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions
+from small_frames import X, Y
+
+from elephas_like.rows.frame_plan import ColumnChoice, plan
+
+
+@pytest.mark.parametrize(
+    ("choice", "inputs", "kind", "said"),
+    [
+        (ColumnChoice("sparce"), X, ValueError, "there is no column 'sparce'.*Did you mean 'sparse'"),
+        (ColumnChoice("dense", "text"), X, TypeError, "label_col='text' holds text. Index it first.*StringIndexer"),
+        (ColumnChoice("raw"), X, ValueError, "'raw' is binary; say what its bytes are"),
+        (ColumnChoice("raw", dtypes={"raw": "floaty"}), X, ValueError, "must be a dtype of numbers"),
+        (ColumnChoice("when"), X, TypeError, "'when' is of type date, which is none to train on"),
+        (ColumnChoice(["id", "small", "label"]), X, ValueError, r"hold 3 numbers a row.*takes shape \(2,\)"),
+        (ColumnChoice("text"), X, TypeError, "'text' is text, and the model's input 'x' takes numbers"),
+        (ColumnChoice(["id", "raw"], dtypes={"raw": "uint8"}), X, TypeError, "'raw' holds bytes, which cannot be put"),
+        (ColumnChoice("both"), X, ValueError, r"a struct of 'a', 'b'.*Name its fields"),
+        (ColumnChoice("small"), (X, Y), ValueError, r"the model has several \('x', 'y'\)"),
+        (ColumnChoice(["id", "small", "label"]), (X, Y), ValueError, "must have a column for each of the model's"),
+        (ColumnChoice({"x": "id", "z": "id"}), (X, Y), ValueError, "must name the model's 'x', 'y'; got 'x', 'z'"),
+        (ColumnChoice("dense", "label", "text"), X, TypeError, "sample_weight_col='text' must hold numbers"),
+        (ColumnChoice("dense", shapes={"grid": (4,)}), X, ValueError, "column_shapes names 'grid', which is not read"),
+        (ColumnChoice("dense", dtypes={"dense": "uint8"}), X, ValueError, "column_dtypes is for binary columns"),
+        (ColumnChoice([]), X, ValueError, "features_col names no column"),
+    ],
+    ids=str,
+)
+def test_what_the_schema_does_not_fit_is_said_before_any_job(table, choice, inputs, kind, said) -> None:
+    schema = table.withColumn("when", functions.current_date()).schema
+    with pytest.raises(kind, match=said):
+        plan(schema, choice, inputs, Y, floatx="float32", classes=None)
+
+
+def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table) -> None:
+    from pyspark.ml.feature import VectorAssembler
+
+    assembled = VectorAssembler(inputCols=["id", "small", "label"], outputCol="v").transform(table)
+    with pytest.raises(ValueError, match=r"'v' holds 3 numbers a row, and the model's input 'x' takes shape \(2,\)"):
+        plan(assembled.schema, ColumnChoice("v"), X, Y, floatx="float32", classes=None)

@@ -1,0 +1,46 @@
+"""Predictions as columns beside all that a DataFrame has."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.ml.linalg import Vectors
+from small_frames import X
+
+from elephas_like.rows import prediction_columns
+from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.prediction_columns import Field, with_predictions
+
+
+@pytest.mark.parametrize(
+    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
+)
+def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
+    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
+
+    def score(x, rows: int):
+        assert len(x) == rows
+        return [x.sum(axis=1), x]
+
+    fields = [Field("total", 0), Field("vector", 1, rank=1, vector=True), Field("list", 1, rank=1, dtype="float")]
+    found = way(table, made, score, fields)
+    assert found.columns == [*table.columns, "total", "vector", "list"]
+    assert found.schema[: len(table.columns)] == table.schema[:]
+    rows = found.collect()
+    assert [row.id for row in rows] == [0, 1, 2, 3]
+    assert [row.total for row in rows] == [1.0, 3.0, 5.0, 7.0]
+    assert [row.vector for row in rows] == [row.dense for row in rows]
+    assert rows[1].list == [1.0, 2.0]
+    assert rows[2].sparse == Vectors.sparse(2, [1], [2.0])
+
+
+def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, table) -> None:
+    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
+    few = table.filter("id = 3").repartition(3)
+
+    def score(x, rows: int):
+        return [x.sum(axis=1)]
+
+    assert [row.p for row in with_predictions(few, made, score, [Field("p", 0)]).collect()] == [7.0]
+    assert with_predictions(table.filter("id > 9"), made, score, [Field("p", 0)]).collect() == []
+    with pytest.raises(ValueError, match="has a column 'label' already"):
+        with_predictions(table, made, score, [Field("label", 0)])

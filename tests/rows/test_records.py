@@ -1,0 +1,60 @@
+"""TFRecord files and Spark: types of a schema, nulls and vectors, Hadoop filesystems, and what is there already."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pyspark.ml.linalg import Vectors
+from tensorflow_records import write_by_tensorflow
+
+from elephas_like import read_tfrecords, write_tfrecords
+
+
+def test_a_schema_says_what_types_there_are(spark, tmp_path) -> None:
+    rows = [
+        {"x": 1.5, "n": 3, "flag": 1, "word": b"caf\xc3\xa9"},
+        {"n": 4, "x": 2.5, "word": b"b", "flag": 0},
+        {"n": 5},
+    ]
+    write_by_tensorflow(tmp_path / "a", rows)
+    schema = "word string, x double, n int, flag boolean, missing array<long>"
+    found = [tuple(row) for row in read_tfrecords(spark, f"file://{tmp_path}", schema).collect()]
+    assert found == [("café", 1.5, 3, True, []), ("b", 2.5, 4, False, []), (None, None, 5, None, [])]
+
+
+def test_nulls_vectors_and_empty_partitions(spark, tmp_path) -> None:
+    rows = [(None, Vectors.sparse(3, [1], [2.0]), [1]), (2.5, Vectors.dense([1, 2, 3]), [])]
+    df = spark.createDataFrame(rows, ["x", "v", "n"])
+    path = str(tmp_path / "out")
+    assert write_tfrecords(df.repartition(8), path) == 2
+    found = sorted(
+        read_tfrecords(spark, path, "x double, v array<float>, n array<long>").collect(), key=lambda r: len(r.n)
+    )
+    assert [tuple(row) for row in found] == [(2.5, [1.0, 2.0, 3.0], []), (None, [0.0, 2.0, 0.0], [1])]
+    assert len([name for name in os.listdir(path) if name.startswith("part-")]) <= 2
+
+
+def test_hadoop_filesystems_hold_records(spark, sc, tmp_path) -> None:
+    (tmp_path / "there").mkdir()
+    sc._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.records.link./data", f"file://{tmp_path}/there")
+    df = spark.createDataFrame([(i, f"row {i}") for i in range(20)], "n long, word string").repartition(2)
+    url = "viewfs://records/data/out"
+    assert write_tfrecords(df, url, compression="GZIP") == 20
+    back = read_tfrecords(spark, url)
+    assert back.dtypes == [("n", "bigint"), ("word", "binary")]
+    assert sorted((row.n, bytes(row.word).decode()) for row in back.collect()) == [(i, f"row {i}") for i in range(20)]
+    with pytest.raises(FileExistsError):
+        write_tfrecords(df, url)
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(spark, tmp_path) -> None:
+    path = str(tmp_path / "out")
+    one, two = spark.range(3), spark.range(5)
+    write_tfrecords(one, path)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        write_tfrecords(two, path)
+    assert read_tfrecords(spark, path).count() == 3
+    write_tfrecords(two, path, overwrite=True)
+    assert read_tfrecords(spark, path).count() == 5
+    assert os.listdir(tmp_path) == ["out"]
