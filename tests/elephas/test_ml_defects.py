@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from custom_parts import Scale, own_error
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.linalg import Vectors
 
 from elephas_like import ElephasEstimator, ElephasTransformer, load_ml_estimator, load_ml_transformer
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from custom_parts import Scale, own_error
 
 
 @pytest.fixture(scope="module")

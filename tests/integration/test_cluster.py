@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import eventually
+from leftovers import eventually
 from scripts import Script
 
 pytestmark = pytest.mark.slow

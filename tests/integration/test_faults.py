@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import psutil
 import pytest
-from conftest import eventually, ours, ports, threads
+from leftovers import eventually, ours, ports, threads
 from scripts import Script
 from small import line, points, trained
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from custom_parts import Scale, own_error
+from frame_data import breast_cancer, frame, mlp
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -16,11 +17,6 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 
 from elephas_like import EnsembleEstimator, EnsembleModel, VotingModel, train_ensemble
 from elephas_like.stages.ensemble_stages import _FIT
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
-from custom_parts import Scale, own_error
-from frame_data import breast_cancer, frame, mlp
 
 X, Y = (part[:240] for part in breast_cancer())
 
