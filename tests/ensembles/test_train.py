@@ -5,48 +5,15 @@ import threading
 import keras
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from problems import breast_cancer, diabetes, digits, mlp
 
 from elephas_like.core.voting import member_seeds
-from elephas_like.ensembles.selection import greedy_selection
 from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.trainer.recipe import copy_of
 from elephas_like.trainer.seeds import seeded
 
 layers = keras.layers
-
-
-def split(x: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[np.ndarray, ...]:
-    order = np.random.default_rng(seed).permutation(len(x))
-    train, test = order[: 2 * len(x) // 3], order[2 * len(x) // 3 :]
-    mean, spread = x[train].mean(0), x[train].std(0) + 1e-6
-    x = ((x - mean) / spread).astype("float32")
-    return x[train], y[train], x[test], y[test]
-
-
-def mlp(inputs: int, outputs: int, activation: str | None, loss: str, metric: str):
-    def build() -> keras.Model:
-        model = keras.Sequential([keras.Input((inputs,)), layers.Dense(32, "relu"), layers.Dense(outputs, activation)])
-        model.compile(keras.optimizers.Adam(0.005), loss, metrics=[metric])
-        return model
-
-    return build
-
-
-def digits() -> tuple[object, tuple[np.ndarray, ...]]:
-    data = split(*load_digits(return_X_y=True))
-    return mlp(64, 10, "softmax", "sparse_categorical_crossentropy", "accuracy"), data
-
-
-def breast_cancer() -> tuple[object, tuple[np.ndarray, ...]]:
-    data = split(*load_breast_cancer(return_X_y=True))
-    return mlp(30, 1, "sigmoid", "binary_crossentropy", "accuracy"), data
-
-
-def diabetes() -> tuple[object, tuple[np.ndarray, ...]]:
-    x, y = load_diabetes(return_X_y=True)
-    return mlp(10, 1, None, "mse", "mae"), split(x, ((y - y.mean()) / y.std()).astype("float32"))
 
 
 @pytest.mark.parametrize("problem", [digits, breast_cancer, diabetes])
@@ -168,23 +135,6 @@ def test_early_stopping_of_each_member_by_itself() -> None:
     for model, history in zip(found.models, found.histories, strict=True):
         assert len(history["loss"]) < 60
         assert model.evaluate(x_test, y_test, verbose=0)[0] == pytest.approx(min(history["val_loss"]), rel=1e-4)
-
-
-def test_greedy_selection_is_at_least_as_good_as_the_best_member() -> None:
-    build, (x, y, x_test, y_test) = digits()
-    found = train_ensemble(build, (x, y), 4, epochs=3, seed=0, engine="in_process", verbose=0)
-    chosen = greedy_selection(found, (x_test, y_test), picks=6)
-    losses = [model.evaluate(x_test, y_test, verbose=0)[0] for model in found.models]
-    assert chosen.path[0] == pytest.approx(min(losses), rel=1e-5)
-    assert chosen.members[0] == int(np.argmin(losses))
-    assert chosen.score <= min(losses)
-    assert chosen.ensemble.evaluate(x_test, y_test)[0] == pytest.approx(chosen.score, rel=1e-5)
-    assert sum(chosen.weights) == pytest.approx(1)
-    assert len(chosen.weights) == 4
-    best = greedy_selection(found.models, (x_test, y_test), metric="accuracy", picks=3)
-    assert best.score >= max(model.evaluate(x_test, y_test, verbose=0)[1] for model in found.models) - 1e-6
-    with pytest.raises(ValueError, match="metric must be one of 'loss', 'accuracy'; got 'auc'"):
-        greedy_selection(found, (x_test, y_test), metric="auc")
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,13 @@
 from __future__ import annotations
 
-import json
-import zipfile
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
+from voters import X, members, model
 
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
 
 layers = keras.layers
-X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
-
-
-def model(outputs: int = 3, activation: str | None = "softmax", seed: int = 0, **compiled: object) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    made = keras.Sequential(
-        [keras.Input((3,)), layers.Dense(outputs, activation, kernel_regularizer=keras.regularizers.L2(0.1))]
-    )
-    made.compile(**({"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]} | compiled))
-    return made
-
-
-def members(count: int = 3, **options: object) -> list[keras.Model]:
-    return [model(seed=seed, **options) for seed in range(count)]
-
-
 BINARY = {"loss": "binary_crossentropy", "metrics": ["accuracy", "auc"]}
 
 
@@ -132,46 +113,6 @@ def test_accuracy_of_hard_votes_is_that_of_the_labels() -> None:
     assert hard.evaluate(X, y, return_dict=True)["accuracy"] == pytest.approx((hard.predict(X) == y).mean())
     soft = VotingModel(models, "soft", weights=[3, 1, 1, 1])
     assert hard.evaluate(X, y)[0] == pytest.approx(soft.evaluate(X, y)[0])  # the loss is of the mean probabilities
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    ensemble = VotingModel(members(2), "soft", weights=[1, 2])
-    ensemble.histories = [{"loss": [0.5, 0.25]}, {"loss": [1.0]}]
-    path = tmp_path / "ensemble.zip"
-    ensemble.save(path)
-    loaded = VotingModel.load(path)
-    np.testing.assert_array_equal(loaded.predict_proba(X), ensemble.predict_proba(X))
-    assert (loaded.voting, loaded.weights, loaded.nb_classes) == ("soft", pytest.approx((1 / 3, 2 / 3)), 3)
-    assert loaded.histories == ensemble.histories
-    y = np.arange(40) % 3
-    assert loaded.evaluate(X, y) == pytest.approx(ensemble.evaluate(X, y))
-    with zipfile.ZipFile(path) as archive:
-        assert archive.namelist() == ["ensemble.json", "member-0.keras", "member-1.keras"]
-        assert json.loads(archive.read("ensemble.json"))["voting"] == "soft"
-    with pytest.raises(FileExistsError):
-        ensemble.save(path, overwrite=False)
-    assert [file.name for file in tmp_path.iterdir()] == ["ensemble.zip"]
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "ensemble.zip"
-    VotingModel(members(1)).save(path)
-    before = path.read_bytes()
-    broken = members(2)
-    monkeypatch.setattr(broken[1], "save", lambda path: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        VotingModel(broken).save(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["ensemble.zip"]
-
-
-def test_files_that_are_no_ensembles(tmp_path: Path) -> None:
-    model().save(tmp_path / "model.keras")
-    (tmp_path / "model.keras").rename(tmp_path / "model.zip")
-    with pytest.raises(ValueError, match="no saved VotingModel"):
-        VotingModel.load(tmp_path / "model.zip")
-    with pytest.raises(ValueError, match=r"must end with '\.zip'"):
-        VotingModel(members(1)).save(tmp_path / "model.keras")
 
 
 def two_outputs() -> keras.Model:
