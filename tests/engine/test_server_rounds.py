@@ -16,7 +16,6 @@ from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine.server_rounds import ServerRun, announced_rows, serve
 from elephas_like.rows.shards import SpoolOptions, pairs, references
-from elephas_like.spark.groups import job_group, tasks
 
 
 class Script:
@@ -219,10 +218,3 @@ def test_what_a_worker_raises_at_its_end_is_raised_and_not_tried_again(sc, by_va
         pass
     assert isinstance(raised.value, KeyError)
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_sparks_tasks_are_counted_by_group(sc) -> None:
-    with job_group(sc, "counted", "a test"):
-        assert sc.parallelize(range(6), 3).map(lambda row: (row % 2, row)).reduceByKey(max).count() == 2
-    assert tasks(sc, "counted")[0] == 0
-    assert tasks(sc, "another") == (0, 0)

@@ -49,3 +49,14 @@ def points(count: int) -> list[tuple[list[float], float]]:
 def trained(history: keras.callbacks.History) -> int:
     """Rows that were trained on in all rounds together."""
     return sum(record.samples for record in history.rounds)
+
+
+def parts_of(sc, rows: list, sizes: list[int]):
+    """An RDD of these rows in partitions of these sizes."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    shipped = sc.broadcast(rows)
+
+    def part(index: int, _: object):
+        return iter(shipped.value[ends[index] : ends[index + 1]])
+
+    return sc.parallelize(range(len(sizes)), len(sizes)).mapPartitionsWithIndex(part)

@@ -143,25 +143,6 @@ def test_a_sharded_dataset_with_validation_data(sc, scratch, engine: str) -> Non
         assert not list(scratch.rglob("elephas_like-*-val"))  # validation rows went with the fit
 
 
-def test_shuffled_shards_mix_sorted_labels(sc) -> None:
-    sorted_rows = [([float(label), 0.0], float(label)) for label in (0, 1) for _ in range(100)]
-    shares = []
-    for shuffle in (False, True):
-        with elephas_like.shard(sc.parallelize(sorted_rows, 2), 2, shuffle=shuffle, seed=5) as dataset:
-            shares.append(dataset.source.glom().map(lambda part: (len(part), sum(y for _, y in part))).collect())
-    assert shares[0] == [(100, 0.0), (100, 100.0)]
-    assert sum(count for count, _ in shares[1]) == 200
-    assert all(0.3 * count < ones < 0.7 * count for count, ones in shares[1])
-
-
-def test_sharded_arrays_and_a_wrong_number_of_workers(sc) -> None:
-    x, y = digits()
-    with elephas_like.shard(x[:100], 2, y[:100]) as dataset:
-        assert trained(SparkModel(classifier(), engine="server").fit(dataset, verbose=0)) == 100
-        with pytest.raises(ValueError, match="sharded for 2 workers, and num_workers is 3"):
-            SparkModel(classifier(), 3, engine="jobs").fit(dataset, verbose=0)
-
-
 @pytest.mark.parametrize("engine", ["server", "jobs"])
 def test_jobs_have_a_readable_group_and_description(sc, engine: str) -> None:
     sc.setJobGroup("mine", "my own")

@@ -8,11 +8,9 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
-from pyspark.mllib.regression import LabeledPoint
 from small import line, points, trained
 
-import elephas_like
-from elephas_like import SparkMLlibModel, SparkModel
+from elephas_like import SparkModel
 from elephas_like.core.types import Update
 from elephas_like.strategies import Context, Strategy, Total
 
@@ -311,25 +309,3 @@ def test_a_model_and_its_rows_survive_a_second_fit_with_other_rows(sc) -> None:
     for count in (10, 33):
         assert trained(fitted.fit(sc.parallelize(points(count), 3), verbose=0)) == count
     assert json.dumps(fitted.training_histories)
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_arrays_are_shuffled_over_shards_where_that_is_asked_for(sc, shuffle: bool) -> None:
-    """Every other row is of class 1: dealt to two workers, each has one class; mixed, both have both."""
-    x, y = np.arange(40.0).reshape(40, 1), np.arange(40) % 2
-    with elephas_like.shard(x, 2, y, shuffle=shuffle, seed=5) as dataset:
-        found = [part[0].columns for part in dataset.source.glom().collect()]
-    assert [sorted(set(labels.tolist())) for _, labels in found] == ([[0, 1], [0, 1]] if shuffle else [[0], [1]])
-    assert sorted(row for features, _ in found for row in features[:, 0].tolist()) == list(range(40))
-    assert all((features[:, 0] % 2 == labels).all() for features, labels in found)
-
-
-def test_labeled_points_to_score_have_the_classes_of_those_to_train_on(sc) -> None:
-    labeled = [LabeledPoint(float(label), [float(label), 1.0]) for label in (0, 1, 2) for _ in range(4)]
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, "softmax")])
-    model.compile("sgd", "categorical_crossentropy")
-    held = sc.parallelize(labeled[:8], 2)  # of the classes 0 and 1 alone
-    history = SparkMLlibModel(model, 2).fit(
-        sc.parallelize(labeled, 2), epochs=1, categorical=True, validation_data=held
-    )
-    assert len(history.history["val_loss"]) == 1

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_saved import X, small
 
 from elephas_like import AsynchronousSparkModel, SparkMLlibModel, SparkModel, load_spark_model
 from elephas_like.core.errors import ElephasWarning
-from elephas_like.core.types import Frequency, Mode
+from elephas_like.core.types import Frequency
 from elephas_like.strategies import Nesterov, Strategy
-
-ELEPHAS = Path(__file__).parent.parent / "data" / "elephas"
-X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
-
-
-def small(**compiled: object) -> keras.Model:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, "tanh"), keras.layers.Dense(1)])
-    model.compile(**{"optimizer": "adam", "loss": "mse", "metrics": ["mae"]} | compiled)
-    model.fit(X, X.sum(axis=1), verbose=0)
-    return model
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
@@ -65,30 +55,11 @@ def test_what_cannot_be_saved_is_said_and_left_out(tmp_path) -> None:
     assert load_spark_model(tmp_path / "model.keras").strategy is None
 
 
-def test_what_keras_saved_is_a_spark_model(tmp_path) -> None:
-    small().save(tmp_path / "model.keras")
-    loaded = load_spark_model(tmp_path / "model.keras", num_workers=2)
-    assert type(loaded) is SparkModel
-    assert loaded.num_workers == 2
-
-
 def test_saving_as_h5_does_not_spoil_the_next_keras_file(tmp_path) -> None:
     model = SparkModel(small())
     model.save(tmp_path / "model.h5")
     model.save(tmp_path / "model.keras")
     assert isinstance(load_spark_model(tmp_path / "model.keras").master_optimizer, keras.optimizers.Adam)
-
-
-def own_loss(y_true, y_pred):
-    return keras.ops.mean(keras.ops.abs(y_true - y_pred))
-
-
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_custom_objects_are_found(suffix, tmp_path) -> None:
-    SparkModel(small(loss=own_loss)).save(tmp_path / f"model{suffix}")
-    loaded = load_spark_model(tmp_path / f"model{suffix}", custom_objects={"own_loss": own_loss})
-    assert loaded.custom_objects == {"own_loss": own_loss}
-    assert loaded.evaluate(X, X.sum(axis=1), return_dict=True)["loss"] > 0
 
 
 def test_hadoop_filesystems_hold_models(sc, tmp_path) -> None:
@@ -119,29 +90,3 @@ def test_a_saved_model_of_tensorflow(sc, tmp_path) -> None:
     for name in ("plain", "url"):
         served = tf.saved_model.load(str(tmp_path / name))
         np.testing.assert_allclose(served.serve(X), spark_model.master_network.predict(X, verbose=0), atol=1e-6)
-
-
-@pytest.mark.parametrize("path", sorted(ELEPHAS.glob("*.h5")), ids=lambda path: path.stem)
-def test_a_file_of_real_elephas_is_the_model_that_was_saved(path: Path) -> None:
-    loaded = load_spark_model(path)
-    name = path.stem.split("-")[1]
-    kinds = {"mllib": SparkMLlibModel, "asynchronous": AsynchronousSparkModel}
-    assert type(loaded) is kinds.get(name, SparkModel)
-    assert (loaded.num_workers, loaded.batch_size) == (2, 16)
-    modes = {"regression": Mode.HOGWILD, "asynchronous": Mode.ASYNCHRONOUS}
-    assert loaded.mode is modes.get(name, Mode.SYNCHRONOUS)
-    if name in ("regression", "asynchronous"):
-        assert loaded.frequency is Frequency.BATCH
-    seen = np.load(path.with_suffix(".npz"))
-    np.testing.assert_allclose(loaded.master_network.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
-
-
-def test_a_file_of_another_class_says_so(tmp_path) -> None:
-    import h5py
-
-    path = tmp_path / "model.h5"
-    small().save(path)
-    with h5py.File(path, "a") as file:
-        file.attrs["distributed_config"] = b'{"class_name": "Other", "config": {}}'
-    with pytest.raises(ValueError, match="holds a Other; expected one of SparkModel"):
-        load_spark_model(path)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like import SparkModel, shard
+from elephas_like import SparkModel
 from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
@@ -115,10 +115,3 @@ def test_spark_connect_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     model.compile("sgd", "mse")
     with pytest.raises(TypeError, match="Spark Connect is not supported yet"):
         SparkModel(model).fit(np.zeros((2, 1)), np.zeros(2), verbose=0)
-
-
-def test_what_is_sharded_already_is_not_sharded_again(sc) -> None:
-    rdd = sc.parallelize([([1.0], 2.0)], 1)
-    for given in (ShardedDataset(rdd, 1, "none"), [Block((np.zeros((2, 1)),), 2)]):
-        with pytest.raises(ValueError, match="sharded for 1 workers already"):
-            shard(given, 2)

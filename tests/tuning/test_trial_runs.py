@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from trial_jobs import ended, jobs, shard
 
 from elephas_like.core.columns import open_column
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
-from elephas_like.engine.runs import Shipment
-from elephas_like.rows.shard_files import read_ref, remove
-from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.waits import readable_errors
-from elephas_like.tuning.trial_runs import as_fits, opened
-
-
-def shard(folder: Path, dataset: str = "trials-data"):
-    x = np.arange(12, dtype="float32").reshape(6, 2)
-    return spool([Block((x,), 6)], dataset=dataset, worker=0, base=str(folder), expect_target=False)
-
-
-def jobs(sc, evaluate, shards=(), parallelism: int = 2):
-    return opened(sc, evaluate, shards, lambda *report: True, parallelism=parallelism, reports=False, name="test")
-
-
-def ended(slots, count: int) -> dict[int, TrialResult]:
-    found = [slots.finished(60.0) for _ in range(count)]
-    assert all(result is not None for result in found)
-    return {result.number: result for result in found}
+from elephas_like.tuning.trial_runs import as_fits
 
 
 def test_trials_run_on_slots_and_read_the_shipped_rows(sc, tmp_path: Path) -> None:
@@ -45,31 +27,6 @@ def test_trials_run_on_slots_and_read_the_shipped_rows(sc, tmp_path: Path) -> No
         for number in range(4):
             slots.start(TrialOrder(number, number * 100))
         assert {number: result.loss for number, result in ended(slots, 4).items()} == {0: 66, 1: 166, 2: 266, 3: 366}
-
-
-def test_an_executor_that_does_not_see_the_drivers_files_writes_them_once(sc, tmp_path: Path) -> None:
-    ref = shard(tmp_path, "elsewhere")
-
-    def rows_of(order, shards, report):
-        column = shards[0].columns[0]
-        return TrialResult(order.number, TrialStatus.OK, loss=float(os.stat(column.path).st_ino), host=column.path)
-
-    with jobs(sc, rows_of, [ref]) as slots:
-        remove(ref)
-        for number in range(4):
-            slots.start(TrialOrder(number, None))
-        results = list(ended(slots, 4).values())
-    assert all(result.status is TrialStatus.OK for result in results), results
-    assert len({(result.host, result.loss) for result in results}) == 1  # one file for all processes
-    home = Path(next(iter(results)).host).parent
-    copied = read_ref(str(home))
-    assert (copied.rows, copied.checksum) == (ref.rows, ref.checksum)
-    shutil.rmtree(home.parent)  # a search on a cluster sweeps its executors
-
-
-def test_the_drivers_own_files_are_used_where_they_are_seen(tmp_path: Path) -> None:
-    ref = shard(tmp_path)
-    assert Shipment(ref, None).open() is ref  # type: ignore[arg-type]
 
 
 def test_an_error_is_a_result(sc) -> None:

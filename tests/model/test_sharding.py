@@ -1,0 +1,49 @@
+"""Rows that are sharded once: mixed where that is asked for, and for as many workers as was said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small import classifier, digits, trained
+
+import elephas_like
+from elephas_like import SparkModel, shard
+from elephas_like.rows.shards import ShardedDataset
+from elephas_like.rows.spool import Block
+
+
+def test_what_is_sharded_already_is_not_sharded_again(sc) -> None:
+    rdd = sc.parallelize([([1.0], 2.0)], 1)
+    for given in (ShardedDataset(rdd, 1, "none"), [Block((np.zeros((2, 1)),), 2)]):
+        with pytest.raises(ValueError, match="sharded for 1 workers already"):
+            shard(given, 2)
+
+
+def test_shuffled_shards_mix_sorted_labels(sc) -> None:
+    sorted_rows = [([float(label), 0.0], float(label)) for label in (0, 1) for _ in range(100)]
+    shares = []
+    for shuffle in (False, True):
+        with elephas_like.shard(sc.parallelize(sorted_rows, 2), 2, shuffle=shuffle, seed=5) as dataset:
+            shares.append(dataset.source.glom().map(lambda part: (len(part), sum(y for _, y in part))).collect())
+    assert shares[0] == [(100, 0.0), (100, 100.0)]
+    assert sum(count for count, _ in shares[1]) == 200
+    assert all(0.3 * count < ones < 0.7 * count for count, ones in shares[1])
+
+
+def test_sharded_arrays_and_a_wrong_number_of_workers(sc) -> None:
+    x, y = digits()
+    with elephas_like.shard(x[:100], 2, y[:100]) as dataset:
+        assert trained(SparkModel(classifier(), engine="server").fit(dataset, verbose=0)) == 100
+        with pytest.raises(ValueError, match="sharded for 2 workers, and num_workers is 3"):
+            SparkModel(classifier(), 3, engine="jobs").fit(dataset, verbose=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_arrays_are_shuffled_over_shards_where_that_is_asked_for(sc, shuffle: bool) -> None:
+    """Every other row is of class 1: dealt to two workers, each has one class; mixed, both have both."""
+    x, y = np.arange(40.0).reshape(40, 1), np.arange(40) % 2
+    with elephas_like.shard(x, 2, y, shuffle=shuffle, seed=5) as dataset:
+        found = [part[0].columns for part in dataset.source.glom().collect()]
+    assert [sorted(set(labels.tolist())) for _, labels in found] == ([[0, 1], [0, 1]] if shuffle else [[0], [1]])
+    assert sorted(row for features, _ in found for row in features[:, 0].tolist()) == list(range(40))
+    assert all((features[:, 0] % 2 == labels).all() for features, labels in found)
