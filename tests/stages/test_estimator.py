@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from frame_data import breast_cancer, diabetes, frame, mlp, wine
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
     MulticlassClassificationEvaluator,
@@ -18,9 +17,6 @@ from pyspark.ml.evaluation import (
 from elephas_like import ElephasEstimator, ElephasTransformer, SparkModel, register_keras_udf
 from elephas_like.stages import estimator as ml_model
 from elephas_like.stages.params import FITTING
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "integration"))
-from frame_data import breast_cancer, diabetes, frame, mlp, wine
 
 
 @pytest.fixture(scope="module")
@@ -161,22 +157,6 @@ def test_every_param_of_the_estimator_reaches_a_fit(wines) -> None:
         ElephasEstimator(model, codec="one_bit", engine="jobs").fit(wines)
     with pytest.raises(ValueError, match="max_staleness is for mode 'asynchronous' or 'hogwild'"):
         ElephasEstimator(model, max_staleness=2).fit(wines)
-
-
-def test_a_model_is_given_once() -> None:
-    model = mlp(2, 1, None, "mse")
-    for kind in (ElephasEstimator, ElephasTransformer):
-        with pytest.raises(ValueError, match="give a model or keras_model_config, not both"):
-            kind(model, keras_model_config=model.to_json())
-    with pytest.raises(ValueError, match="weights= goes with keras_model_config"):
-        ElephasTransformer(model, weights=model.get_weights())
-
-
-def test_data_of_another_kind_is_named() -> None:
-    model = mlp(2, 1, None, "mse")
-    for use in (ElephasEstimator(model).fit, ElephasTransformer(model).transform):
-        with pytest.raises(TypeError, match=r"expected a Spark DataFrame, got numpy\.ndarray; spark\.createDataFrame"):
-            use(np.zeros((2, 2)))
 
 
 def test_setters_of_elephas_work_and_say_what_to_use(spark) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import operator
-import sys
 from pathlib import Path
 
 import h5py
 import keras
 import numpy as np
 import pytest
+from custom_parts import Scale, own_error
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -19,9 +19,6 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 from elephas_like import ElephasEstimator, ElephasTransformer, load_ml_estimator, load_ml_transformer
 from elephas_like.stages.saving import decoded, encoded
 from elephas_like.strategies import Clipped, FixedSteps, KerasOuter, Nesterov
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from custom_parts import Scale, own_error
 
 
 def model() -> keras.Model:

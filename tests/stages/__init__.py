@@ -1,0 +1,1 @@
+"""A package, because tests/model has a test_saving.py as well."""

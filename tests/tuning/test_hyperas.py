@@ -1,0 +1,120 @@
+"""Elephas' searches, over functions in hyperas' form."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+from small_search import cancer
+
+from elephas_like import HyperParamModel
+from elephas_like.tuning.hyperas import _objects_of
+
+# ruff: noqa: F821  templates name distributions that nobody imports
+
+
+def data():
+    x, y = cancer()
+    return x[:400], y[:400], x[400:], y[400:]
+
+
+def templated(x_train, y_train, x_test, y_test):
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense({{choice([4, 8])}}, "relu")])  # type: ignore
+    model.add(keras.layers.Dropout({{uniform(0, 0.5)}}))  # type: ignore
+    model.add(keras.layers.Dense(1, "sigmoid"))
+    model.compile({{choice(["adam", "rmsprop"])}}, "binary_crossentropy", metrics=["accuracy"])  # type: ignore
+    model.fit(x_train, y_train, batch_size={{choice([32, 64])}}, epochs=2, verbose=0)  # type: ignore
+    accuracy = model.evaluate(x_test, y_test, verbose=0)[1]
+    return {"loss": -accuracy, "status": "ok", "model": model, "seen": len(x_train)}
+
+
+def accuracy_of(model: keras.Model) -> float:
+    _, _, x, y = data()
+    return float(((model.predict(x, verbose=0)[:, 0] > 0.5) == y).mean())
+
+
+def test_hyperas_functions_run_as_in_elephas() -> None:
+    elephas = HyperParamModel(None, num_workers=2, seed=3, verbose=0)
+    (trials,) = elephas.compute_trials(templated, data, max_evals=3, notebook_name="any")
+    assert sorted(trials.trials[0]["misc"]["vals"]) == ["Dense", "Dropout", "batch_size", "compile"]
+    losses = sorted(trials.losses())
+    assert all(result["seen"] == 400 for result in trials.results)
+    rebuilt = keras.models.model_from_json(trials.best_trial["result"]["model"])
+    rebuilt.set_weights(trials.best_trial["result"]["weights"])
+    assert accuracy_of(rebuilt) == pytest.approx(-losses[0])
+
+    models = elephas.best_models(2, templated, data, max_evals=3)
+    assert [accuracy_of(model) for model in models] == pytest.approx([-losses[0], -losses[1]])
+    assert accuracy_of(elephas.minimize(templated, data, max_evals=3)) == pytest.approx(-losses[0])
+    with pytest.raises(ValueError, match="nb_models=4 of max_evals=3"):
+        elephas.best_models(4, templated, data, max_evals=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"voting": "sof"}, "Did you mean 'soft'"),
+        ({"weights": [1]}, "weights must be one number per model: expected 2, got 1"),
+        ({"nb_ensemble_models": 4}, "nb_models=4 of max_evals=3"),
+        ({"nb_ensemble_models": 0}, "nb_ensemble_models must be a whole number"),
+    ],
+)
+def test_bad_ensembles_are_refused_before_anything_runs(arguments: dict, said: str) -> None:
+    def never(*rows: object) -> float:
+        raise AssertionError("it ran")
+
+    given = {"nb_ensemble_models": 2, "model": never, "data": never, "max_evals": 3, "space": {"x": [1, 2]}}
+    with pytest.raises(ValueError, match=said):
+        HyperParamModel(None, verbose=0).best_ensemble(**(given | arguments))
+
+
+def test_plain_functions_bring_their_space() -> None:
+    def square(params, x):
+        return (params["x"] - x) ** 2
+
+    elephas = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    (trials,) = elephas.compute_trials(square, lambda: (0.25,), 10, space={"x": ("uniform", 0, 1)})
+    assert len(trials.trials) == 10
+    assert trials.losses() == pytest.approx([(x - 0.25) ** 2 for x in trials.vals["x"]])
+    with pytest.raises(ValueError, match="0 trials returned one"):
+        elephas.minimize(square, lambda: (0.25,), 2, space={"x": ("uniform", 0, 1)})
+    with pytest.raises(ValueError, match="square has no templates"):
+        elephas.minimize(square, data, 2)
+    with pytest.raises(ValueError, match="not both"):
+        elephas.minimize(templated, data, 2, space={"x": [1]})
+    with pytest.raises(TypeError, match="data must be a function"):
+        elephas.minimize(square, 3, 2, space={"x": [1]})
+
+
+def doubled(x):
+    return 2 * x
+
+
+def fitted(activation, weight, loss):
+    model = keras.Sequential([keras.Input((30,)), keras.layers.Dense(1, activation)])
+    model.set_weights([np.full((30, 1), weight), np.zeros(1)])
+    return {"loss": loss, "model": model}
+
+
+def fits(scale, params, *rows):
+    return fitted(doubled, scale * params["x"], params["x"])
+
+
+class Fits:
+    def __call__(self, params, *rows):
+        return fitted(doubled, 2.0 * params["x"], params["x"])
+
+
+@pytest.mark.parametrize("function", [partial(partial(fits), 2.0), Fits(), Fits().__call__])
+def test_models_come_back_from_whatever_can_be_called(function) -> None:
+    elephas = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    model = elephas.minimize(function, data, 2, space={"x": ("uniform", 0, 1)})
+    (trials,) = elephas.compute_trials(function, data, 2, space={"x": ("uniform", 0, 1)})
+    np.testing.assert_allclose(model.get_weights()[0], 2.0 * min(trials.losses()), rtol=1e-6)
+
+
+def test_what_a_function_refers_to_is_found_where_there_is_code_to_read() -> None:
+    assert _objects_of(partial(partial(fits), 2.0)) == {"doubled": doubled, "fitted": fitted}
+    assert _objects_of(partial(max, 1)) == {}

@@ -1,0 +1,56 @@
+"""What a search found: a table, models, an ensemble, a picture."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from small_search import cancer, small
+
+from elephas_like import VotingModel
+
+
+def test_a_search_finds_and_returns_the_best_model() -> None:
+    found = small(max_evals=3, epochs=3, objective="val_accuracy")
+    table = found.trials
+    assert list(table["trial"]) == [0, 1, 2]
+    assert set(table["status"]) == {"ok"}
+    assert found.best_value == table["val_accuracy"].max()
+    best = table.loc[table["val_accuracy"].idxmax()]
+    assert found.best_trial == best["trial"]
+    assert found.best_params == best["params"] == {"units": best["param_units"], "rate": best["param_rate"]}
+    assert set(best["history"]) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert best["history"]["val_accuracy"][best["best_epoch"]] == found.best_value
+    assert all(len(values) == 3 for values in best["history"].values())
+    # the rows held out are those of every trial: a seeded 30 % of all rows
+    x, y = cancer()
+    held = np.sort(np.random.default_rng([1, 0, 0x5917]).permutation(len(x))[: int(len(x) * 0.3)])
+    assert found.best_model.evaluate(x[held], y[held], verbose=0)[1] == pytest.approx(found.best_value, abs=1e-6)
+    assert found.best_model is found.best_models(2)[0]
+    assert [len(found), found.epochs_trained, found.epochs_saved] == [3, 9, 0]
+    assert "3 ok; best val_accuracy" in repr(found)
+    found.best_model.fit(x, y, epochs=1, verbose=0)  # compiled, and an optimizer that goes on
+
+
+def test_a_picture_shows_every_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    found = small(epochs=1)
+    axes = found.plot().axes
+    assert [a.get_xlabel() for a in axes] == ["trial", "", "rate", "units"]
+    assert len(axes[1].get_lines()) == 3 + 3  # three trials, three axes
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib: pip install"):
+        found.plot()
+
+
+def test_models_beyond_those_kept_are_not_promised() -> None:
+    found = small(keep_models=1, epochs=1)
+    with pytest.raises(
+        ValueError, match=r"2 models are asked for, and 1 were kept of 3 trials that finished.*keep_models=2"
+    ):
+        found.best_models(2)
+
+
+def test_the_best_make_an_ensemble() -> None:
+    assert isinstance(small().best_ensemble(2, voting="soft"), VotingModel)

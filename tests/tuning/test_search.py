@@ -1,0 +1,169 @@
+"""Searches without Spark, on real data: arguments, results, resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from small_search import SPACE, build, cancer, plain, small
+
+from elephas_like import MedianRule, search
+from elephas_like.core.errors import WorkerError
+
+
+@pytest.mark.parametrize("algo", ["random", "tpe"])
+def test_a_seed_repeats_a_search_exactly(algo: str) -> None:
+    one, again = (small(algo=algo, epochs=1) for _ in range(2))
+    assert plain(one.trials) == plain(again.trials)
+
+
+def test_a_search_that_is_resumed_is_the_one_it_would_have_been(tmp_path: Path) -> None:
+    whole = small(max_evals=4, algo="random")
+    small(max_evals=2, algo="random", checkpoint_dir=tmp_path / "search")
+    rates = tmp_path / "rates"
+
+    def watched(params: dict) -> keras.Model:
+        with rates.open("a") as file:  # this function is copied for each trial
+            file.write(f"{params['rate']}\n")
+        return build(params)
+
+    tmp_path /= "search"
+    again = small(max_evals=4, algo="random", checkpoint_dir=tmp_path, resume="auto", build=watched, seed=None)
+    assert plain(again.trials) == plain(whole.trials)
+    tried = rates.read_text().split()[1:]  # the first one is the driver's look
+    assert tried == [str(rate) for rate in whole.trials["param_rate"][2:]]
+    for one, other in zip(again.best_models(2), whole.best_models(2), strict=True):
+        for left, right in zip(one.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_array_equal(left, right)
+    kept = keras.saving.load_model(tmp_path / "models" / f"trial-{whole.best_trial:05d}.keras")
+    np.testing.assert_array_equal(kept.get_weights()[0], whole.best_model.get_weights()[0])
+    assert len(small(max_evals=4, algo="random", checkpoint_dir=tmp_path, resume="auto").trials) == 4  # nothing to do
+    with pytest.raises(FileExistsError, match="resume='auto'"):
+        small(checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="its epochs is 2, and this one's 7"):
+        small(checkpoint_dir=tmp_path, resume="auto", algo="random", epochs=7)
+
+
+def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
+    x, y = cancer()
+    sizes: list[int] = []
+
+    class Steps(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["steps"] = float(self.params["steps"])
+
+    def size(params: dict) -> int:
+        sizes.append(8 * params["units"])
+        return sizes[-1]
+
+    found = search(
+        build,
+        SPACE,
+        (x[:400], y[:400], np.ones(400, "float32")),
+        max_evals=4,
+        epochs=1,
+        batch_size=size,
+        validation_data=(x[400:], y[400:]),
+        callbacks=[Steps()],
+        seed=0,
+        verbose=0,
+    )
+    assert set(sizes) == {32, 64}
+    assert [history["steps"] for history in found.trials["history"]] == [[-(-400 // s)] for s in sizes]
+    assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
+
+
+def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
+    def no_fours(params: dict) -> keras.Model:
+        if params["units"] == 4:
+            raise ValueError("four units are not enough")
+        return build(params)
+
+    found = small(max_evals=6, build=no_fours)
+    failed = found.trials[found.trials["status"] == "failed"]
+    assert len(failed)
+    assert set(failed["param_units"]) == {4}
+    assert set(failed["error"]) == {"ValueError: four units are not enough"}
+
+    def never(params: dict) -> keras.Model:
+        raise ValueError("never")
+
+    with pytest.raises(WorkerError, match="all 3 trials failed") as raised:
+        small(build=never)
+    assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"max_evals": 0}, ValueError, "max_evals must be a whole number of at least 1"),
+        ({"algo": "grid"}, ValueError, "algo must be one of 'tpe', 'random', 'anneal'"),
+        (
+            {"objective": "val_acuracy", "direction": "max"},
+            ValueError,
+            "not among the metrics: 'loss', 'accuracy', 'val_loss'",
+        ),
+        ({"objective": "val_happiness"}, ValueError, "give direction='min' or direction='max'"),
+        ({"direction": "up"}, ValueError, "direction must be one of"),
+        ({"validation_split": 0.0}, ValueError, "objective='val_loss' needs rows to validate on"),
+        ({"validation_data": (1, 2)}, ValueError, "validation_split or validation_data, not both"),
+        ({"parallelism": 3}, ValueError, "parallelism=3 needs Spark"),
+        ({"trial_workers": 2}, ValueError, "trial_workers needs Spark"),
+        ({"pruning": "mean"}, ValueError, "pruning must be 'median', None, or a function"),
+        ({"resume": "auto"}, ValueError, "needs a checkpoint_dir"),
+        ({"resume": "yes"}, ValueError, "resume must be"),
+        ({"timeout": 0}, ValueError, "timeout must be a time in seconds"),
+        ({"callbacks": [3]}, TypeError, "callbacks must be"),
+        ({"verbose": 7}, ValueError, "verbose must be"),
+        ({"build": 3}, TypeError, "build must be a function"),
+        ({"build": lambda params: 3}, TypeError, "must return a compiled keras.Model; got int"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        small(**arguments)
+
+
+def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
+    keras.metrics.AUC()  # somebody else's, in this process
+
+    def judged(params: dict) -> keras.Model:
+        model = build(params)
+        model.compile(
+            model.optimizer, model.loss, metrics=[keras.metrics.AUC(), keras.metrics.AUC(curve="PR")], run_eagerly=True
+        )
+        return model
+
+    stops = keras.callbacks.EarlyStopping("val_auc", mode="max", patience=0, min_delta=1.0)
+    found = small(build=judged, objective="val_auc_1", callbacks=[stops], epochs=3)
+    assert list(found.trials["status"]) == ["ok"] * 3
+    expected = {"loss", "auc", "auc_1", "val_loss", "val_auc", "val_auc_1"}
+    assert all(set(history) == expected for history in found.trials["history"])
+    assert list(found.trials["epochs"]) == [2] * 3  # the trials' callbacks see these names too
+    x, y = cancer()
+    held = np.sort(np.random.default_rng([1, 0, 0x5917]).permutation(len(x))[: int(len(x) * 0.3)])
+    best = found.best_model.evaluate(x[held], y[held], verbose=0)
+    assert best[2] == pytest.approx(found.best_value, abs=1e-4)  # the second one, PR
+    with pytest.raises(ValueError, match="'val_loss', 'val_auc', 'val_auc_1'"):
+        small(build=judged, objective="val_auc_2")
+
+
+def test_verbosity(capfd: pytest.CaptureFixture[str]) -> None:
+    small(verbose=0, max_evals=1, epochs=1)
+    assert capfd.readouterr() == ("", "")
+    small(verbose=1, max_evals=1, epochs=1)
+    shown = capfd.readouterr()
+    assert "1/1" in shown.err
+    assert "best val_loss: 0." in shown.err
+    small(verbose=2, max_evals=1, epochs=1)
+    assert capfd.readouterr().out.startswith("trial 0: ok, val_loss 0.")
+
+
+def test_a_rule_of_ones_own_and_medians() -> None:
+    found = small(max_evals=3, epochs=5, pruning=lambda losses, others: len(others) > 0 and len(losses) == 2)
+    assert list(found.trials["status"]) == ["ok", "pruned", "pruned"]
+    assert [found.epochs_trained, found.epochs_saved] == [9, 6]
+    assert found.best_trial == 0
+    assert small(pruning=MedianRule(min_trials=1)).trials["status"].isin(["ok", "pruned"]).all()
