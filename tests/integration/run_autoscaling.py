@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from pathlib import Path
 
-os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
-import pyspark
-from pyspark import SparkConf, SparkContext
+from session import say, started
 from small import line, points
 
 from elephas_like import SparkModel
@@ -19,20 +15,19 @@ from elephas_like.spark.slots import slots
 
 
 def main(most: str) -> None:
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    conf = conf.set("spark.local.dir", os.environ["TMPDIR"]).set("spark.executor.cores", "1")
-    conf = conf.set("spark.dynamicAllocation.enabled", "true")
-    conf = conf.set("spark.dynamicAllocation.shuffleTracking.enabled", "true")
-    conf = conf.set("spark.dynamicAllocation.maxExecutors", most)
-    context = SparkContext("local-cluster[2,1,1024]", "autoscaling", conf=conf)
-    context.setLogLevel("ERROR")
+    settings = {
+        "spark.executor.cores": "1",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": most,
+    }
+    context = started("local-cluster[2,1,1024]", "autoscaling", settings, log_level="ERROR")
     answer = {"asked": slots(context, wanted=2), "default": slots(context)}
     rows = context.parallelize(points(40), 20)
     for workers in (2, None):
         history = SparkModel(line(), workers, seed=7).fit(rows, epochs=2, verbose=0)
         answer[f"trained by {workers}"] = [len(record.workers) for record in history.rounds][:1]
-    print(json.dumps(answer), flush=True)
+    say(answer)
     context.stop()
 
 

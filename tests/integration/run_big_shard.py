@@ -6,18 +6,15 @@ With "all rows" the shard is held in memory, as a version without chunks would.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from functools import partial
 from pathlib import Path
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-
 import keras
 import numpy as np
-from pyspark import SparkConf, SparkContext
+from session import say, started
 
 from elephas_like import SparkModel
 from elephas_like.trainer import request
@@ -30,9 +27,7 @@ def main(version: str) -> None:
     scratch = Path(os.environ["TMPDIR"])
     if version == "all rows":
         request.FitConfig = partial(request.FitConfig, resident_bytes=2**40)
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.local.dir", str(scratch))
-    context = SparkContext("local[1]", "big shard", conf=conf)
-    context.setLogLevel("OFF")
+    context = started("local[1]", "big shard")
     peak = scratch / "grown"
 
     def anonymous() -> int:
@@ -69,7 +64,7 @@ def main(version: str) -> None:
         history = spark_model.fit(data, epochs=1, verbose=0)
     (scratch / "done").touch()
     samples = sum(record.samples for record in history.rounds)
-    print(json.dumps({"grown_mb": int(peak.read_text()), "samples": samples, "rows": ROWS}), flush=True)
+    say({"grown_mb": int(peak.read_text()), "samples": samples, "rows": ROWS})
     context.stop()
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from pathlib import Path
 
-os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 import keras
 import pyspark
-from pyspark import SparkConf, SparkContext
 from run_engine import digest, mlp
+from session import say, started
 from small import digits
 
 from elephas_like import SparkModel
@@ -40,16 +37,8 @@ class Stops(keras.callbacks.Callback):
             sys.stdin.readline()
 
 
-def say(answer: dict) -> None:
-    print(json.dumps(answer), flush=True)
-
-
 def main(engine: str, given: str) -> None:
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    conf = conf.set("spark.local.dir", os.environ["TMPDIR"])
-    context = SparkContext("local-cluster[2,1,1024]", "cluster", conf=conf)
-    context.setLogLevel("ERROR")
+    context = started("local-cluster[2,1,1024]", "cluster", log_level="ERROR")
     x, y = digits()
     rows = list(zip(x[:300].reshape(-1, 8, 8, 1), y[:300].tolist(), strict=True))
     data = context.parallelize(rows, 2)

@@ -7,13 +7,11 @@ strategy of parts and a codec.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator
 
-os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 import keras
 import numpy as np
@@ -22,6 +20,7 @@ import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
+from session import say, started  # noqa: E402
 from small import digits  # noqa: E402  threads are set first
 
 from elephas_like import SparkModel  # noqa: E402
@@ -97,14 +96,10 @@ def fits(engine: str, context: object) -> Iterator[dict]:
 
 
 def main(*engines: str) -> None:
-    from pyspark import SparkConf, SparkContext
-
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    context = SparkContext("local[2]", "engines", conf=conf)
-    context.setLogLevel("ERROR")
+    context = started("local[2]", "engines", log_level="ERROR")
     for engine in engines:
         for answer in fits(engine, context):
-            print(json.dumps(answer), flush=True)
+            say(answer)
     context.stop()
 
 

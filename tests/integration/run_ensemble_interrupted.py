@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-
 import keras
+from session import say, started
 from small import line, points
 
 from elephas_like import train_ensemble
@@ -30,18 +28,14 @@ class Tells(keras.callbacks.Callback):
 
 
 def main(_: str) -> None:
-    from pyspark import SparkConf, SparkContext
-
     scratch = Path(tempfile.gettempdir())
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    context = SparkContext("local[2]", "interrupted", conf=conf.set("spark.local.dir", str(scratch)))
-    context.setLogLevel("OFF")
+    context = started("local[2]", "interrupted")
     rdd = context.parallelize(points(20), 2)
 
     def watch() -> None:
         while len(list(scratch.glob("training-*"))) < 2:
             threading.Event().wait(0.1)
-        print(json.dumps({"training": 2}), flush=True)
+        say({"training": 2})
 
     threading.Thread(target=watch, daemon=True).start()
     answer: dict[str, object] = {"interrupted": False}
@@ -52,7 +46,7 @@ def main(_: str) -> None:
     answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith(("elephas", "tqdm"))]
     answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
     answer["trains_again"] = len(train_ensemble(line, rdd, 2, verbose=0).models)
-    print(json.dumps(answer), flush=True)
+    say(answer)
     context.stop()
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-
 import keras
 import numpy as np
 import psutil
+from session import say, started
 from small import line, points, trained
 
 from elephas_like import SparkModel
@@ -65,7 +63,7 @@ def interrupted(engine: str, workers: str, data: tuple) -> None:
             if epoch == 1:
                 if workers == "busy":
                     (SCRATCH / "be-busy").touch()
-                print(json.dumps({"epoch": epoch + 1}), flush=True)
+                say({"epoch": epoch + 1})
 
     listening = _ports()
     answer: dict[str, object] = {"interrupted": False}
@@ -84,17 +82,12 @@ def interrupted(engine: str, workers: str, data: tuple) -> None:
     answer["ports"] = len(_ports() - listening)
     answer["files"] = [str(path) for path in SCRATCH.rglob("elephas_like-*")]
     answer["fits_again"] = trained(fitted.fit(*data, epochs=1, verbose=0))
-    print(json.dumps(answer), flush=True)
+    say(answer)
 
 
 def spark_rows() -> tuple:
     """Rows on Spark, whose SIGINT handler is PySpark's from here on."""
-    from pyspark import SparkConf, SparkContext
-
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    context = SparkContext("local[2]", "interrupted", conf=conf.set("spark.local.dir", str(SCRATCH)))
-    context.setLogLevel("OFF")
-    return (context.parallelize(points(20), 2),)
+    return (started("local[2]", "interrupted").parallelize(points(20), 2),)
 
 
 def main(*fits: str) -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
-os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 import keras
 import numpy as np
-import pyspark
-from pyspark import SparkConf, SparkContext
+from session import say, started
 
 from elephas_like import SparkModel, shard
 
 
 def main(engine: str) -> None:
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    conf = conf.set("spark.local.dir", os.environ["TMPDIR"]).set("spark.rpc.message.maxSize", "33")
-    context = SparkContext("local-cluster[2,1,1024]", "large arrays", conf=conf)
-    context.setLogLevel("ERROR")
+    settings = {"spark.rpc.message.maxSize": "33"}
+    context = started("local-cluster[2,1,1024]", "large arrays", settings, log_level="ERROR")
     x = np.ones((18_000, 1000), "float32")  # 34 MiB for each of two workers
     y = np.ones((18_000, 1), "float32")
     answer = {}
@@ -39,7 +33,7 @@ def main(engine: str) -> None:
                 history = fitted.fit(dataset, epochs=1, verbose=0)
         answer[given] = [history.history["loss"], sum(record.samples for record in history.rounds)]
     left = [*Path(os.environ["TMPDIR"]).rglob("elephas_like-*/worker-*")]
-    print(json.dumps({**answer, "left": len(left)}), flush=True)
+    say({**answer, "left": len(left)})
     context.stop()
 
 

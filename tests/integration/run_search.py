@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-
 import keras
-from pyspark import SparkConf, SparkContext
+from session import say, started
 from small import digits
 
 from elephas_like import search
@@ -27,14 +23,12 @@ def build(params):
 def rule(losses, others):
     """Lets every trial go on; on the driver, it sees each trial's first epoch."""
     if len(losses) == 1:
-        print(json.dumps({"built": True}), flush=True)
+        say({"built": True})
     return False
 
 
 def main(evals: str, folder: str) -> None:
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    context = SparkContext("local[2]", "search", conf=conf)
-    context.setLogLevel("OFF")
+    context = started("local[2]", "search")
     x, y = digits()
     found = search(
         build,
@@ -58,7 +52,7 @@ def main(evals: str, folder: str) -> None:
         "evaluated": float(found.best_model.evaluate(x, y, verbose=0)),
         "threads": [thread.name for thread in threading.enumerate() if thread.name.startswith("elephas")],
     }
-    print(json.dumps(answer), flush=True)
+    say(answer)
     context.stop()
 
 

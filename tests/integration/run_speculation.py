@@ -6,19 +6,18 @@ server: Spark copies every task that runs for more than a second; the copies are
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from pathlib import Path
 
-os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 import keras
 import numpy as np
-from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark import TaskContext
 from run_engine import digest
+from session import say, started
 
 from elephas_like import SparkModel
 
@@ -58,14 +57,15 @@ class Slow(keras.Model):
 
 def main(engine: str, master: str) -> None:
     scratch = Path(os.environ["TMPDIR"])
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    conf = conf.set("spark.local.dir", str(scratch)).set("spark.executor.memory", "512m")
-    conf = conf.set("spark.speculation", "true").set("spark.speculation.interval", "100ms")
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+    }
     if engine == "server":
         # Spark looks at the threshold only where it knows that all tasks fit into one executor.
-        conf = conf.set("spark.speculation.task.duration.threshold", "1s").set("spark.executor.cores", "2")
-    context = SparkContext(master, "speculation", conf=conf)
-    context.setLogLevel("ERROR")
+        settings |= {"spark.speculation.task.duration.threshold": "1s", "spark.executor.cores": "2"}
+    context = started(master, "speculation", settings, log_level="ERROR")
     folder = str(scratch)
 
     def rows(index: int, _: object):
@@ -91,7 +91,7 @@ def main(engine: str, master: str) -> None:
             "copied": (scratch / "copy").exists(),
             "attempts": len(list(scratch.glob("attempt-*"))) - before,
         }
-        print(json.dumps(answer), flush=True)
+        say(answer)
     context.stop()
 
 

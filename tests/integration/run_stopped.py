@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-
 import keras
 import numpy as np
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
+from session import say, started
 from small import line, points
 
 import elephas_like
@@ -60,9 +57,7 @@ def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]
 
 def main(how: str) -> None:
     scratch = Path(tempfile.gettempdir())
-    conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
-    context = SparkContext("local[2]", "stopped", conf=conf.set("spark.local.dir", str(scratch)))
-    context.setLogLevel("OFF")
+    context = started("local[2]", "stopped")
     logging.basicConfig(level=logging.WARNING)
     model = line()
     finished: list[list[np.ndarray]] = []
@@ -91,10 +86,10 @@ def main(how: str) -> None:
     dataset.release()
     if how == "jvm":
         context.stop()
-    answer["search"] = searched(SparkContext("local[2]", "stopped too", conf=conf), how, scratch / "search")
+    answer["search"] = searched(started("local[2]", "stopped too"), how, scratch / "search")
     answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
     answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("elephas")]
-    print(json.dumps(answer), flush=True)
+    say(answer)
 
 
 if __name__ == "__main__":

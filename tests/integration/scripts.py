@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 HERE = Path(__file__).resolve().parent
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 FASTER = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
 
 
@@ -45,7 +46,7 @@ class Script:
             stderr=self._stderr,
             stdin=subprocess.PIPE,
             text=True,
-            env={**inherited, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
+            env={**inherited, **QUIET, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
