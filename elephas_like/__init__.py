@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
     from elephas_like.ensembles.train import train_ensemble
     from elephas_like.ensembles.voting_model import VotingModel
-    from elephas_like.model.asynchronous import AsynchronousSparkModel
+    from elephas_like.model.asynchronous_model import AsynchronousSparkModel
     from elephas_like.model.loading import load_spark_model
     from elephas_like.model.mllib import SparkMLlibModel
     from elephas_like.model.sharding import shard
@@ -73,7 +73,7 @@ _MODULES = {
     "elephas_like.model.loading": ("load_spark_model",),
     "elephas_like.model.mllib": ("SparkMLlibModel",),
     "elephas_like.model.sharding": ("shard",),
-    "elephas_like.model.asynchronous": ("AsynchronousSparkModel",),
+    "elephas_like.model.asynchronous_model": ("AsynchronousSparkModel",),
     "elephas_like.model.spark_model": ("SparkModel",),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
     "elephas_like.ensembles.voting_model": ("VotingModel",),

@@ -11,7 +11,7 @@ from elephas_like.compat.labeled import lp_to_simple_rdd, to_simple_rdd
 from elephas_like.compat.parameter_server import ClientServerFactory
 from elephas_like.compat.spark_worker import SparkWorker
 from elephas_like.core.types import Frequency, Mode
-from elephas_like.model.asynchronous import AsynchronousSparkModel
+from elephas_like.model.asynchronous_model import AsynchronousSparkModel
 from elephas_like.model.loading import load_spark_model
 from elephas_like.model.mllib import SparkMLlibModel
 from elephas_like.model.sharding import shard

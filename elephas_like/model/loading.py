@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elephas_like.core.strategies.config import from_config
-from elephas_like.model.asynchronous import AsynchronousSparkModel
+from elephas_like.model.asynchronous_model import AsynchronousSparkModel
 from elephas_like.model.mllib import SparkMLlibModel
 from elephas_like.model.saving import model_path
 from elephas_like.model.spark_model import SparkModel

@@ -18,7 +18,6 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from elephas_like import (
-    AsynchronousSparkModel,
     DataError,
     ElephasError,
     NonFiniteError,
@@ -813,14 +812,6 @@ def test_elephas_old_order_of_arguments() -> None:
     assert given.items() <= spark_model.get_config().items()
     assert SparkModel(mlp(), **spark_model.get_config()).get_config() == spark_model.get_config()
     assert SparkModel(mlp(), "hogwild").get_config()["mode"] == "hogwild"
-
-
-def test_the_asynchronous_model_is_asynchronous_by_default() -> None:
-    spark_model = AsynchronousSparkModel(mlp(), 2, engine="in_process", seed=5)
-    assert spark_model.get_config()["mode"] == "asynchronous"
-    assert AsynchronousSparkModel(mlp(), mode="hogwild").get_config()["mode"] == "hogwild"
-    history = spark_model.fit(X, Y, epochs=2, verbose=0)
-    assert len(history.history["loss"]) == 2
 
 
 def test_updates_that_are_too_stale_are_dropped_and_counted() -> None:
