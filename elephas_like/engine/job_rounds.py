@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +31,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
-from elephas_like.spark.groups import waits_for_slots
-from elephas_like.spark.slots import reserved
+from elephas_like.spark.slots import held_up
 from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
 
 log = logging.getLogger(__name__)
@@ -224,7 +222,7 @@ class JobRounds:
                 self._group,
                 what,
                 tasks.collect,
-                progress=lambda: (self._answered.value, self._held_up()),
+                progress=lambda: (self._answered.value, held_up(self._context, self._group)),
             )
         except Overdue:
             answered = {worker for job, worker in self._answered.value if job == self._jobs}
@@ -237,11 +235,6 @@ class JobRounds:
             ) from None
         self._interrupted = False
         return results
-
-    def _held_up(self) -> float:
-        """Return the time while the round waits for slots of other fits of this process: they end, or are suspended."""
-        waits = reserved(self._context) and waits_for_slots(self._context, self._group)
-        return time.monotonic() if waits else 0.0
 
     def _check_same_rows(self, fingerprints: list[Fingerprints]) -> None:
         """Check that rewritten shards hold the same rows as before."""

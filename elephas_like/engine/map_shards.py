@@ -1,21 +1,27 @@
-"""Predict and evaluate over an RDD: batches are streamed, and the order of rows is kept."""
+"""Predict and evaluate over an RDD: batches are streamed, and the order of rows is kept.
+
+Each is one Spark job, which `MapJob` bounds in time, and after which nothing is left on the executors' disks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import Failure, WaitError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, ShardRef, Structure
-from elephas_like.rows.shard_files import remove
-from elephas_like.rows.shards import new_dataset
+from elephas_like.rows.shard_files import attempt_directory, remove
+from elephas_like.rows.shards import sweep
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.groups import failed_tasks, tasks
+from elephas_like.spark.slots import held_up
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import readable_errors
+from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
 BATCHES_AT_ONCE = 16
 """Batches of rows that are converted to columns together."""
@@ -25,24 +31,83 @@ Result = TypeVar("Result")
 Predict = Callable[[ShardRef], Iterator[Chunk]]
 
 
+@dataclass(frozen=True)
+class MapJob:
+    """The Spark job of one prediction or evaluation.
+
+    Args:
+        title: what it does, for Spark's UI and for errors.
+        dataset: id of the files that its tasks write.
+        timeout: seconds in which none of its tasks starts or ends, after which it is cancelled.
+        keep: whether the files outlive it (a ShardedDataset's do).
+    """
+
+    title: str
+    dataset: str
+    timeout: float
+    keep: bool = False
+
+    def run(self, rdd: RDD, job: Callable[[], Result]) -> Result:
+        """Return what `job`, which computes `rdd`, returns. Where it fails, is interrupted or late, end its tasks and sweep.
+
+        Raises:
+            WaitError: no task started or ended for `timeout` seconds.
+            ElephasError: the job failed, or the SparkContext was stopped.
+        """
+        context, group = rdd.context, f"elephas_like-{self.dataset}-map"
+        try:
+            found = run_within(
+                self.timeout,
+                context,
+                group,
+                f"elephas_like: {self.title}",
+                job,
+                progress=lambda: (tasks(context, group), held_up(context, group)),
+            )
+        except BaseException as error:
+            message = self._late(context, group) if isinstance(error, Overdue) else ""
+            cancel_and_wait(context, group)
+            self._sweep(rdd, group)
+            if message:
+                raise WaitError(message) from None
+            raise
+        if failed_tasks(context, group) or context.getConf().get("spark.speculation", "false").lower() == "true":
+            self._sweep(rdd, group)  # attempts that were killed, or died, have left their files
+        return found
+
+    def _late(self, context: SparkContext, group: str) -> str:
+        running, ended = tasks(context, group)
+        return (
+            f"expected a task to start or end, and none did for round_timeout={self.timeout:g} s ({self.title}; {running} "
+            f"running, {ended} ended). Look at the executors' logs, at what the rows wait for, and at whether other jobs "
+            "hold the slots; or give the data more partitions, or SparkModel a longer round_timeout."
+        )
+
+    def _sweep(self, rdd: RDD, group: str) -> None:
+        if not self.keep:
+            sweep(rdd.context, group, rdd.getNumPartitions(), [self.dataset])
+
+
 def prediction_chunks(
-    rdd: RDD, predictor: Callable[[], Predict], batch_size: int, floatx: str, driver: Mapping[str, str]
+    rdd: RDD, predictor: Callable[[], Predict], batch_size: int, floatx: str, driver: Mapping[str, str], dataset: str
 ) -> RDD:
     """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows.
 
     Args:
         predictor: returns the function that predicts for a shard, called on the executor.
         driver: the driver's package versions, which executors must match.
+        dataset: id of the files in which a task's rows lie while they are predicted.
     """
 
     def predict(index: int, rows: Iterable[object]) -> Iterator[Chunk]:
         check_versions(driver)
-        for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
-            ref = spool(chunk, dataset=f"{new_dataset()}-predict", worker=index, floatx=floatx, expect_target=False)
-            try:
-                yield from predictor()(ref)
-            finally:
-                remove(ref)
+        with attempt_directory(dataset, index) as place:
+            for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
+                ref = spool(chunk, dataset="chunk", worker=index, base=place, floatx=floatx, expect_target=False)
+                try:
+                    yield from predictor()(ref)
+                finally:
+                    remove(ref)
 
     return rdd.mapPartitionsWithIndex(predict)
 
@@ -73,13 +138,15 @@ def rows_of(chunks: RDD) -> RDD:
     return chunks.mapPartitions(one_by_one)
 
 
-def collected(chunks: RDD) -> object:
+def collected(chunks: RDD, job: MapJob) -> object:
     """Return all predictions: an array with a leading axis of rows, or a list or dict of them for several outputs.
 
     No rows give an empty array.
+
+    Raises:
+        WaitError, ElephasError: as `MapJob.run`.
     """
-    with readable_errors(chunks.context):
-        parts: list[Chunk] = chunks.collect()
+    parts: list[Chunk] = job.run(chunks, chunks.collect)
     if not parts:
         return np.zeros((0,), np.float32)
     outputs = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in parts), strict=True)]
@@ -87,14 +154,16 @@ def collected(chunks: RDD) -> object:
     return list(tree) if isinstance(tree, tuple) else tree
 
 
-def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], keep: bool = False) -> list[Result]:
+def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], job: MapJob) -> list[Result]:
     """Apply `act(partition, shard)` to each shard of an RDD of references and return the results.
 
-    The shards' files are deleted unless `keep`.
+    The shards' files are deleted unless the job keeps them.
 
     Raises:
         WorkerError: `act`, or writing the rows, raised on an executor.
+        WaitError, ElephasError: as `MapJob.run`.
     """
+    keep = job.keep
 
     def each(index: int, elements: Iterable[ShardRef | Failure]) -> Iterator[object]:
         for ref in elements:
@@ -109,8 +178,8 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], keep: bool = Fa
                 if not keep:
                     remove(ref)
 
-    with readable_errors(refs.context):
-        results = refs.mapPartitionsWithIndex(each).collect()
+    answers = refs.mapPartitionsWithIndex(each)
+    results = job.run(answers, answers.collect)
     for result in results:
         if isinstance(result, Failure):
             raise result.error()

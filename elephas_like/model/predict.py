@@ -5,6 +5,7 @@ What is sent to executors is a parameter, so that one model and an ensemble of s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -16,10 +17,12 @@ from elephas_like.core import scores
 from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
-from elephas_like.engine.map_shards import Chunk, collected, of_shards, prediction_chunks, rows_of
+from elephas_like.engine.map_shards import Chunk, MapJob, collected, of_shards, prediction_chunks, rows_of
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
+from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.sources import Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
@@ -51,7 +54,12 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
 
 def predict_rows(
-    features: RDD, predictor: Callable[[ShardRef], Iterator[Chunk]], batch_size: int, *, collect: bool
+    features: RDD,
+    predictor: Callable[[ShardRef], Iterator[Chunk]],
+    batch_size: int,
+    *,
+    collect: bool,
+    timeout: float = math.inf,
 ) -> Any:
     """Predictions in the order of the rows.
 
@@ -60,35 +68,45 @@ def predict_rows(
         predictor: output arrays of a shard's batches. It is sent to each executor once.
         batch_size: rows a batch.
         collect: False returns an RDD of predictions, computed when it is asked for.
+        timeout: seconds in which no task starts or ends, after which collecting is given up.
 
     Returns:
         An array with a leading axis of rows, or a list or dict of them for several outputs; or the RDD.
+
+    Raises:
+        WaitError: `timeout` has passed. WorkerError: what was raised on an executor.
     """
-    shipped = features.context.broadcast(predictor)
-    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, keras.config.floatx(), versions())
+    shipped, dataset = features.context.broadcast(predictor), f"{new_dataset()}-predict"
+    floatx = keras.config.floatx()
+    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, floatx, versions(), dataset)
     if not collect:
         return rows_of(chunks)
     try:
-        return collected(chunks)
+        with Interrupts():
+            return collected(chunks, MapJob(_title("predict", features), dataset, timeout))
     finally:
         destroy(features.context, shipped)
 
 
-def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tuple[str, Score]]:
+def score_shards(
+    source: Source, scorer: Callable[[ShardRef], Score], *, timeout: float = math.inf
+) -> list[tuple[str, Score]]:
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
     Args:
         source: rows on Spark, as a model reads them. The shards of a ShardedDataset stay.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
+        timeout: seconds in which no task starts or ends, after which it is given up.
 
     Raises:
-        WorkerError: what `scorer`, or the writing of rows, raised on an executor.
+        WaitError: `timeout` has passed. WorkerError: what `scorer`, or the writing of rows, raised on an executor.
     """
     context = source.context
     assert context is not None
     options = source.spool_options()
     data = source.data(options=options)
     with ExitStack() as stack:
+        stack.enter_context(Interrupts())
         refs = data.references(context, options, stack)
         shipped = context.broadcast(scorer)
         stack.callback(destroy, context, shipped)
@@ -96,20 +114,26 @@ def score_shards(source: Source, scorer: Callable[[ShardRef], Score]) -> list[tu
         def score(_: int, ref: ShardRef) -> tuple[str, Score]:
             return signature(ref), shipped.value(ref)
 
-        found = data.rewriting(lambda: of_shards(refs, score, keep=data.kept))
+        job = MapJob(_title("evaluate", refs), options.dataset, timeout, keep=data.kept)
+        found = data.rewriting(lambda: of_shards(refs, score, job))
     return [(text, result) for text, result in found if text]
 
 
-def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[str, float]:
+def _title(what: str, rdd: RDD) -> str:
+    return f"{what} {rdd.getNumPartitions()} partitions"
+
+
+def evaluate_rows(model: keras.Model, source: Source, batch_size: int, timeout: float) -> dict[str, float]:
     """Loss and metrics by name, of all rows of an RDD or a DataFrame together: metric states are summed.
 
     Args:
         model: a compiled model. It is built if it is not yet.
         source: the rows, as the model reads them.
         batch_size: rows a batch.
+        timeout: as for `score_shards`.
 
     Raises:
-        ValueError: there are no rows.
+        ValueError: there are no rows. WaitError, WorkerError: as `score_shards`.
     """
     source.build(model, batch_size)
     variables = Variables(model)
@@ -121,7 +145,7 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int) -> dict[s
         cores=task_cpus(source.context),
     )
 
-    found = score_shards(source, MetricSums(factory, Order.to_evaluate(variables.read())))
+    found = score_shards(source, MetricSums(factory, Order.to_evaluate(variables.read())), timeout=timeout)
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
     batch = example_batch(found[0][0], batch_size)

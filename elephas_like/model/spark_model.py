@@ -75,7 +75,8 @@ class SparkModel(ElephasAttributes):
         round_timeout: seconds without progress after which a worker fails the fit: progress is a step trained or
             evaluated. Also the seconds that writing its rows may take. A new attempt of the worker starts the clock again.
             A round may outlast this as long as its workers make progress. The driver's callbacks never count. In the jobs
-            engine, whose workers may take turns, seconds in which none answers.
+            engine, whose workers may take turns, seconds in which none answers; of `predict` and `evaluate` on executors,
+            seconds in which none of their tasks starts or ends.
 
     A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
     num_workers, custom_objects, batch_size, port)`; a SparkContext as the first one the order of Elephas 0.x:
@@ -307,7 +308,8 @@ class SparkModel(ElephasAttributes):
         features = feature_rows(data, columns, self._model)
         if features is not None:
             _refuse_callbacks(callbacks)
-            return predict_rows(features, Predictor.of(self._model, rows), rows, collect=collect)
+            predictor = Predictor.of(self._model, rows)
+            return predict_rows(features, predictor, rows, collect=collect, timeout=self.round_timeout)
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
         features = feature_arrays(data, self._model)
@@ -358,7 +360,7 @@ class SparkModel(ElephasAttributes):
             )
         _refuse_callbacks(callbacks)
         source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
-        results = evaluate_rows(self._model, source, rows)
+        results = evaluate_rows(self._model, source, rows, self.round_timeout)
         if return_dict:
             return results
         values = in_order(self._model, results)

@@ -31,6 +31,22 @@ def draft_directory(home: str, worker: int) -> str:
     return tempfile.mkdtemp(prefix=f".worker-{worker}-", dir=home)
 
 
+@contextmanager
+def attempt_directory(dataset: str, worker: int) -> Iterator[str]:
+    """Yield a new directory of one attempt's own, in the dataset's; it is deleted at the end, with the last one the dataset's.
+
+    Two attempts of one task so never share files. `remove_dataset` deletes those of killed tasks.
+    """
+    home = dataset_directory(roomy_directory(dataset, worker), dataset)
+    own = draft_directory(home, worker)
+    try:
+        yield own
+    finally:
+        _delete(own)
+        with suppress(OSError):
+            os.rmdir(home)
+
+
 def to_json(ref: ShardRef) -> str:
     """Return the reference as JSON, without its directory. It lies in the shard beside the columns."""
     return json.dumps(

@@ -194,13 +194,21 @@ def remove_pair(pair: tuple[object, object]) -> None:
 
 
 def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]) -> None:
-    """Delete the files of killed tasks, by a task on every slot and on the driver's own host."""
+    """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
+
+    Args:
+        tasks: how many the killed job had. There are as many here, or as many as Spark has cores if that is more.
+    """
 
     def delete(_: object) -> None:
         for dataset in datasets:
             remove_dataset(dataset)
 
-    deleted_by(context, f"{group}-sweep", datasets, lambda: context.range(0, tasks, 1, tasks).foreach(delete))
+    def job() -> None:
+        count = max(tasks, context.defaultParallelism)
+        context.range(0, count, 1, count).foreach(delete)
+
+    deleted_by(context, f"{group}-sweep", datasets, job)
 
 
 def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: Callable[[], object]) -> None:

@@ -51,6 +51,12 @@ def tasks(context: SparkContext, group: str) -> tuple[int, int]:
     return running, ended
 
 
+def failed_tasks(context: SparkContext, group: str) -> int:
+    """Return how many task attempts of the group's jobs have failed, over all stages, as Spark knows now."""
+    tracker = context.statusTracker()
+    return sum(stage.numFailedTasks for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker, job))
+
+
 def _stages(tracker: StatusTracker, job: int) -> list[SparkStageInfo]:
     info = tracker.getJobInfo(job)
     found = [tracker.getStageInfo(stage) for stage in (() if info is None else info.stageIds)]

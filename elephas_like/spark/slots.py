@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 
 from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.spark.groups import waits_for_slots
 from elephas_like.spark.session import is_local
 
 _reserved: dict[str, int] = {}
@@ -128,6 +129,15 @@ def reserved(context: SparkContext) -> int:
     """Return the slots that fits of this process have reserved."""
     with _changed:
         return _reserved.get(context.applicationId, 0)
+
+
+def held_up(context: SparkContext, group: str) -> float:
+    """Return the time while jobs of a group wait for slots of fits of this process, which end or are suspended; else 0.
+
+    As part of a job's progress (`waits.run_within`) it keeps such a wait from counting.
+    """
+    waits = reserved(context) and waits_for_slots(context, group)
+    return time.monotonic() if waits else 0.0
 
 
 def free(context: SparkContext, available: int) -> int:

@@ -13,7 +13,7 @@ from pyspark import Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark.failures import readable
-from elephas_like.spark.groups import job_group
+from elephas_like.spark.groups import job_group, tasks
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -61,15 +61,15 @@ def run_within(
     ended, overdue = threading.Event(), threading.Event()
 
     def watch() -> None:
-        seen, deadline = progress(), time.monotonic() + seconds
-        while not ended.wait(min(MAX_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
-            if (now := progress()) != seen:
-                seen, deadline = now, time.monotonic() + seconds
-            elif time.monotonic() >= deadline:
-                overdue.set()
-                with cleanup(context, f"cancel the jobs of {group}"):
+        with cleanup(context, f"see how the jobs of {group} get on"):
+            seen, deadline = progress(), time.monotonic() + seconds
+            while not ended.wait(min(MAX_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
+                if (now := progress()) != seen:
+                    seen, deadline = now, time.monotonic() + seconds
+                elif time.monotonic() >= deadline:
+                    overdue.set()
                     context.cancelJobGroup(group)
-                return
+                    return
 
     watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{group}", daemon=True)
     try:
@@ -84,6 +84,18 @@ def run_within(
         ended.set()
         if watcher.ident is not None:
             watcher.join()  # a late cancellation must not hit the next job of the group
+
+
+def cancel_and_wait(context: SparkContext, group: str) -> None:
+    """Cancel the jobs of a group and wait until their tasks have ended, so that what these have written can be deleted.
+
+    A task ends when Spark has killed its Python process. The wait takes `2 * KILLED_AFTER` seconds at most.
+    """
+    with cleanup(context, f"cancel the jobs of {group}"):
+        context.cancelJobGroup(group)
+        deadline = time.monotonic() + 2 * KILLED_AFTER
+        while tasks(context, group)[0] and time.monotonic() < deadline:
+            threading.Event().wait(0.1)
 
 
 @contextmanager

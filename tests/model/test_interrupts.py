@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like import SparkModel
+from elephas_like import ElephasError, SparkModel
 from elephas_like.model.interrupts import Interrupts
 
 
@@ -32,6 +32,16 @@ def test_what_was_dropped_is_raised_by_the_next_check() -> None:
         with pytest.raises(KeyboardInterrupt):
             interrupts.check()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_that_came_of_what_was_dropped_is_ctrl_c() -> None:
+    """PySpark's handler cancels all jobs before it raises: a prediction whose job was cancelled so was interrupted."""
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ElephasError("the job was cancelled")
+    with pytest.raises(ElephasError), Interrupts():
+        raise ElephasError("the disk is full")
 
 
 def test_a_handler_that_does_not_raise_decides() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from py4j.protocol import Py4JError
 
@@ -14,7 +17,15 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
 from elephas_like.spark.versions import versions
-from elephas_like.spark.waits import Overdue, cleanup, hides_interrupt, readable_errors, run_within, stopped
+from elephas_like.spark.waits import (
+    Overdue,
+    cancel_and_wait,
+    cleanup,
+    hides_interrupt,
+    readable_errors,
+    run_within,
+    stopped,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +62,38 @@ def test_ctrl_c_at_the_very_beginning_leaves_no_watcher(monkeypatch: pytest.Monk
 def test_a_job_gives_what_it_gives(sc) -> None:
     assert run_within(60, sc, "plain", "a plain job", sc.parallelize(range(4), 2).sum) == 6
     assert not watchers()
+
+
+def test_a_look_at_the_progress_that_fails_is_logged_and_the_job_goes_on(sc, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise RuntimeError("no tracker")
+
+    assert run_within(60, sc, "unseen", "a job", sc.parallelize(range(4), 2).sum, progress=broken) == 6
+    assert "could not see how the jobs of unseen get on: no tracker" in caplog.text
+
+
+def test_the_tasks_of_a_cancelled_job_have_ended_when_its_files_are_deleted(sc, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def write(rows: Iterator[int]) -> Iterator[int]:
+        Path(folder, f"alive-{os.getpid()}").touch()
+        while Path(folder).exists():
+            threading.Event().wait(0.05)
+        return rows
+
+    def run() -> None:
+        with pytest.raises(ElephasError, match="cancelled"):
+            run_within(60, sc, "writes", "writes", sc.parallelize(range(1), 1).mapPartitions(write).count)
+
+    job = threading.Thread(target=run)
+    job.start()
+    while not (found := list(tmp_path.iterdir())):
+        threading.Event().wait(0.05)
+    number = int(found[0].name.partition("-")[2])
+    cancel_and_wait(sc, "writes")
+    with suppress(psutil.NoSuchProcess):
+        assert psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    job.join()
 
 
 def test_a_job_that_hangs_is_cancelled(sc) -> None:
