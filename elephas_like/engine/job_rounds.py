@@ -31,6 +31,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
+from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
 
@@ -254,7 +255,7 @@ class JobRounds:
         self._fingerprints = fingerprints
 
     def _check_result_size(self, order: Order) -> None:
-        limit = _bytes(self._context.getConf().get("spark.driver.maxResultSize", "1g"))
+        limit = size_bytes(self._context.getConf().get("spark.driver.maxResultSize", "1g"))
         each = 0 if order.state is None else order.state.nbytes - order.state.frozen.nbytes
         needed = self._num_workers * each
         if limit and needed > limit:
@@ -360,12 +361,3 @@ def _worker(run: JobRun, index: int, pair: Pair) -> Worker:
 
 def _close(run: str) -> None:
     OPEN.close(run)
-
-
-def _bytes(text: str) -> int:
-    """Return the bytes of one of Spark's sizes ("1g", "512m", "0")."""
-    units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-    digits = text.strip().lower().rstrip("b")
-    if digits and digits[-1] in units:
-        return int(digits[:-1]) << units[digits[-1]]
-    return int(digits or 0)

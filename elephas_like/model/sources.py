@@ -19,7 +19,6 @@ import numpy as np
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame
 
-from elephas_like.core.structure import flatten, unflatten
 from elephas_like.model.data_arguments import (
     arrays,
     cut_features,
@@ -33,6 +32,7 @@ from elephas_like.model.data_arguments import (
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.samples import first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import versions
@@ -114,8 +114,12 @@ class Source(ABC):
             ValueError: there are no rows.
             DataError: the first row is not one to train on.
         """
+        return self.batch_of(self._first(), floatx, rows)
+
+    def batch_of(self, first: list[object], floatx: str, rows: int = 1) -> tuple[object, ...]:
+        """Return a batch of rows like the given first one; it raises as `sample`."""
         sample = None
-        if first := self._first():
+        if first:
             with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
                 target = self.has_target
                 ref = spool(first, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=target)
@@ -156,7 +160,7 @@ class Arrays(Source):
         return self.columns
 
     def _first(self) -> list[object]:
-        return [_first_row(self.columns)]
+        return [first_row(self.columns)]
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class Blocks(Source):
 
     def _first(self) -> list[object]:
         block = next((block for block in self.blocks if block.rows), self.blocks[0])
-        return [_first_row(block.columns)]
+        return [first_row(block.columns)]
 
 
 class _SparkSource(Source):
@@ -364,14 +368,6 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
         f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, or a DataFrame; got "
         f"{type(data).__name__}."
     )
-
-
-def _first_row(columns: tuple[object, ...]) -> Block:
-    leaves, structure = flatten(columns)
-    first = [np.asarray(leaf)[:1] for leaf in leaves]
-    tree = unflatten(structure, first)
-    assert isinstance(tree, tuple)
-    return Block(tree, len(first[0]))
 
 
 def _flat(weights: np.ndarray) -> np.ndarray:

@@ -130,6 +130,12 @@ def roomy_directory(dataset: str, worker: int) -> str:
     return roomy[worker % len(roomy)]
 
 
+def roomiest_directory() -> tuple[str, int]:
+    """Return the local directory whose disk has most space for this process, and its free bytes."""
+    places = local_directories()[:-1] or local_directories()
+    return max(((place, _free_bytes(place)) for place in places), key=lambda found: found[1])
+
+
 def _free_bytes(place: str) -> int:
     with suppress(OSError):
         if os.access(place, os.W_OK):

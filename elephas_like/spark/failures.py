@@ -27,7 +27,7 @@ def readable(error: BaseException) -> BaseException:
         return ElephasError(advice)
     found = _TRACEBACK.search(text)
     if found is None:
-        return ElephasError(f"the Spark job of this fit ended: {_informative_line(text) or type(error).__name__}")
+        return ElephasError(f"the Spark job ended: {_informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]
     raised = _TRACEBACK.search(python, [0, *(link.end() for link in _CHAIN.finditer(python))][-1]) or found

@@ -11,17 +11,25 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from elephas_like.core.errors import ElephasError
 
 _PACKAGES = ("elephas-like", "keras")
+_REPORTED = ("elephas-like", "keras", "tensorflow", "numpy", "pyspark")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages on which driver and executors must agree; "none" for a missing package."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "none"
-    return found
+    return {package: _version(package) for package in _PACKAGES}
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a fit computes with; "none" for a missing package."""
+    found = {package: _version(package) for package in _REPORTED}
+    if found["tensorflow"] == "none":
+        found["tensorflow"] = _version("tensorflow-cpu")
+    return {"python": platform.python_version(), **found}
+
+
+def minor_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the packages of which two processes have versions that differ by more than a patch release."""
+    return [package for package, held in one.items() if _minor(held) != _minor(other.get(package, held))]
 
 
 def check_versions(driver: Mapping[str, str]) -> None:
@@ -59,6 +67,13 @@ def missing_package(message: str) -> str | None:
         f"{known} is missing on the executors. Install it for the Python that executors run (PYSPARK_PYTHON) on every "
         "node, or ship the environment with spark.archives."
     )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def _minor(text: str) -> list[str]:

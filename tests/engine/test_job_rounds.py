@@ -20,19 +20,10 @@ from test_in_process import LAYOUT, START, Adds
 from elephas_like.core.errors import DataError, Failure, WaitError
 from elephas_like.core.types import Joined, Order, ShardRef, Span, Update
 from elephas_like.engine import job_rounds
-from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers, _bytes
+from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers
 from elephas_like.rows.shards import Pair
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.slots import reservation
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("1g", 2**30), ("512m", 512 * 2**20), ("512MB", 512 * 2**20), ("0", 0), ("1024", 1024), ("2k", 2048), ("10b", 10)],
-)
-def test_sizes_are_read_as_spark_writes_them(text: str, expected: int) -> None:
-    assert _bytes(text) == expected
-
 
 # Workers that are kept
 

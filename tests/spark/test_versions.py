@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.spark.versions import check_versions, missing_package, versions
+from elephas_like.spark.versions import check_versions, installed, minor_differences, missing_package, versions
 
 
 def test_a_process_agrees_with_itself() -> None:
@@ -42,3 +42,15 @@ def test_a_missing_package_is_read_off_sparks_error() -> None:
     assert other is not None
     assert other.startswith("The module 'not_here' is missing on the executors")
     assert missing_package("java.lang.OutOfMemoryError") is None
+
+
+def test_the_versions_that_a_report_lists() -> None:
+    found = installed()
+    assert found["python"] == platform.python_version()
+    assert found["keras"] == versions()["keras"]
+    assert "none" not in found.values()
+
+
+def test_packages_that_differ_by_more_than_a_patch_release() -> None:
+    driver = {"python": "3.11.7", "numpy": "2.1.0", "keras": "3.8.0"}
+    assert minor_differences(driver, {"python": "3.11.9", "numpy": "2.0.0"}) == ["numpy"]

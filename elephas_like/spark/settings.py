@@ -1,0 +1,117 @@
+"""What Spark's settings mean for a fit, as findings of a preflight check. All of it follows from plain settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark import SparkConf
+
+from elephas_like.core.findings import Finding, Level, size_text
+from elephas_like.spark.encryption import in_plain_text
+
+TENSORFLOW_BYTES = 512 * 2**20
+"""About the memory of a Python process that has imported TensorFlow."""
+COPIES_ON_WORKER = 4
+"""Copies of the state that a worker holds at most: its variables, gradients, the order and the update."""
+_LEAST_OVERHEAD, _OVERHEAD_FACTOR = 384 * 2**20, 0.1
+
+
+def size_bytes(text: str, unit: int = 1) -> int:
+    """Return the bytes of one of Spark's sizes ("1g", "512m", "0").
+
+    Args:
+        unit: bytes of a number without a suffix; 2**20 for settings of memory.
+    """
+    units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    written = text.strip().lower()
+    digits = written.rstrip("b")
+    if digits and digits[-1] in units:
+        return int(digits[:-1]) << units[digits[-1]]
+    return int(digits or 0) * (1 if written.endswith("b") else unit)
+
+
+def is_on(conf: SparkConf, name: str) -> bool:
+    """Return whether a setting is true; False if it is not set."""
+    return (conf.get(name, "false") or "").lower() == "true"
+
+
+def setting_findings(conf: SparkConf, *, server: bool) -> Iterator[Finding]:
+    """Yield what settings of Spark mean for a fit.
+
+    Args:
+        server: whether its workers exchange with a parameter server.
+    """
+    yield _dynamic_allocation(conf)
+    yield _speculation(conf, server)
+    yield _task_cpus(conf)
+    sentences = list(in_plain_text(conf, server=server))
+    for sentence in sentences:
+        yield Finding("encryption", Level.NOTE, sentence)
+    if not sentences:
+        yield Finding("encryption", Level.OK, "Spark's settings ask for none that a fit would leave out")
+
+
+def executor_memory(conf: SparkConf, master: str, state_bytes: int) -> Finding:
+    """Return whether an executor has room for its workers' Python processes, outside of its Java heap.
+
+    Args:
+        state_bytes: of the model's state.
+    """
+    name = "memory of executors"
+    each = TENSORFLOW_BYTES + COPIES_ON_WORKER * state_bytes
+    needs = f"a worker's Python process takes about {size_text(each)}"
+    if master.startswith("local"):
+        return Finding(name, Level.OK, f"{needs}; tasks share the driver's machine, and Spark sets no limit")
+    heap = size_bytes(conf.get("spark.executor.memory", "1g"), 2**20)
+    overhead = _overhead(conf, heap)
+    workers = max(1, int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1")))
+    text = (
+        f"{needs}, outside of the heap (spark.executor.memory, {size_text(heap)}); spark.executor.memoryOverhead and "
+        f"spark.executor.pyspark.memory leave {size_text(overhead)} for {workers} of them"
+    )
+    if workers * each <= overhead:
+        return Finding(name, Level.OK, text)
+    if master.startswith(("yarn", "k8s")):  # which kill an executor beyond its limit
+        wanted = -(-workers * each // 2**20)
+        return Finding(name, Level.PROBLEM, f"{text}. Set spark.executor.memoryOverhead={wanted}m, or fewer cores.")
+    return Finding(name, Level.OK, f"{text}, which {master.partition(':')[0]} does not enforce")
+
+
+def _overhead(conf: SparkConf, heap: int) -> int:
+    """Return the bytes that an executor has for Python, by Spark's own defaults."""
+    factor = float(conf.get("spark.executor.memoryOverheadFactor", str(_OVERHEAD_FACTOR)))
+    default = str(max(_LEAST_OVERHEAD, int(factor * heap)) // 2**20)
+    return sum(
+        size_bytes(conf.get(name, value), 2**20)
+        for name, value in (("spark.executor.memoryOverhead", default), ("spark.executor.pyspark.memory", "0"))
+    )
+
+
+def _dynamic_allocation(conf: SparkConf) -> Finding:
+    name = "dynamic allocation"
+    if not is_on(conf, "spark.dynamicAllocation.enabled"):
+        return Finding(name, Level.OK, "off: executors stay for the whole fit")
+    most = conf.get("spark.dynamicAllocation.maxExecutors", "no limit")
+    return Finding(
+        name,
+        Level.NOTE,
+        f"on (maxExecutors: {most}). Give num_workers=, so that Spark starts executors for them; raise join_timeout if "
+        "these take longer than a minute.",
+    )
+
+
+def _speculation(conf: SparkConf, server: bool) -> Finding:
+    if not is_on(conf, "spark.speculation"):
+        return Finding("speculation", Level.OK, "off")
+    costs = "a copy of a slow worker waits in a slot of its own; each update counts once" if server else "harmless"
+    return Finding("speculation", Level.NOTE if server else Level.OK, f"on: {costs}")
+
+
+def _task_cpus(conf: SparkConf) -> Finding:
+    cores, cpus = conf.get("spark.executor.cores"), int(conf.get("spark.task.cpus", "1"))
+    if cores is not None and int(cores) < cpus:
+        text = (
+            f"spark.task.cpus={cpus} is more than spark.executor.cores={cores}: no task can run. Lower the first one."
+        )
+        return Finding("task cpus", Level.PROBLEM, text)
+    return Finding("task cpus", Level.OK, f"a worker computes on {cpus} core{'s' * (cpus > 1)} (spark.task.cpus)")

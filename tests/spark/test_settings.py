@@ -1,0 +1,92 @@
+"""What Spark's settings mean for a fit."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark import SparkConf
+
+from elephas_like.core.findings import Finding, Level
+from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
+
+MiB = 2**20
+
+
+def conf(**settings: object) -> SparkConf:
+    made = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        made.set(f"spark.{name.replace('_', '.')}", str(value))
+    return made
+
+
+def found(settings: SparkConf, *, server: bool = True) -> dict[str, Finding]:
+    return {finding.name: finding for finding in setting_findings(settings, server=server)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1g", 2**30), ("512m", 512 * MiB), ("512MB", 512 * MiB), ("0", 0), ("1024", 1024), ("2k", 2048), ("10b", 10)],
+)
+def test_sizes_are_read_as_spark_writes_them(text: str, expected: int) -> None:
+    assert size_bytes(text) == expected
+
+
+def test_settings_of_memory_count_in_mebibytes() -> None:
+    assert size_bytes("384", MiB) == 384 * MiB
+    assert size_bytes("384b", MiB) == 384
+    assert size_bytes("1g", MiB) == 2**30
+
+
+def test_a_plain_session_has_nothing_to_note() -> None:
+    assert {finding.level for finding in found(conf()).values()} == {Level.OK}
+    assert set(found(conf())) == {"dynamic allocation", "speculation", "task cpus", "encryption"}
+
+
+def test_dynamic_allocation_is_noted_with_what_it_may_grow_to() -> None:
+    finding = found(conf(dynamicAllocation_enabled="true", dynamicAllocation_maxExecutors=9))["dynamic allocation"]
+    assert finding.level is Level.NOTE
+    assert "maxExecutors: 9" in finding.text
+    assert "num_workers=" in finding.text
+
+
+def test_speculation_is_noted_where_workers_hold_slots() -> None:
+    assert found(conf(speculation="true"))["speculation"].level is Level.NOTE
+    assert found(conf(speculation="true"), server=False)["speculation"].level is Level.OK
+
+
+def test_tasks_that_need_more_cores_than_executors_have_are_a_problem() -> None:
+    assert "2 cores" in found(conf(task_cpus=2, executor_cores=2))["task cpus"].text
+    finding = found(conf(task_cpus=3, executor_cores=2))["task cpus"]
+    assert finding.level is Level.PROBLEM
+    assert "spark.task.cpus=3 is more than spark.executor.cores=2" in finding.text
+
+
+def test_what_is_not_encrypted_is_noted() -> None:
+    finding = found(conf(ssl_enabled="true"))["encryption"]
+    assert finding.level is Level.NOTE
+    assert "plain text" in finding.text
+
+
+# 512 MiB of TensorFlow and 4 copies of 32 MiB are 640 MiB a worker.
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "level"),
+    [
+        ("local[2]", {}, Level.OK),
+        ("spark://here:7077", {}, Level.OK),
+        ("yarn", {}, Level.PROBLEM),  # 384 MiB by default
+        ("k8s://here", {"executor_memoryOverhead": "640"}, Level.OK),
+        ("k8s://here", {"executor_memoryOverhead": "639m"}, Level.PROBLEM),
+        ("yarn", {"executor_memory": "7g"}, Level.OK),  # a tenth of it is 716 MiB
+        ("yarn", {"executor_memoryOverhead": "400m", "executor_pyspark_memory": "240m"}, Level.OK),
+        ("yarn", {"executor_memoryOverhead": "1g", "executor_cores": 2}, Level.PROBLEM),
+        ("yarn", {"executor_memoryOverhead": "1g", "executor_cores": 2, "task_cpus": 2}, Level.OK),
+    ],
+)
+def test_python_needs_room_outside_of_the_heap(master: str, settings: dict, level: Level) -> None:
+    finding = executor_memory(conf(**settings), master, 32 * MiB)
+    assert finding.level is level
+    assert "640.0 MiB" in finding.text
+    if level is Level.PROBLEM:
+        workers = 2 if "executor_cores" in settings else 1
+        assert f"Set spark.executor.memoryOverhead={640 * workers}m" in finding.text
