@@ -22,6 +22,7 @@ from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.options import NAMES, Options
 from elephas_like.model.predict import evaluate_rows, feature_arrays, feature_rows, predict_rows
+from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
@@ -30,7 +31,7 @@ from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
 from elephas_like.trainer.state import in_order
 
 
-class SparkModel(ElephasAttributes):
+class SparkModel(PreflightCheck, ElephasAttributes):
     """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
 
     Each worker trains on its share of the rows. Training goes in rounds: after each, a strategy combines the workers'

@@ -1,0 +1,379 @@
+"""Preflight check: whether a fit could start on this session and this data, without starting one.
+
+Every step is bounded in time and reads one row of the data. What it finds is a line of the report, never an exception.
+`SparkModel.check` is in the class PreflightCheck.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+from pyspark import SparkContext
+
+from elephas_like.core import checks
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.findings import CheckReport, Finding, Level, one_line, size_text
+from elephas_like.core.layout import Layout
+from elephas_like.core.types import EngineName
+from elephas_like.engine.probe import ExecutorProbe, probed
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.protocol import READ_AHEAD, Sizes
+from elephas_like.exchange.round_store import RoundStore
+from elephas_like.exchange.security import new_token
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.engine_choice import Choice, choose
+from elephas_like.model.first_row import FirstRow, model_findings
+from elephas_like.model.fit import workers_asked
+from elephas_like.model.interrupts import Interrupts
+from elephas_like.model.launch import server_addresses
+from elephas_like.model.options import Options
+from elephas_like.model.sources import Source, source_of
+from elephas_like.rows.frame_plan import Choice as Columns
+from elephas_like.rows.samples import PartitionSample, sampled
+from elephas_like.spark.session import active_context
+from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
+from elephas_like.spark.slots import free, slots
+from elephas_like.spark.versions import installed, minor_differences, versions
+from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
+
+MOST_PROBES = 32
+"""Tasks that look around on executors."""
+
+
+class PreflightCheck(ABC):
+    """The method `check` of a SparkModel."""
+
+    _model: keras.Model
+
+    @property
+    @abstractmethod
+    def _options(self) -> Options:
+        """The options of the next fit."""
+
+    def check(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        features_col: Columns | None = None,
+        label_col: Columns | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+        timeout: float = 30,
+        verbose: int = 1,
+    ) -> CheckReport:
+        """Says what a fit on this data would find, without training: a preflight check.
+
+        It looks at versions, slots, Spark's settings, the way from executors to the driver, memory, disks, and whether the
+        first row of the data fits the model. No more than the first 1000 rows of three partitions are read.
+
+        Args:
+            x, y, sample_weight: data as for `fit`.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            timeout: seconds that each look at executors may take.
+            verbose: 1 prints the report; 0 does not.
+
+        Returns:
+            A report: `report.ok` is False if something is in the way of a fit; `report.findings` has the lines.
+
+        Raises:
+            ValueError, TypeError: arguments that `fit` would refuse, too.
+        """
+        seconds = checks.positive_seconds("timeout", timeout)
+        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+        source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
+        options = self._options
+        asked = workers_asked(options.num_workers, source)
+        options.resolved(self._model, asked or 2)
+        with Interrupts():
+            report = report_of(_findings(self._model, options, source, asked, seconds))
+        if verbose:
+            sys.stdout.write(f"{report}\n")
+        return report
+
+
+def report_of(findings: Iterator[Finding]) -> CheckReport:
+    """Return the report of findings as they come; an error that nobody expected is the last of them."""
+    found: list[Finding] = []
+    try:
+        found.extend(findings)
+    except Exception as error:  # a check that raises would hide what it has found before
+        raise_hidden_interrupt(error)
+        found.append(Finding("check", Level.PROBLEM, one_line(f"it ended here, by {type(error).__name__}: {error}")))
+    return CheckReport(tuple(found))
+
+
+def _findings(
+    model: keras.Model, options: Options, source: Source, asked: int | None, seconds: float
+) -> Iterator[Finding]:
+    here = installed()
+    yield Finding("driver", Level.OK, ", ".join(f"{package} {held}" for package, held in here.items()))
+    try:
+        context = source.context or active_context(options.engine)
+    except (ValueError, TypeError) as error:
+        yield Finding("spark", Level.PROBLEM, one_line(error))
+        return
+    if context is not None and stopped(context):
+        yield Finding(
+            "spark", Level.PROBLEM, "the SparkContext was stopped. Start a new session and make the data from it."
+        )
+        return
+    yield _spark(context)
+    # How a fit would run.
+    found = None if context is None else slots(context, min(seconds, options.join_timeout), asked)
+    choice = choose(options.engine, asked, source.partitions, found, not options.runs_as_jobs())
+    yield from engine_findings(options.engine, choice)
+    if context is not None and found is not None:
+        yield from slot_findings(choice, found, free(context, found))
+        yield from setting_findings(context.getConf(), server=choice.engine is EngineName.SERVER)
+    # What executors say.
+    probes: list[ExecutorProbe] = []
+    if context is not None and choice.engine is not EngineName.IN_PROCESS:
+        yield from _probe_findings(context, options, choice, max(1, found or 1), seconds, probes)
+    # The data and the model.
+    samples: list[PartitionSample] = []
+    yield from _data_findings(source, choice.workers, seconds, samples)
+    first = FirstRow.of(source, samples)
+    state_bytes, lines = model_findings(model, first)
+    yield from lines
+    # Memory and disks.
+    yield from _room_findings(context, choice, state_bytes, samples, first.nbytes, probes)
+
+
+def _spark(context: SparkContext | None) -> Finding:
+    if context is None:
+        return Finding("spark", Level.NOTE, "not used: no session is active, or engine='in_process' was asked for")
+    return Finding("spark", Level.OK, f"Spark {context.version}, master {context.master}")
+
+
+def engine_findings(asked: EngineName, choice: Choice) -> Iterator[Finding]:
+    """Yield which engine a fit would take, and why."""
+    why = choice.reason.format(workers=choice.workers) or "it was asked for"
+    fell_back = asked is EngineName.AUTO and choice.engine is EngineName.JOBS
+    text = f"{choice.engine.value!r} with {choice.workers} workers: {why}"
+    yield Finding("engine", Level.NOTE if fell_back else Level.OK, text)
+
+
+def slot_findings(choice: Choice, found: int, unreserved: int) -> Iterator[Finding]:
+    """Yield whether the workers find slots.
+
+    Args:
+        found: tasks that Spark can run at the same time.
+        unreserved: how many of them no fit of this process has reserved.
+    """
+    text = f"{found} found, {unreserved} not taken by other fits; a fit takes {min(choice.workers, found)}"
+    if not found:
+        text = "none found: no executor has registered. Look at the cluster manager, and at whether it has room."
+        yield Finding("slots", Level.PROBLEM, text)
+    elif choice.engine is EngineName.SERVER and choice.least > found:
+        advice = f"Use num_workers={found}, give Spark more cores, or use engine='jobs' (synchronous modes)."
+        text = f"{choice.least} workers must run at the same time, and Spark has {found} slots. {advice}"
+        yield Finding("slots", Level.PROBLEM, text)
+    elif unreserved < min(choice.workers, found):
+        yield Finding("slots", Level.NOTE, f"{text} once they are free; engine='auto' takes what is left")
+    else:
+        yield Finding("slots", Level.OK, text)
+
+
+# Executors
+
+
+def _probe_findings(
+    context: SparkContext, options: Options, choice: Choice, found: int, seconds: float, probes: list[ExecutorProbe]
+) -> Iterator[Finding]:
+    """Yield what executors say, which is left in `probes`."""
+    tasks = min(choice.workers, found, MOST_PROBES)
+    try:
+        if choice.engine is EngineName.SERVER:
+            with _listening(context, options, tasks) as connector:
+                probes += probed(context, tasks, connector, versions(), seconds)
+                yield server_finding(f"{connector.host}:{connector.port} ({connector.kind})", probes)
+        else:
+            probes += probed(context, tasks, None, versions(), seconds)
+        yield from executor_findings(installed(), probes)
+    except Overdue:
+        text = f"no answer within {seconds:g} s. Do other jobs hold the slots, or do executors still start?"
+        yield Finding("executors", Level.PROBLEM, text)
+    except (ValueError, OSError) as error:  # the server could not listen
+        yield Finding("server", Level.PROBLEM, one_line(error))
+    except ElephasError as error:
+        yield Finding("executors", Level.PROBLEM, one_line(error))
+
+
+@contextmanager
+def _listening(context: SparkContext, options: Options, tasks: int) -> Iterator[ClientSettings]:
+    """Start a server as a fit does, which only takes first contacts."""
+    token, sizes = new_token(), Sizes.of(Layout(()))  # no state is sent
+    bound, advertised = server_addresses(context, options.host)
+    kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
+    with kind(RoundStore(tasks, ""), token, sizes, bound, options.port) as server:
+        yield ClientSettings(
+            kind=options.parameter_server_mode,
+            host=advertised,
+            port=server.address[1],
+            token=token,
+            sizes=sizes,
+            connect_timeout=3.0,
+            request_timeout=5.0,
+            retries=1,
+        )
+
+
+def server_finding(address: str, probes: Iterable[ExecutorProbe]) -> Finding:
+    """Return whether executors reach the driver's server at this address."""
+    failed = {probe.host: probe.unreachable for probe in probes if probe.unreachable}
+    if failed:
+        host, said = next(iter(failed.items()))
+        return Finding(
+            "server", Level.PROBLEM, one_line(f"executors on {', '.join(failed)} do not reach it; {host}: {said}")
+        )
+    return Finding("server", Level.OK, f"executors reach the driver at {address}")
+
+
+def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]) -> Iterator[Finding]:
+    """Yield how executors' packages differ from the driver's."""
+    hosts = sorted({probe.host for probe in probes})
+    mismatches = {probe.mismatch: None for probe in probes if probe.mismatch}
+    for mismatch in mismatches:
+        yield Finding("executors", Level.PROBLEM, one_line(mismatch))
+    differences = {
+        f"{package} {probe.packages.get(package, 'none')} on {probe.host}, {driver[package]} on the driver": None
+        for probe in probes
+        for package in minor_differences(driver, probe.packages)
+        if not probe.mismatch
+    }
+    for difference in differences:
+        yield Finding("executors", Level.NOTE, f"{difference}: models and rows may be read differently")
+    if not mismatches and not differences:
+        yield Finding("executors", Level.OK, f"{len(probes)} tasks on {', '.join(hosts)} have the driver's versions")
+
+
+# Data
+
+
+def _data_findings(source: Source, workers: int, seconds: float, samples: list[PartitionSample]) -> Iterator[Finding]:
+    """Yield how the rows are divided. What was read of them is left in `samples`."""
+    rdd = getattr(source, "rdd", None)
+    if rdd is None:
+        blocks = source.data(workers).blocks or ()
+        samples += [PartitionSample(index, block.rows, True, None) for index, block in enumerate(blocks)]
+        yield from partition_findings(len(samples), workers, samples)
+        return
+    number = source.partitions or 0
+    try:
+        samples += sampled(rdd, sorted({0, number // 2, number - 1}), seconds) if number else []
+    except Overdue:
+        text = (
+            f"no rows came within {seconds:g} s. Rows behind a shuffle need all rows before it: cache them, or give a longer "
+            "timeout. Or do other jobs hold the slots?"
+        )
+        yield Finding("rows", Level.NOTE, text)
+    except ElephasError as error:
+        yield Finding(
+            "rows", Level.PROBLEM, one_line(f"reading them raised {str(error).partition('--- traceback')[0]}")
+        )
+    else:
+        yield from partition_findings(number, workers, samples)
+
+
+def partition_findings(partitions: int, workers: int, samples: Sequence[PartitionSample]) -> Iterator[Finding]:
+    """Yield what the partitions that were looked at hold.
+
+    Args:
+        partitions: how many there are.
+    """
+    read = ", ".join(f"{sample.rows}{'' if sample.complete else ' or more'}" for sample in samples)
+    text = f"{partitions} partitions for {workers} workers; rows in {len(samples)} of them: {read or 'none'}"
+    if not any(sample.rows for sample in samples):
+        level = Level.PROBLEM if len(samples) == partitions else Level.NOTE
+        yield Finding("rows", level, f"{text}. A fit needs rows.")
+        return
+    empty = [str(sample.partition) for sample in samples if not sample.rows]
+    advice = (
+        f". Partition {', '.join(empty)} is empty: repartition the data, so that each worker has rows" if empty else ""
+    )
+    split = "; rows are split among the workers by a shuffle" if partitions < workers else ""
+    yield Finding("rows", Level.NOTE if empty else Level.OK, f"{text}{split}{advice}")
+
+
+# Memory and disks
+
+
+def _room_findings(
+    context: SparkContext | None,
+    choice: Choice,
+    state_bytes: int | None,
+    samples: Sequence[PartitionSample],
+    row_bytes: int | None,
+    probes: Sequence[ExecutorProbe],
+) -> Iterator[Finding]:
+    if state_bytes is not None:
+        limit = 0 if context is None else size_bytes(context.getConf().get("spark.driver.maxResultSize", "1g"))
+        yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory())
+        if context is not None and choice.engine is not EngineName.IN_PROCESS:
+            yield executor_memory(context.getConf(), context.master, state_bytes)
+    if row_bytes and samples and probes:
+        yield disk_finding(samples, row_bytes, probes)
+
+
+def driver_memory(
+    engine: EngineName, workers: int, state_bytes: int, result_limit: int, physical: int | None
+) -> Iterator[Finding]:
+    """Yield whether the driver has room for the copies of the state that an engine holds.
+
+    Args:
+        result_limit: bytes of spark.driver.maxResultSize; 0 for none.
+        physical: bytes of the driver's memory; None if unknown.
+    """
+    name, copies = "memory of the driver", 4  # the model's own, the round's, the sum, the next
+    if engine is EngineName.JOBS:
+        copies = 3 + workers  # Spark collects all updates of a round
+    elif engine is EngineName.IN_PROCESS:
+        copies = 3 + 2 * workers
+    needed = copies * state_bytes + (READ_AHEAD if engine is EngineName.SERVER else 0)
+    text = f"the model's state is {size_text(state_bytes)}; {copies} copies and buffers are {size_text(needed)}"
+    if engine is EngineName.JOBS and result_limit and workers * state_bytes > result_limit:
+        advice = f"Raise spark.driver.maxResultSize ({size_text(result_limit)}), or use engine='server'."
+        yield Finding(
+            name, Level.PROBLEM, f"{text}; a round's updates are {size_text(workers * state_bytes)}. {advice}"
+        )
+    elif physical is not None and needed > physical:
+        yield Finding(
+            name,
+            Level.PROBLEM,
+            f"{text}, and the machine has {size_text(physical)}. Use fewer workers, or more memory.",
+        )
+    else:
+        yield Finding(name, Level.OK, text)
+
+
+def disk_finding(samples: Sequence[PartitionSample], row_bytes: int, probes: Sequence[ExecutorProbe]) -> Finding:
+    """Return whether shards have room on the executors' disks, as far as it is known how many rows there are.
+
+    Args:
+        row_bytes: of one row in a shard.
+    """
+    tightest = min(probes, key=lambda probe: probe.free_bytes)
+    where = f"{tightest.directory} on {tightest.host} has {size_text(tightest.free_bytes)} free"
+    largest = max(sample.rows for sample in samples) * row_bytes
+    if largest > tightest.free_bytes:
+        text = f"a shard takes {size_text(largest)} at least, and {where}. Set spark.local.dir to a larger disk."
+        return Finding("disk", Level.PROBLEM, text)
+    rows = tightest.free_bytes // row_bytes
+    return Finding("disk", Level.OK, f"a row takes {size_text(row_bytes)} in a shard; {where}, room for {rows:,} rows")
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return None
