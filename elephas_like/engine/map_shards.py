@@ -19,7 +19,7 @@ from elephas_like.rows.shard_files import attempt_directory, remove
 from elephas_like.rows.shards import sweep
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.groups import failed_tasks, tasks
-from elephas_like.spark.slots import held_up
+from elephas_like.spark.slots import task_progress
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
@@ -62,7 +62,7 @@ class MapJob:
                 group,
                 f"elephas_like: {self.title}",
                 job,
-                progress=lambda: (tasks(context, group), held_up(context, group)),
+                progress=lambda: task_progress(context, group),
             )
         except BaseException as error:
             message = self._late(context, group) if isinstance(error, Overdue) else ""

@@ -135,7 +135,7 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int, timeout: 
     Raises:
         ValueError: there are no rows. WaitError, WorkerError: as `score_shards`.
     """
-    source.build(model, batch_size)
+    source.build(model, batch_size, timeout)
     variables = Variables(model)
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),

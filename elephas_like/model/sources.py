@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ from elephas_like.model.data_arguments import (
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.samples import first_row
+from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.versions import versions
@@ -98,23 +99,29 @@ class Source(ABC):
         shipped = ExitStack()
         return ShardedDataset(self.data(num_workers).distributed(context, shipped), num_workers, new_dataset(), shipped)
 
-    def build(self, model: keras.Model, batch_size: int = 1) -> None:
+    def build(self, model: keras.Model, batch_size: int = 1, timeout: float = math.inf) -> None:
         """Build model and optimizers, from a batch of the first row.
 
         Rows on Spark are read only if the model needs them: `take` ends a Python worker in mid-stream, and with it an
         imported TensorFlow.
+
+        Args:
+            timeout: seconds in which reading from Spark may make no progress.
+
+        Raises:
+            WaitError: `timeout` has passed. ValueError, DataError: as `sample`.
         """
         if self.context is None or not build_optimizer(model):
-            build(model, self.sample(keras.config.floatx(), batch_size))
+            build(model, self.sample(keras.config.floatx(), batch_size, timeout))
 
-    def sample(self, floatx: str, rows: int = 1) -> tuple[object, ...]:
+    def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
         """Return a batch of rows like the first one, in the dtypes that workers will see.
 
         Raises:
             ValueError: there are no rows.
             DataError: the first row is not one to train on.
         """
-        return self.batch_of(self._first(), floatx, rows)
+        return self.batch_of(self._first(timeout), floatx, rows)
 
     def batch_of(self, first: list[object], floatx: str, rows: int = 1) -> tuple[object, ...]:
         """Return a batch of rows like the given first one; it raises as `sample`."""
@@ -129,7 +136,7 @@ class Source(ABC):
         return sample
 
     @abstractmethod
-    def _first(self) -> list[object]:
+    def _first(self, timeout: float) -> list[object]:
         """Return the first row, or a Block that begins with it."""
 
 
@@ -159,7 +166,7 @@ class Arrays(Source):
         """Return the arrays."""
         return self.columns
 
-    def _first(self) -> list[object]:
+    def _first(self, timeout: float) -> list[object]:
         return [first_row(self.columns)]
 
 
@@ -187,7 +194,7 @@ class Blocks(Source):
         """Return the blocks."""
         return (self.blocks,)
 
-    def _first(self) -> list[object]:
+    def _first(self, timeout: float) -> list[object]:
         block = next((block for block in self.blocks if block.rows), self.blocks[0])
         return [first_row(block.columns)]
 
@@ -216,8 +223,8 @@ class _SparkSource(Source):
         """Return an RDD with a partition for each worker."""
         return (self.data(num_workers).rdd,)
 
-    def _first(self) -> list[object]:
-        return self.rdd.take(1)
+    def _first(self, timeout: float) -> list[object]:
+        return first_element(self.rdd, timeout)
 
 
 @dataclass(frozen=True)

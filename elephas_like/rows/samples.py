@@ -1,7 +1,8 @@
-"""The first rows of some partitions: what can be known of an RDD in bounded time, without reading all of it."""
+"""The first rows of an RDD or of some partitions: what can be known in bounded time, without reading all of it."""
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from pyspark import RDD
 
+from elephas_like.core.errors import WaitError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.rows.spool import Block
-from elephas_like.spark.waits import cancel_and_wait, run_within
+from elephas_like.spark.slots import task_progress
+from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
 MOST_ROWS = 1000
 """Rows of a partition that are counted."""
@@ -51,6 +54,33 @@ def sampled(rdd: RDD, partitions: Sequence[int], seconds: float) -> list[Partiti
         )
     except BaseException:
         cancel_and_wait(context, group)
+        raise
+
+
+def first_element(rdd: RDD, seconds: float = math.inf) -> list[object]:
+    """Return a list of the first element of an RDD; [] if it has none.
+
+    Raises:
+        WaitError: for `seconds` no task started or ended.
+        ElephasError: reading raised, or the SparkContext was stopped.
+    """
+    context, group = rdd.context, f"elephas_like-first-{uuid.uuid4().hex[:16]}"
+    try:
+        return run_within(
+            seconds,
+            context,
+            group,
+            "elephas_like: first row",
+            lambda: rdd.take(1),
+            progress=lambda: task_progress(context, group),
+        )
+    except BaseException as error:
+        cancel_and_wait(context, group)
+        if isinstance(error, Overdue):
+            raise WaitError(
+                f"expected the first row, and no task started or ended for round_timeout={seconds:g} s. Look at what the "
+                "rows wait for, and at whether other jobs hold the slots; or give SparkModel a longer round_timeout."
+            ) from None
         raise
 
 

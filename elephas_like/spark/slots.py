@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 
 from elephas_like.core.errors import CapacityError, WaitError
-from elephas_like.spark.groups import waits_for_slots
+from elephas_like.spark.groups import tasks, waits_for_slots
 from elephas_like.spark.session import is_local
 
 _reserved: dict[str, int] = {}
@@ -138,6 +138,11 @@ def held_up(context: SparkContext, group: str) -> float:
     """
     waits = reserved(context) and waits_for_slots(context, group)
     return time.monotonic() if waits else 0.0
+
+
+def task_progress(context: SparkContext, group: str) -> object:
+    """Return a value that changes when a task of a group starts or ends, and while the group is held up."""
+    return tasks(context, group), held_up(context, group)
 
 
 def free(context: SparkContext, available: int) -> int:

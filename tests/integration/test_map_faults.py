@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import keras
 import pytest
 from conftest import eventually, ours
 from small import line, points
@@ -64,6 +65,23 @@ def test_rows_that_never_come_end_the_call(sc, blocked, scratch: Path, call: str
         getattr(model, call)(blocked(call))
     assert ours(scratch) <= before
     assert works(sc, model)
+
+
+def test_a_first_row_that_never_comes_ends_the_call(sc, tmp_path: Path) -> None:
+    """A model that is not built reads a row before anything else."""
+    folder = str(tmp_path)
+
+    def wait(row: tuple) -> tuple:
+        while Path(folder).exists() and not Path(folder, "go-on").exists():
+            threading.Event().wait(0.05)
+        return row
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(WaitError, match=r"expected the first row, .*round_timeout=1 s"):
+        SparkModel(model, round_timeout=1).evaluate(sc.parallelize(points(20), 2).map(wait))
+    (tmp_path / "go-on").touch()
+    assert not sc.statusTracker().getActiveJobsIds()
 
 
 @both
