@@ -78,9 +78,9 @@ class MapJob:
     def _late(self, context: SparkContext, group: str) -> str:
         running, ended = tasks(context, group)
         return (
-            f"expected a task to start or end, and none did for round_timeout={self.timeout:g} s ({self.title}; {running} "
+            f"expected a task to start or end, and none did for timeout={self.timeout:g} s ({self.title}; {running} "
             f"running, {ended} ended). Look at the executors' logs, at what the rows wait for, and at whether other jobs "
-            "hold the slots; or give the data more partitions, or SparkModel a longer round_timeout."
+            "hold the slots; or give the data more partitions, or the call a longer timeout."
         )
 
     def _sweep(self, rdd: RDD, group: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
@@ -286,6 +287,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         features_col: Choice | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Predictions in the order of the rows.
 
@@ -298,6 +300,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             collect: False returns an RDD of predictions for an RDD, and for a DataFrame itself with a column `prediction` of
                 what the model puts out; nothing runs until it is asked for.
             features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            timeout: on executors, seconds in which no task starts or ends, after which a WaitError is raised. None: no limit.
 
         Returns:
             An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
@@ -310,7 +313,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         if features is not None:
             _refuse_callbacks(callbacks)
             predictor = Predictor.of(self._model, rows)
-            return predict_rows(features, predictor, rows, collect=collect, timeout=self.round_timeout)
+            return predict_rows(features, predictor, rows, collect=collect, timeout=_limit(timeout))
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
         features = feature_arrays(data, self._model)
@@ -331,6 +334,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         sample_weight_col: str | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
         **others: Any,
     ) -> Any:
         """Loss and metrics as Keras gives them on all rows together.
@@ -340,6 +344,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
                 DataFrame, evaluated on the executors: their metric states are summed, so that AUC and the like are exact.
             callbacks: of arrays, Keras callbacks.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            timeout: as for `predict`.
 
         Returns:
             A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
@@ -361,7 +366,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             )
         _refuse_callbacks(callbacks)
         source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
-        results = evaluate_rows(self._model, source, rows, self.round_timeout)
+        results = evaluate_rows(self._model, source, rows, _limit(timeout))
         if return_dict:
             return results
         values = in_order(self._model, results)
@@ -414,6 +419,10 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         if self._fits == 1:
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
+
+
+def _limit(timeout: float | None) -> float:
+    return math.inf if timeout is None else checks.positive_seconds("timeout", timeout)
 
 
 def _keras_verbose(verbose: int | str) -> int:

@@ -78,8 +78,8 @@ def first_element(rdd: RDD, seconds: float = math.inf) -> list[object]:
         cancel_and_wait(context, group)
         if isinstance(error, Overdue):
             raise WaitError(
-                f"expected the first row, and no task started or ended for round_timeout={seconds:g} s. Look at what the "
-                "rows wait for, and at whether other jobs hold the slots; or give SparkModel a longer round_timeout."
+                f"expected the first row, and no task started or ended for timeout={seconds:g} s. Look at what the "
+                "rows wait for, and at whether other jobs hold the slots; or give the call a longer timeout."
             ) from None
         raise
 

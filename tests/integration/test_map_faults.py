@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 import pytest
-from conftest import eventually, ours
+from leftovers import eventually, ours
 from small import line, points
 
 from elephas_like import SparkModel, WaitError
@@ -52,17 +52,17 @@ def works(sc, model: SparkModel) -> bool:
 
 @pytest.mark.fault(
     "A row that `predict` or `evaluate` reads never comes",
-    "`WaitError` after `round_timeout`, which says what was waited for; tasks and files are gone",
+    "`WaitError` after the `timeout` of the call, which says what was waited for; tasks and files are gone",
     "the call",
 )
 @both
 def test_rows_that_never_come_end_the_call(sc, blocked, scratch: Path, call: str) -> None:
-    model = SparkModel(line(), batch_size=1, round_timeout=5)
+    model = SparkModel(line(), batch_size=1)
     assert works(sc, SparkModel(line()))  # Python processes that begin, and TensorFlow, take their time
     before = ours(scratch)
-    said = rf"none did for round_timeout=5 s \({call} 2 partitions; 1 running, 1 ended\).*a longer round_timeout"
+    said = rf"none did for timeout=5 s \({call} 2 partitions; 1 running, 1 ended\).*a longer timeout"
     with pytest.raises(WaitError, match=said):
-        getattr(model, call)(blocked(call))
+        getattr(model, call)(blocked(call), timeout=5)
     assert ours(scratch) <= before
     assert works(sc, model)
 
@@ -78,8 +78,8 @@ def test_a_first_row_that_never_comes_ends_the_call(sc, tmp_path: Path) -> None:
 
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(WaitError, match=r"expected the first row, .*round_timeout=1 s"):
-        SparkModel(model, round_timeout=1).evaluate(sc.parallelize(points(20), 2).map(wait))
+    with pytest.raises(WaitError, match=r"expected the first row, .*timeout=1 s"):
+        SparkModel(model).evaluate(sc.parallelize(points(20), 2).map(wait), timeout=1)
     (tmp_path / "go-on").touch()
     assert not sc.statusTracker().getActiveJobsIds()
 
@@ -152,14 +152,16 @@ def test_a_job_that_somebody_cancels_leaves_no_files(sc, blocked, scratch: Path,
 
 
 @pytest.mark.fault(
-    "Other jobs hold all slots of a `predict` or `evaluate`", "`WaitError` after `round_timeout`", "the call"
+    "Other jobs hold all slots of a `predict` or `evaluate`",
+    "`WaitError` after the `timeout` of the call, if it has one",
+    "the call",
 )
 @one_of_them
 def test_a_call_that_gets_no_slot_is_late(sc, no_free_slot, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     monkeypatch.setattr("elephas_like.rows.shards.TIDY_SECONDS", 1.0)
     rows = rows_that(sc, lambda number: None, call)
-    with no_free_slot(), pytest.raises(WaitError, match=r"none did for round_timeout=2 s .*0 running, 0 ended"):
-        getattr(SparkModel(line(), round_timeout=2), call)(rows)
+    with no_free_slot(), pytest.raises(WaitError, match=r"none did for timeout=2 s .*0 running, 0 ended"):
+        getattr(SparkModel(line()), call)(rows, timeout=2)
 
 
 def test_a_call_in_good_order_leaves_no_files(sc, scratch: Path) -> None:
