@@ -7,10 +7,18 @@ bind address falls back to `spark.driver.host`, and whose SPARK_LOCAL_IP is what
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
+from typing import Literal
+
+from elephas_like.core.errors import ElephasError
 
 LOOPBACK = "127.0.0.1"
+
+
+class PortError(ElephasError, OSError):
+    """The server could not listen where it was told to."""
 
 
 def bind_address(
@@ -71,6 +79,30 @@ def is_wildcard(address: str) -> bool:
         return ipaddress.ip_address(_resolve(address)).is_unspecified
     except (OSError, ValueError):  # a name that is not known here is none
         return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        PortError: the port is taken, or the host is none of this machine.
+    """
+    family: Literal[socket.AddressFamily.AF_INET6, socket.AddressFamily.AF_INET]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        both = host == "::" and socket.has_dualstack_ipv6()  # all addresses are all, also those of IPv4
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = f"port {port} is taken by another program: give port=0, which takes a free one"
+        else:
+            advice = (
+                "give host=<an address of this machine that executors can reach>, or the environment SPARK_LOCAL_IP; in a container or behind NAT, "
+                "spark.driver.bindAddress=<an address in here> and spark.driver.host=<the one that executors use>"
+            )
+        raise PortError(
+            error.errno, f"the parameter server cannot listen on {host}:{port} ({error}); {advice}"
+        ) from error
 
 
 def _bare(name: str) -> str:

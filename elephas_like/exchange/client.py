@@ -36,6 +36,7 @@ class ClientSettings:
         request. A body may take longer while it flows.
     retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
     advice: what a user can do if the server cannot be reached.
+    fingerprint: of the server's certificate, which is no secret; None connects in plain text.
     """
 
     kind: Literal["http", "socket"]
@@ -51,6 +52,7 @@ class ClientSettings:
         "Give SparkModel host=<the driver's address as executors see it> and port=<one that a firewall lets through>, or "
         "engine='jobs', which needs none."
     )
+    fingerprint: str | None = None
 
     def connect(self, worker: int, attempt: int) -> Client:
         """Return the client of one attempt of a worker. Connections are opened when they are needed."""
@@ -77,6 +79,7 @@ class Client:
 
         Raises:
             ElephasError: the token is wrong, or this attempt has lost its place.
+            TLSError: the server has another certificate, or speaks no TLS, or this client does not.
             ConnectionLostError: the server cannot be reached; known after few tries, since nothing is lost yet.
         """
         tries = min(self._settings.retries, _FIRST_RETRIES) + 1
@@ -239,5 +242,11 @@ def _unless_refused(reply: protocol.Message) -> protocol.Message:
 
 
 def _line(settings: ClientSettings, timeout: float) -> Line:
-    line = LINES[settings.kind]
-    return line(settings.host, settings.port, settings.token, connect_timeout=settings.connect_timeout, timeout=timeout)
+    return LINES[settings.kind](
+        settings.host,
+        settings.port,
+        settings.token,
+        connect_timeout=settings.connect_timeout,
+        timeout=timeout,
+        fingerprint=settings.fingerprint,
+    )

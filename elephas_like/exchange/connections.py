@@ -1,4 +1,4 @@
-"""A client's connections to a server on the driver, over HTTP or plain TCP (server.py says what crosses them).
+"""A client's connections to a server on the driver, over HTTP or TCP, encrypted or not (server.py says what crosses them).
 
 A connection is opened when it is needed, kept, and opened again after it was closed. Time-outs count the time in which no byte
 moves, so a large body may take as long as it needs while it flows.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.exchange import wire
+from elephas_like.exchange import tls, wire
 from elephas_like.exchange.lines import HELLO, LENGTH, PATH, WELCOME, send, stale
 from elephas_like.exchange.protocol import MAGIC
 
@@ -44,12 +44,21 @@ class Line:
     Args:
         connect_timeout: seconds until the connection is open.
         timeout: longest time without a byte sent or received, in seconds.
+        fingerprint: of the server's certificate; None connects in plain text.
     """
 
     def __init__(
-        self, host: str, port: int, token: str, *, connect_timeout: float = 5.0, timeout: float = 60.0
+        self,
+        host: str,
+        port: int,
+        token: str,
+        *,
+        connect_timeout: float = 5.0,
+        timeout: float = 60.0,
+        fingerprint: str | None = None,
     ) -> None:
         self._address = (host, port)
+        self._fingerprint = fingerprint
         self._token = token
         self._connect_timeout = connect_timeout
         self._timeout = timeout
@@ -58,14 +67,26 @@ class Line:
         self._over = False
 
     def open(self) -> socket.socket:
-        """Connect. `call` does so where it is necessary."""
-        connection = socket.create_connection(self._address, self._connect_timeout)
+        """Connect. `call` does so where it is necessary.
+
+        Raises:
+            tls.TLSError: the server has another certificate, or one end speaks TLS and the other does not.
+        """
+        connection: socket.socket = socket.create_connection(self._address, self._connect_timeout)
+        if self._fingerprint is not None:
+            connection = tls.to_server(connection)
         connection.settimeout(self._timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._guard:
             self._socket = connection
             if self._over:
                 raise ConnectionAbortedError("the line was closed while it was opened")
+        if isinstance(connection, tls.EncryptedSocket) and self._fingerprint is not None:
+            try:
+                tls.check_server(connection, self._fingerprint, self._place)
+            except tls.TLSError:
+                self.close()
+                raise
         return connection
 
     def call(
@@ -82,6 +103,7 @@ class Line:
 
         Raises:
             TokenError: the server does not know the token.
+            tls.TLSError: as `open`.
             OSError, wire.CutShortError: the connection broke, or nothing moved for too long.
         """
         return self._exchange(self._opened(), chunks, method, path, headers)
@@ -110,6 +132,10 @@ class Line:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
         self.close()
+
+    @property
+    def _place(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
 
     def _opened(self) -> socket.socket:
         if self._socket is not None and stale(self._socket):
@@ -141,6 +167,9 @@ class HttpLine(Line):
         try:
             response = http_connection.getresponse()
         except http.client.HTTPException as error:
+            if str(error).encode("latin-1", "replace").startswith(tls.ALERT[:2]):
+                self.close()
+                raise tls.encrypted_server(self._place) from error
             raise ConnectionResetError(f"expected a reply in HTTP, got {error!r}") from error
         if response.will_close or response.status == 401:
             self.close()  # the response keeps the socket open until it is read
@@ -157,9 +186,10 @@ class SocketLine(Line):
         connection = super().open()
         token = self._token.encode()
         send(connection, [HELLO.pack(MAGIC, len(token)) + token])
-        if wire.read(_Received(connection), len(WELCOME)) != WELCOME:
+        reply = wire.read(_Received(connection), len(WELCOME))
+        if reply != WELCOME:
             self.close()
-            raise TokenError("401")
+            raise tls.encrypted_server(self._place) if tls.ALERT.startswith(reply) else TokenError("401")
         return connection
 
     def _exchange(

@@ -1,6 +1,6 @@
-"""The parameter server, over HTTP (a Flask application on a threaded WSGI server) or plain TCP. It runs on the driver.
+"""The parameter server, over HTTP (a Flask application on a threaded WSGI server) or TCP. It runs on the driver.
 
-Both exchange the same frames (wire.py) and read nothing before a connection is authenticated by the token. `stop()` ends all
+With an Identity (tls.py) either speaks TLS, and nothing else. Both exchange the same frames (wire.py) and read nothing before a connection is authenticated by the token. `stop()` ends all
 threads and connections and frees the port.
 
     HTTP: POST /exchange, Authorization: Bearer TOKEN, one frame up and one down; connections are kept.
@@ -10,7 +10,6 @@ threads and connections and frees the port.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import socket
 import socketserver
@@ -18,16 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 from flask import Flask, Response, request
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.address import listen
+from elephas_like.exchange.lines import HELLO, LENGTH, LINGER_SECONDS, UNKNOWN, WELCOME, linger, send
 from elephas_like.exchange.protocol import MAGIC, Sizes
 from elephas_like.exchange.request_handler import Answerer, FitRequestHandler, Handler
 from elephas_like.exchange.security import same_token
+from elephas_like.exchange.tls import Identity, accepted, admits
 from elephas_like.exchange.wire import Chunk, CutShortError, nbytes
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,6 @@ _CONNECTIONS_A_WORKER, _MORE_CONNECTIONS = 4, 64
 _HEAD_BYTES = 16 * 2**10
 _AUTHENTICATED = "elephas_like.authenticated"
 STOP_SECONDS = 5.0
-_LINGER_SECONDS = 1.0
-_LINGER_BYTES = 2**20
-
-
-class PortError(ElephasError, OSError):
-    """The server could not listen where it was told to."""
 
 
 class _Connections(socketserver.ThreadingMixIn):
@@ -59,12 +54,26 @@ class _Connections(socketserver.ThreadingMixIn):
 
     daemon_threads = True
     most = 64
+    identity: Identity | None = None
+    """Certificate and key; None serves in plain text."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._open: dict[threading.Thread, socket.socket] = {}
         self._unauthenticated: dict[threading.Thread, float] = {}
         self._guard = threading.Lock()
         super().__init__(*arguments, **options)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. With TLS, the handshake is left to the connection's own thread."""
+        connection, address = super().get_request()  # type: ignore[misc]  # of TCPServer, which this is mixed into
+        return connection if self.identity is None else accepted(connection, self.identity), address
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection that speaks as this server does, TLS or plain text."""
+        if admits(request, IDLE_SECONDS):
+            super().finish_request(request, client_address)  # type: ignore[misc]
+        else:
+            log.info("a connection from %s was closed: one end speaks TLS and the other does not", client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the connection's thread, if another connection is allowed."""
@@ -85,7 +94,7 @@ class _Connections(socketserver.ThreadingMixIn):
             self._open[thread] = request
             self._unauthenticated[thread] = time.monotonic() + UNAUTHENTICATED_SECONDS
         if first is not None:
-            first.join(_LINGER_SECONDS)  # at once, as a rule; threads stay within bounds, too
+            first.join(LINGER_SECONDS)  # at once, as a rule; threads stay within bounds, too
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:  # the system has no thread left: the peer tries again later
@@ -178,11 +187,13 @@ class _Server:
         port: int = 0,
         *,
         handler: Callable[[Any, Sizes], Handler] = FitRequestHandler,
+        identity: Identity | None = None,
     ) -> None:
         self._store = store
         self._token = token
         self._handler = handler(store, sizes)
         self._wanted = (host, port)
+        self._identity = identity
         self._running: Any = None
         self.thread: threading.Thread | None = None
         self._address: tuple[str, int] = (host, port)
@@ -200,10 +211,11 @@ class _Server:
         """
         if self._running is not None:
             raise ElephasError("expected start() once; this server is running.")
-        listener = _listen(*self._wanted)
+        listener = listen(*self._wanted)
         self._address = (self._wanted[0], listener.getsockname()[1])
         self._running = self._make(listener)
         self._running.most = _CONNECTIONS_A_WORKER * self._store.num_workers + _MORE_CONNECTIONS
+        self._running.identity = self._identity
         self.thread = threading.Thread(
             target=self._running.serve_forever,
             kwargs={"poll_interval": 0.05},
@@ -246,7 +258,7 @@ class HttpExchangeServer(_Server):
 
 
 class TcpExchangeServer(_Server):
-    """The parameter server over plain TCP."""
+    """The parameter server over TCP, without HTTP."""
 
     def _make(self, listener: socket.socket) -> Any:
         return _TcpListener(listener, self._handler, self._token)
@@ -317,7 +329,7 @@ class _HttpConnection(WSGIRequestHandler):
         if good and not whole:
             self.close_connection = True
             self._write("431 Request Header Fields Too Large", [("Content-Length", "0")], [])
-            _linger(self.connection)
+            linger(self.connection)
         return good and whole
 
     def run_wsgi(self) -> None:
@@ -339,7 +351,7 @@ class _HttpConnection(WSGIRequestHandler):
         self.close_connection = self.close_connection or body.remaining > 0 or status.startswith("401")
         self._write(status, headers, chunks)
         if body.remaining:
-            _linger(self.connection)
+            linger(self.connection)
 
     def _write(self, status: str, headers: list[tuple[str, str]], chunks: Iterable[Chunk]) -> None:
         if self.close_connection:
@@ -378,7 +390,7 @@ class _TcpConnection(socketserver.StreamRequestHandler):
         """Serve requests until one side ends the connection."""
         try:
             if not self._authenticate():
-                _linger(self.connection)
+                linger(self.connection)
                 return
             while (prefix := self.rfile.read(LENGTH.size)) and len(prefix) == LENGTH.size:
                 (length,) = LENGTH.unpack(prefix)
@@ -386,7 +398,7 @@ class _TcpConnection(socketserver.StreamRequestHandler):
                 reply = self.server.handler.serve(body, length)
                 send(self.connection, [LENGTH.pack(nbytes(reply.chunks)), *reply.chunks])
                 if body.remaining:
-                    _linger(self.connection)
+                    linger(self.connection)
                     return
         except OSError as error:
             log.debug("a connection ended: %s", error)
@@ -405,35 +417,3 @@ class _TcpConnection(socketserver.StreamRequestHandler):
             self.server.mark_authenticated()
         self.connection.sendall(WELCOME if known else UNKNOWN)
         return known
-
-
-def _linger(connection: socket.socket) -> None:
-    """Give the peer time to read a reply to a request that was not read to its end. Closing at once would reset it."""
-    end, dropped = time.monotonic() + _LINGER_SECONDS, 0
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(_LINGER_SECONDS)
-        while time.monotonic() < end and dropped < _LINGER_BYTES:
-            came = connection.recv(2**16)
-            if not came:
-                return
-            dropped += len(came)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family: Literal[socket.AddressFamily.AF_INET6, socket.AddressFamily.AF_INET]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        both = host == "::" and socket.has_dualstack_ipv6()  # all addresses are all, also those of IPv4
-        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            advice = f"port {port} is taken by another program: give port=0, which takes a free one"
-        else:
-            advice = (
-                "give host=<an address of this machine that executors can reach>, or the environment SPARK_LOCAL_IP; in a container or behind NAT, "
-                "spark.driver.bindAddress=<an address in here> and spark.driver.host=<the one that executors use>"
-            )
-        raise PortError(
-            error.errno, f"the parameter server cannot listen on {host}:{port} ({error}); {advice}"
-        ) from error

@@ -24,9 +24,9 @@ from elephas_like.compat.parameters import (
 )
 from elephas_like.compat.weight_bytes import weights_to_bytes
 from elephas_like.core.errors import ConnectionLostError, ElephasError, ElephasWarning
+from elephas_like.exchange.address import PortError
 from elephas_like.exchange.connections import LINES, SocketLine
 from elephas_like.exchange.lines import UNKNOWN, WELCOME
-from elephas_like.exchange.server import PortError
 from elephas_like.exchange.wire import read
 from elephas_like.trainer.serialization import model_to_dict
 

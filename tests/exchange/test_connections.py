@@ -12,7 +12,8 @@ import pytest
 from small_world import Background, taken
 
 from elephas_like.exchange.connections import LINES, Line, TokenError
-from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
+from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.tls import Identity, accepted, admits, identity
 from elephas_like.exchange.wire import CutShortError, read
 
 BOUND = 0.75
@@ -28,13 +29,23 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=["plain", "encrypted"])
+def own(request: pytest.FixtureRequest) -> Identity | None:
+    return identity() if request.param == "encrypted" else None
+
+
 @contextmanager
-def served(serve: Callable[[socket.socket], None], kind: str) -> Iterator[Line]:
+def served(serve: Callable[[socket.socket], None], kind: str, own: Identity | None = None) -> Iterator[Line]:
     """A line to a program that takes one connection, whose token it has read."""
 
     def accept(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
+        connection: socket.socket = listener.accept()[0]
+        if own is not None:
+            connection = accepted(connection, own)
         with connection:
+            if own is not None:
+                admits(connection, 20)
+                connection.settimeout(None)
             if kind == "socket":
                 _, length = HELLO.unpack(taken(connection, HELLO.size))
                 taken(connection, length)
@@ -44,7 +55,8 @@ def served(serve: Callable[[socket.socket], None], kind: str) -> Iterator[Line]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
         running = Background(lambda: accept(listener))
-        with closing(LINES[kind](*listener.getsockname(), "t", timeout=BOUND)) as line:
+        fingerprint = None if own is None else own.fingerprint
+        with closing(LINES[kind](*listener.getsockname(), "t", timeout=BOUND, fingerprint=fingerprint)) as line:
             yield line
         running.result()
 
@@ -67,7 +79,7 @@ def pause() -> None:
 
 
 @pytest.mark.fault("A slow network", "an update may take as long as bytes flow", "time")
-def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: str) -> None:
+def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: str, own: Identity | None) -> None:
     def serve(connection: socket.socket) -> None:
         take_head(connection, kind)
         for _ in range(len(BODY) // STEP):
@@ -75,7 +87,7 @@ def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: s
             pause()
         connection.sendall(head_of_reply(kind, 2) + b"ok")
 
-    with served(serve, kind) as line:
+    with served(serve, kind, own) as line:
         reply = line.call([BODY])
         assert read(reply.source, 2) == b"ok"
 
@@ -83,7 +95,7 @@ def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: s
 @pytest.mark.fault(
     "A connection stalls", "it is opened again after 60 s without a byte, and the update sent again", "60 s"
 )
-def test_a_body_that_is_taken_no_further_ends_by_the_bound(kind: str) -> None:
+def test_a_body_that_is_taken_no_further_ends_by_the_bound(kind: str, own: Identity | None) -> None:
     over = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -91,13 +103,13 @@ def test_a_body_that_is_taken_no_further_ends_by_the_bound(kind: str) -> None:
         taken(connection, 4 * STEP)
         over.wait(20)
 
-    with served(serve, kind) as line:
+    with served(serve, kind, own) as line:
         with pytest.raises(TimeoutError):
             line.call([BODY])
         over.set()
 
 
-def test_a_reply_that_comes_in_trickles_may_take_longer_than_the_bound(kind: str) -> None:
+def test_a_reply_that_comes_in_trickles_may_take_longer_than_the_bound(kind: str, own: Identity | None) -> None:
     body = bytes(range(40))
 
     def serve(connection: socket.socket) -> None:
@@ -107,13 +119,13 @@ def test_a_reply_that_comes_in_trickles_may_take_longer_than_the_bound(kind: str
             pause()
             connection.sendall(bytes([byte]))
 
-    with served(serve, kind) as line:
+    with served(serve, kind, own) as line:
         reply = line.call([])
         assert reply.length == len(body)
         assert read(reply.source, len(body)) == body
 
 
-def test_a_reply_that_stops_ends_by_the_bound(kind: str) -> None:
+def test_a_reply_that_stops_ends_by_the_bound(kind: str, own: Identity | None) -> None:
     over = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -121,7 +133,7 @@ def test_a_reply_that_stops_ends_by_the_bound(kind: str) -> None:
         connection.sendall(head_of_reply(kind, 3) + b"ab")
         over.wait(20)
 
-    with served(serve, kind) as line:
+    with served(serve, kind, own) as line:
         reply = line.call([])
         with pytest.raises(TimeoutError):
             read(reply.source, 3)

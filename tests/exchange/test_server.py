@@ -24,13 +24,15 @@ from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Order, Role
 from elephas_like.exchange import protocol, wire
 from elephas_like.exchange import server as server_module
+from elephas_like.exchange.address import PortError
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
-from elephas_like.exchange.server import HttpExchangeServer, PortError, TcpExchangeServer
+from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.exchange.store import Store
+from elephas_like.exchange.tls import Identity, identity
 
 SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 TOKEN = "token-of-this-run"
@@ -49,12 +51,18 @@ class Place:
 def settings_of(
     kind: str, server: HttpExchangeServer | TcpExchangeServer, sizes: protocol.Sizes = SIZES
 ) -> ClientSettings:
-    return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2)  # type: ignore[arg-type]
+    fingerprint = server._identity and server._identity.fingerprint
+    return ClientSettings(kind, *server.address, TOKEN, sizes, retries=2, fingerprint=fingerprint)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=["http", "socket"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def own(request: pytest.FixtureRequest) -> Identity | None:
+    return identity() if request.param == "encrypted" else None
 
 
 @pytest.fixture
@@ -86,9 +94,9 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
     return wire.decode(io.BytesIO(body), len(body), SIZES)
 
 
-def test_two_workers_exchange_for_three_rounds_and_stop(kind: str) -> None:
+def test_two_workers_exchange_for_three_rounds_and_stop(kind: str, own: Identity | None) -> None:
     store = RoundStore(2, LAYOUT.hash)
-    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1", identity=own) as server:
         settings = settings_of(kind, server)
         workers = [
             Background(lambda w=worker: work(settings.connect(w, 100), w, 100, w + 1.0, 10.0)) for worker in (0, 1)
@@ -140,10 +148,10 @@ def test_a_duplicate_is_applied_once_and_a_lost_reply_is_had_again(place: Place)
 @pytest.mark.fault(
     "A reply is lost after its update was applied", "the worker asks again; the update is not applied twice", "nothing"
 )
-def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
+def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str, own: Identity | None) -> None:
     """The server's end is cut while the worker waits for the reply to its answer."""
     store = RoundStore(1, LAYOUT.hash)
-    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1", identity=own) as server:
         client = settings_of(kind, server).connect(0, 100)
         updates = store.train(train_order(0))
         assert client.join(joined(0)).number == 0
@@ -162,7 +170,7 @@ def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str) -> None:
         client.close()
 
 
-def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
+def test_large_answers_are_offered_first_and_read_in_turn(kind: str, own: Identity | None) -> None:
     layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (400_000,), "float32"),))
     sizes = protocol.Sizes.of(layout)
     store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
@@ -182,7 +190,7 @@ def test_large_answers_are_offered_first_and_read_in_turn(kind: str) -> None:
         delta = np.full(400_000, worker + 1, np.float32)
         return client.answer(replace(empty, worker=worker, number=order.number, delta=delta))  # type: ignore[attr-defined]
 
-    with SERVERS[kind](store, TOKEN, sizes, "127.0.0.1") as server:
+    with SERVERS[kind](store, TOKEN, sizes, "127.0.0.1", identity=own) as server:
         clients = [settings_of(kind, server, sizes).connect(worker, 100) for worker in range(3)]
         answers = [Background(lambda w=w, c=c: one_round(w, c)) for w, c in enumerate(clients)]
         store.joined()
@@ -277,9 +285,9 @@ def connection_threads() -> int:
 @pytest.mark.fault(
     "Strangers hold connections open", "they are closed after a few seconds; workers are served", "nothing"
 )
-def test_many_idle_connections_are_few_threads_and_keep_no_worker_out(kind: str) -> None:
+def test_many_idle_connections_are_few_threads_and_keep_no_worker_out(kind: str, own: Identity | None) -> None:
     store = RoundStore(2, LAYOUT.hash)
-    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server, ExitStack() as stack:
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1", identity=own) as server, ExitStack() as stack:
         settings = settings_of(kind, server)
 
         def crowd() -> None:

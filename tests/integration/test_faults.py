@@ -22,9 +22,9 @@ from small import line, points, trained
 import elephas_like
 from elephas_like import DataError, ElephasError, NonFiniteError, SparkModel, WaitError, WorkerError
 from elephas_like.core.errors import ConnectionLostError, Failure
+from elephas_like.exchange.address import PortError
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import Sizes
-from elephas_like.exchange.server import PortError
 
 both = pytest.mark.parametrize("engine", ["server", "jobs"])
 
