@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         DataError,
         ElephasError,
         NonFiniteError,
+        PlainTextError,
         WaitError,
         WorkerError,
     )
@@ -51,6 +52,7 @@ _MODULES = {
         "DataError",
         "ElephasError",
         "NonFiniteError",
+        "PlainTextError",
         "WaitError",
         "WorkerError",
     ),
@@ -95,6 +97,7 @@ __all__ = [
     "MedianRule",
     "Mode",
     "NonFiniteError",
+    "PlainTextError",
     "SearchResult",
     "ShardedDataset",
     "SparkMLlibModel",

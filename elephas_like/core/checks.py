@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import os
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
@@ -81,6 +82,17 @@ def positive(name: str, value: object, *, zero: bool = False) -> float:
     return float(value)  # type: ignore[arg-type]  # a number
 
 
+def flag(name: str, value: object) -> bool:
+    """Return True or False.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if value not in (True, False):
+        raise TypeError(f"{name} must be True or False; got {value!r}.")
+    return bool(value)
+
+
 def share(name: str, value: object) -> float:
     """Return `value` as a float if it is a number from 0 to below 1.
 
@@ -90,6 +102,26 @@ def share(name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a share from 0 to below 1; got {value!r}.")
     return float(value)
+
+
+def tls(name: str, value: object) -> bool | tuple[str, str]:
+    """Return True or False, or the paths of a certificate and its key.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, bool):
+        return value
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(path, str | os.PathLike) for path in value)
+    ):
+        return str(value[0]), str(value[1])
+    raise TypeError(
+        f"{name} must be True, False, None, or the paths of a certificate and its key, both PEM: "
+        f"{name}=('server.crt', 'server.key'); got {value!r}."
+    )
 
 
 def verbosity(value: object) -> int:

@@ -31,6 +31,10 @@ class ConnectionLostError(ElephasError, ConnectionError):
     """A worker could not reach the parameter server within its retries."""
 
 
+class PlainTextError(ElephasError, ValueError):
+    """What Spark encrypts would travel or lie in plain text; the message says how to encrypt it, and how to allow it."""
+
+
 class SupersededError(ElephasError):
     """Another attempt of the same worker has taken over. This attempt must raise, so that Spark ignores its result."""
 

@@ -5,7 +5,7 @@ Each is one Spark job, which `MapJob` bounds in time, and after which nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from elephas_like.core.errors import Failure, WaitError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import attempt_directory, remove
-from elephas_like.rows.shards import sweep
+from elephas_like.rows.shards import SpoolOptions, sweep
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.groups import failed_tasks, tasks
 from elephas_like.spark.slots import task_progress
@@ -88,22 +88,25 @@ class MapJob:
             sweep(rdd.context, group, rdd.getNumPartitions(), [self.dataset])
 
 
-def prediction_chunks(
-    rdd: RDD, predictor: Callable[[], Predict], batch_size: int, floatx: str, driver: Mapping[str, str], dataset: str
-) -> RDD:
+def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: int, options: SpoolOptions) -> RDD:
     """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows.
 
     Args:
         predictor: returns the function that predicts for a shard, called on the executor.
-        driver: the driver's package versions, which executors must match.
-        dataset: id of the files in which a task's rows lie while they are predicted.
+        options: how rows are written, below a directory of their dataset for each task.
+
+    Raises:
+        PlainTextError: rows must not be written.
     """
+    options.check_disks(rdd.context)
 
     def predict(index: int, rows: Iterable[object]) -> Iterator[Chunk]:
-        check_versions(driver)
-        with attempt_directory(dataset, index) as place:
+        check_versions(options.versions)
+        with attempt_directory(options.dataset, index) as place:
             for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
-                ref = spool(chunk, dataset="chunk", worker=index, base=place, floatx=floatx, expect_target=False)
+                ref = spool(
+                    chunk, dataset="chunk", worker=index, base=place, floatx=options.floatx, expect_target=False
+                )
                 try:
                     yield from predictor()(ref)
                 finally:

@@ -73,11 +73,16 @@ class Shipment:
 
 
 @contextmanager
-def shipment(context: SparkContext, ref: ShardRef) -> Iterator[Shipment]:
-    """The rows of a shard of the driver's on their way to executors, for as long as the context lasts."""
+def shipment(context: SparkContext, ref: ShardRef, *, allow_plain_text: bool = False) -> Iterator[Shipment]:
+    """The rows of a shard of the driver's on their way to executors, for as long as the context lasts.
+
+    Raises:
+        PlainTextError: rows must not be written on the executors.
+    """
     floats = [column.dtype for column in ref.columns if column.dtype in FLOATS]  # all of one kind
     has_target = isinstance(ref.structure, list) and len(ref.structure) > 1
-    options = SpoolOptions(ref.dataset, floats[0] if floats else "float32", has_target, versions())
+    floatx = floats[0] if floats else "float32"
+    options = SpoolOptions(ref.dataset, floatx, has_target, versions(), allow_plain_text=allow_plain_text)
     with replicated(context, blocks_of(ref), options) as replica:
         yield Shipment(ref, replica)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import cloudpickle
 import keras
@@ -39,6 +40,7 @@ class Members:
     callbacks: a cloudpickle of Keras callbacks, or nothing.
     held: rows that each member is scored on.
     by_partition: whether each member has a partition of its own.
+    options: of the SparkModels that train members on several workers; `allow_plain_text` counts for one worker too.
     """
 
     models: Sequence[keras.Model]
@@ -48,6 +50,7 @@ class Members:
     source: Source
     held: Source | None
     by_partition: bool
+    options: Mapping[str, Any]
 
     @property
     def count(self) -> int:
@@ -63,6 +66,10 @@ class Members:
             found.setdefault(spec.key, spec)
             keys.append(spec.key)
         return found, keys
+
+    def written(self, source: Source) -> SpoolOptions:
+        """How rows are written on executors."""
+        return source.spool_options(allow_plain_text=self.options["allow_plain_text"])
 
     def fit(self, number: int, cores: int | None) -> MemberFit:
         """What one member is told."""
@@ -134,7 +141,7 @@ def _at_once(context: SparkContext, members: int, workers: int = 1) -> int:
 @contextmanager
 def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
     """The members as Spark jobs of one task each, as many at a time as there are slots."""
-    at_once, options = _at_once(context, members.count), members.source.spool_options()
+    at_once, options = _at_once(context, members.count), members.written(members.source)
     group = f"elephas_like-{options.dataset}"
     datasets = [options.dataset, rows_dataset(options)]
     specs, keys = members.specs()
@@ -152,7 +159,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
         else:
             shards.append(everywhere(data, options))
         if members.held is not None:
-            held = members.held.spool_options()
+            held = members.written(members.held)
             datasets += [held.dataset, rows_dataset(held)]
             shards.append(everywhere(members.held.data(), held))
         runs = TaskRuns(
@@ -196,7 +203,7 @@ def _as_fits(members: Members, workers: int, engine: EngineName, context: SparkC
         def fit(number: int) -> MemberResult:
             model, config = members.models[number], members.configs[number]
             own = cloudpickle.loads(members.callbacks) if members.callbacks else []  # our own bytes
-            history = _MemberModel(model, workers, members.custom_objects, config, engine).fit(
+            history = _MemberModel(model, workers, members.custom_objects, config, members.options).fit(
                 x,
                 y,
                 sample_weight=sample_weight,
@@ -224,9 +231,9 @@ class _MemberModel(SparkModel):
         workers: int,
         custom_objects: Mapping[str, object],
         config: FitConfig,
-        engine: EngineName,
+        options: Mapping[str, Any],
     ) -> None:
-        super().__init__(model, workers, custom_objects, config.batch_size, engine=engine.value, seed=config.seed)
+        super().__init__(model, workers, custom_objects, config.batch_size, seed=config.seed, **options)
         self._bootstrap = config.bootstrap
         self._held_out_by = config.split_seed
 

@@ -60,7 +60,8 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
         return
     if isinstance(data, RDD | ShardedDataset):
         source = source_of(data).for_model(network)
-        found = score_shards(source, MomentsOfShard(Predictor.of(network, rows)))
+        allowed = isinstance(model, SparkModel) and model.allow_plain_text
+        found = score_shards(source, MomentsOfShard(Predictor.of(network, rows)), allow_plain_text=allowed)
         moments = norms.pool(part for _, part in found)
     else:
         refuse_foreign(data)

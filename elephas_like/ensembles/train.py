@@ -55,6 +55,8 @@ def train_ensemble(
     shuffle: bool = True,
     max_failures: int = 0,
     engine: str = "auto",
+    tls: bool | tuple[str, str] | None = None,
+    allow_plain_text: bool = False,
     custom_objects: Mapping[str, object] | None = None,
     verbose: int | str = "auto",
     weights: Sequence[float] | None = None,
@@ -90,6 +92,8 @@ def train_ensemble(
         max_failures: members that may fail; the ensemble is the others, and `failures` says which and why.
         engine: "auto" (Spark where the data is in Spark or a session is active) or "in_process" (no Spark, one member after
             the other); with several workers per member any engine of SparkModel.
+        tls: of several workers per member, as for SparkModel.
+        allow_plain_text: as for SparkModel; the VotingModel has it too.
         custom_objects: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a bar of the members, 2 a line per member.
         weights: of the VotingModel, one number per member; those of members that failed are left out.
@@ -100,6 +104,7 @@ def train_ensemble(
 
     Raises:
         ValueError, TypeError: arguments that make no sense, before anything starts.
+        PlainTextError: Spark's settings encrypt what the training would leave in plain text.
         WorkerError: what a member failed with, once the others have stopped.
     """
     # Every argument that can be judged alone is checked before a model is built.
@@ -109,6 +114,8 @@ def train_ensemble(
         max_failures=checks.positive_int("max_failures", max_failures, least=0),
         bagging=checks.bagging("bagging", bagging),
         engine=checks.choice("engine", engine, EngineName),
+        tls=None if tls is None else checks.tls("tls", tls),
+        allow_plain_text=checks.flag("allow_plain_text", allow_plain_text),
         validation_split=validation_share(validation_split, has_validation_data=validation_data is not None),
         callbacks=_pickled(callbacks),
         verbose=checks.verbosity(verbose),
@@ -136,6 +143,8 @@ class _Request:
     max_failures: int
     bagging: bool | str
     engine: EngineName
+    tls: bool | tuple[str, str] | None
+    allow_plain_text: bool
     validation_split: float
     callbacks: bytes
     verbose: int
@@ -190,7 +199,8 @@ def _prepared(
     with keras_lock:
         models = [_built(build_or_model, seed) for seed in seeds]
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
-    ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects)
+    allowed = asked.allow_plain_text
+    ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)
     # How the columns of a DataFrame are read follows from the models.
     if columns is not None:
         source = frame_source(data, columns, models[0])
@@ -207,7 +217,8 @@ def _prepared(
         source.build(model, asked.batch_size)
     configs = [asked.config(seed) for seed in seeds]
     by_partition = asked.bagging == "partition"
-    members = Members(models, configs, asked.callbacks, ensemble.custom_objects, source, held, by_partition)
+    options = {"engine": asked.engine.value, "tls": asked.tls, "allow_plain_text": allowed}
+    members = Members(models, configs, asked.callbacks, ensemble.custom_objects, source, held, by_partition, options)
     return ensemble, members, context
 
 
@@ -224,6 +235,7 @@ def _voting(
         ensemble.voting.value,
         shares if any(shares) else None,
         custom_objects=ensemble.custom_objects,
+        allow_plain_text=ensemble.allow_plain_text,
     )
     trained.histories = [results[number].history for number in kept]
     trained.failures = sorted(failures.items())

@@ -44,6 +44,7 @@ class VotingModel:
             one sigmoid output or two softmax outputs.
         custom_objects: names of custom classes and functions, as for `keras.models.load_model`; what the models refer to is
             found without.
+        allow_plain_text: as for SparkModel: whether rows of an RDD may be written on executors where Spark encrypts its files.
 
     Equal shares of hard votes go to the lowest label, as in scikit-learn. Logits become probabilities where a member's
     loss says `from_logits=True`.
@@ -68,6 +69,7 @@ class VotingModel:
         *,
         custom_objects: Mapping[str, object] | None = None,
         model_list: Sequence[keras.Model] | None = None,
+        allow_plain_text: bool = False,
     ) -> None:
         if (models is None) == (model_list is None):
             raise TypeError("give the models once, as `models` or as `model_list`.")
@@ -77,6 +79,7 @@ class VotingModel:
         self.weights = tuple(_weights(weights, len(self.models)))
         self.nb_classes = self._classes(nb_classes)
         self.custom_objects = dict(custom_objects or {})
+        self.allow_plain_text = checks.flag("allow_plain_text", allow_plain_text)
         self.histories: list[dict[str, list[float]]] = []
         self.failures: list[tuple[int, BaseException]] = []
 
@@ -279,7 +282,8 @@ class VotingModel:
         features = feature_rows(data, columns, self.models[0])
         if features is not None:
             predictor = self._predictor(rows, _Labels(ballot) if labels else ballot)
-            found = predict_rows(features, predictor, rows, collect=collect)
+            allowed = self.allow_plain_text
+            found = predict_rows(features, predictor, rows, collect=collect, allow_plain_text=allowed)
             return np.zeros(0, np.int64) if collect and labels and len(found) == 0 else found
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
@@ -311,7 +315,8 @@ class VotingModel:
     def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
         """Loss and metrics of rows that stay where they are."""
         ballot = self._ballot()
-        found = score_shards(source, ShardJudge(self._predictor(batch_size, ballot), ballot))
+        scorer = ShardJudge(self._predictor(batch_size, ballot), ballot)
+        found = score_shards(source, scorer, allow_plain_text=self.allow_plain_text)
         if not found:
             raise ValueError("there are no rows to evaluate: the data is empty.")
         total = reduce(add, (tally for _, tally in found if tally is not None))

@@ -55,6 +55,8 @@ def train(
     if asked is None and found is not None:
         asked = found.num_workers
     options.resolved(model, asked or 2)  # raises before slots are waited for
+    if context is not None:
+        options.check_encryption(context)
     steady = bool(request.worker_callbacks)
     with chosen_engine(options, context, asked, source.partitions, steady=steady) as (engine, num_workers):
         # Prepare.
@@ -143,7 +145,7 @@ def _prepared(
         codec=options.codec,
     )
     progress = kept or FitProgress(state)
-    spool = source.spool_options()
+    spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
 
 

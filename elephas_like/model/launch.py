@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from functools import partial
 
 from pyspark import RDD, SparkContext, StorageLevel
 
-from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.loop import fit_asynchronously, fit_synchronously
 from elephas_like.core.types import (
     EngineName,
@@ -35,11 +33,13 @@ from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.exchange.tls import Files, Identity, identity
+from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
-from elephas_like.spark.encryption import in_plain_text
+from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.session import is_local
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
@@ -73,8 +73,6 @@ def _on_spark(
     fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext, title: str
 ) -> None:
     group = f"elephas_like-{fit.spool.dataset}"
-    for text in in_plain_text(context.getConf(), server=engine is EngineName.SERVER):
-        warnings.warn(text, ElephasWarning, stacklevel=2)
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(fit, context, data)) if engine is EngineName.SERVER else None
         shipped = [context.broadcast(block) for block in (validation and validation.blocks) or ()]
@@ -209,6 +207,20 @@ def server_addresses(context: SparkContext, host: str | None = None) -> tuple[st
     return bound, advertised_address(host, bound=bound, spark_driver_host=told)
 
 
+def server_identity(
+    context: SparkContext, tls: bool | Files | None, *, allow_plain_text: bool = False
+) -> Identity | None:
+    """The certificate and key that a server on the driver uses; None serves in plain text.
+
+    Raises:
+        PlainTextError: tls=False, and Spark's own network is encrypted.
+        ValueError: files that cannot serve.
+    """
+    if not wants_tls(context.getConf(), tls, allow_plain_text=allow_plain_text):
+        return None
+    return identity(tls if isinstance(tls, tuple) else None)
+
+
 @contextmanager
 def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
     options, num_workers = fit.options, data.num_workers
@@ -221,18 +233,27 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
             store = RoundStore(num_workers, layout_hash, waits=waits)
         else:
             store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=options.mode is Mode.HOGWILD)
-        token = new_token()
-        bound, advertised = server_addresses(context, options.host)
-        server_kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
-        server = stack.enter_context(server_kind(store, token, sizes, bound, options.port))
-        connector = ClientSettings(
+        yield Listening(store, stack.enter_context(exchange_server(context, options, store, sizes)))
+
+
+@contextmanager
+def exchange_server(
+    context: SparkContext, options: Options, store: RoundStore | CenterStore, sizes: Sizes
+) -> Iterator[ClientSettings]:
+    """Serve a store as the options say. Yield what its clients need."""
+    token = new_token()
+    bound, advertised = server_addresses(context, options.host)
+    server_kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
+    own = server_identity(context, options.tls, allow_plain_text=options.allow_plain_text)
+    with server_kind(store, token, sizes, bound, options.port, identity=own) as server:
+        yield ClientSettings(
             kind=options.parameter_server_mode,
             host=advertised,
             port=server.address[1],
             token=token,
             sizes=sizes,
+            fingerprint=None if own is None else own.fingerprint,
         )
-        yield Listening(store, connector)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
+from elephas_like.spark.encryption import check_disks, wants_tls
 from elephas_like.trainer.request import check_optimizer_state
 
 Check = Callable[[str, Any], Any]
@@ -82,6 +83,8 @@ class Options:
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
     seed: Annotated[int | None, _or_none(_whole(least=0))] = None
+    tls: Annotated[bool | tuple[str, str] | None, _or_none(checks.tls)] = None
+    allow_plain_text: Annotated[bool, checks.flag] = False
     join_timeout: Annotated[float, checks.positive_seconds] = 60.0
     round_timeout: Annotated[float, checks.positive_seconds] = 600.0
     custom_objects: Annotated[dict[str, object], _names] = field(default_factory=dict)
@@ -155,6 +158,18 @@ class Options:
                 "may run in any process."
             )
         return strategy, frequency
+
+    def check_encryption(self, context: SparkContext) -> None:
+        """Do nothing if a fit leaves nothing in plain text that Spark encrypts.
+
+        Raises:
+            PlainTextError: rows on the executors' disks, or what travels to the server; neither is allowed.
+        """
+        conf = context.getConf()
+        if self.engine is not EngineName.IN_PROCESS:
+            check_disks(conf, allow_plain_text=self.allow_plain_text)
+            if self.engine is not EngineName.JOBS:
+                wants_tls(conf, self.tls, allow_plain_text=self.allow_plain_text)
 
     def runs_as_jobs(self) -> bool:
         """Whether a job per round could train: workers wait for each other, and keep nothing between rounds."""

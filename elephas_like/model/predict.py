@@ -13,18 +13,16 @@ from typing import Any, TypeVar
 import keras
 from pyspark import RDD
 
-from elephas_like.core import scores
+from elephas_like.core import checks, scores
 from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
 from elephas_like.engine.map_shards import Chunk, MapJob, collected, of_shards, prediction_chunks, rows_of
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.interrupts import Interrupts
-from elephas_like.model.sources import Source, frame_source
+from elephas_like.model.sources import Rows, Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.slots import task_cpus
-from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import MetricSums
@@ -60,6 +58,7 @@ def predict_rows(
     *,
     collect: bool,
     timeout: float = math.inf,
+    allow_plain_text: bool = False,
 ) -> Any:
     """Predictions in the order of the rows.
 
@@ -69,6 +68,7 @@ def predict_rows(
         batch_size: rows a batch.
         collect: False returns an RDD of predictions, computed when it is asked for.
         timeout: seconds in which no task starts or ends, after which collecting is given up.
+        allow_plain_text: whether rows may be written on executors where Spark encrypts its own files.
 
     Returns:
         An array with a leading axis of rows, or a list or dict of them for several outputs; or the RDD.
@@ -76,20 +76,24 @@ def predict_rows(
     Raises:
         WaitError: `timeout` has passed. WorkerError: what was raised on an executor.
     """
-    shipped, dataset = features.context.broadcast(predictor), f"{new_dataset()}-predict"
-    floatx = keras.config.floatx()
-    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, floatx, versions(), dataset)
+    options = Rows(features, has_target=False).spool_options(allow_plain_text=allow_plain_text)
+    shipped = features.context.broadcast(predictor)
+    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, options)
     if not collect:
         return rows_of(chunks)
     try:
         with Interrupts():
-            return collected(chunks, MapJob(_title("predict", features), dataset, timeout))
+            return collected(chunks, MapJob(_title("predict", features), options.dataset, timeout))
     finally:
         destroy(features.context, shipped)
 
 
 def score_shards(
-    source: Source, scorer: Callable[[ShardRef], Score], *, timeout: float = math.inf
+    source: Source,
+    scorer: Callable[[ShardRef], Score],
+    *,
+    timeout: float = math.inf,
+    allow_plain_text: bool = False,
 ) -> list[tuple[str, Score]]:
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
@@ -97,13 +101,14 @@ def score_shards(
         source: rows on Spark, as a model reads them. The shards of a ShardedDataset stay.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
         timeout: seconds in which no task starts or ends, after which it is given up.
+        allow_plain_text: as for `predict_rows`.
 
     Raises:
         WaitError: `timeout` has passed. WorkerError: what `scorer`, or the writing of rows, raised on an executor.
     """
     context = source.context
     assert context is not None
-    options = source.spool_options()
+    options = source.spool_options(allow_plain_text=allow_plain_text)
     data = source.data(options=options)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
@@ -123,14 +128,21 @@ def _title(what: str, rdd: RDD) -> str:
     return f"{what} {rdd.getNumPartitions()} partitions"
 
 
-def evaluate_rows(model: keras.Model, source: Source, batch_size: int, timeout: float) -> dict[str, float]:
+def evaluate_rows(
+    model: keras.Model,
+    source: Source,
+    batch_size: int,
+    *,
+    timeout: float = math.inf,
+    allow_plain_text: bool = False,
+) -> dict[str, float]:
     """Loss and metrics by name, of all rows of an RDD or a DataFrame together: metric states are summed.
 
     Args:
         model: a compiled model. It is built if it is not yet.
         source: the rows, as the model reads them.
         batch_size: rows a batch.
-        timeout: as for `score_shards`.
+        timeout, allow_plain_text: as for `score_shards`.
 
     Raises:
         ValueError: there are no rows. WaitError, WorkerError: as `score_shards`.
@@ -145,9 +157,33 @@ def evaluate_rows(model: keras.Model, source: Source, batch_size: int, timeout: 
         cores=task_cpus(source.context),
     )
 
-    found = score_shards(source, MetricSums(factory, Order.to_evaluate(variables.read())), timeout=timeout)
+    scorer = MetricSums(factory, Order.to_evaluate(variables.read()))
+    found = score_shards(source, scorer, timeout=timeout, allow_plain_text=allow_plain_text)
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
     batch = example_batch(found[0][0], batch_size)
     warn_of_metrics(model, batch)
     return metric_results(model, scores.add(metrics for _, metrics in found), batch)
+
+
+def time_limit(timeout: float | None) -> float:
+    """The seconds of a `timeout` argument; None is no limit.
+
+    Raises:
+        ValueError: no positive number.
+    """
+    return math.inf if timeout is None else checks.positive_seconds("timeout", timeout)
+
+
+def keras_verbose(verbose: int | str) -> int:
+    """Keras' number for "auto", and any other as it is."""
+    return 0 if verbose == "auto" else int(verbose)
+
+
+def refuse_callbacks(callbacks: object) -> None:
+    """Raise ValueError if there are callbacks, for rows that are not here."""
+    if callbacks:
+        raise ValueError(
+            "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
+            "go through copies of it on the executors."
+        )

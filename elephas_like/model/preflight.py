@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -25,14 +26,12 @@ from elephas_like.engine.probe import ExecutorProbe, probed
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import READ_AHEAD, Sizes
 from elephas_like.exchange.round_store import RoundStore
-from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.engine_choice import Choice, choose
 from elephas_like.model.first_row import FirstRow, model_findings
 from elephas_like.model.fit import workers_asked
 from elephas_like.model.interrupts import Interrupts
-from elephas_like.model.launch import server_addresses
+from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
 from elephas_like.model.sources import Source, source_of
 from elephas_like.rows.frame_plan import Choice as Columns
@@ -134,7 +133,12 @@ def _findings(
     yield from engine_findings(options.engine, choice)
     if context is not None and found is not None:
         yield from slot_findings(choice, found, free(context, found))
-        yield from setting_findings(context.getConf(), server=choice.engine is EngineName.SERVER)
+        yield from setting_findings(
+            context.getConf(),
+            server=choice.engine is EngineName.SERVER,
+            tls=options.tls,
+            allow_plain_text=options.allow_plain_text,
+        )
     # What executors say.
     probes: list[ExecutorProbe] = []
     if context is not None and choice.engine is not EngineName.IN_PROCESS:
@@ -212,20 +216,9 @@ def _probe_findings(
 @contextmanager
 def _listening(context: SparkContext, options: Options, tasks: int) -> Iterator[ClientSettings]:
     """Start a server as a fit does, which only takes first contacts."""
-    token, sizes = new_token(), Sizes.of(Layout(()))  # no state is sent
-    bound, advertised = server_addresses(context, options.host)
-    kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
-    with kind(RoundStore(tasks, ""), token, sizes, bound, options.port) as server:
-        yield ClientSettings(
-            kind=options.parameter_server_mode,
-            host=advertised,
-            port=server.address[1],
-            token=token,
-            sizes=sizes,
-            connect_timeout=3.0,
-            request_timeout=5.0,
-            retries=1,
-        )
+    sizes = Sizes.of(Layout(()))  # no state is sent
+    with exchange_server(context, options, RoundStore(tasks, ""), sizes) as settings:
+        yield replace(settings, connect_timeout=3.0, request_timeout=5.0, retries=1)
 
 
 def server_finding(address: str, probes: Iterable[ExecutorProbe]) -> Finding:

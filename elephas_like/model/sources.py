@@ -86,9 +86,10 @@ class Source(ABC):
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return (data, y, sample_weight), or fewer, as `SparkModel.fit` takes them."""
 
-    def spool_options(self) -> SpoolOptions:
+    def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
         """Return how the rows are written as a new dataset."""
-        return SpoolOptions(new_dataset(), keras.config.floatx(), self.has_target, versions())
+        floatx = keras.config.floatx()
+        return SpoolOptions(new_dataset(), floatx, self.has_target, versions(), allow_plain_text=allow_plain_text)
 
     def rows(self) -> Iterator[object]:
         """Yield all rows, or Blocks of rows, in order, on the driver."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
@@ -22,7 +21,15 @@ from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.fit import train
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.options import NAMES, Options
-from elephas_like.model.predict import evaluate_rows, feature_arrays, feature_rows, predict_rows
+from elephas_like.model.predict import (
+    evaluate_rows,
+    feature_arrays,
+    feature_rows,
+    keras_verbose,
+    predict_rows,
+    refuse_callbacks,
+    time_limit,
+)
 from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
@@ -60,6 +67,10 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             spark.driver.host, and workers come to spark.driver.host. Behind NAT or in a container set these two, and
             forward a `port`.
         port: the server's port; 0 lets the system choose.
+        tls: whether workers and the server speak TLS. True makes a certificate for the run; `(certificate, key)` are paths of
+            your own on the driver, both PEM. Workers accept that one alone. None: where Spark encrypts its own network.
+        allow_plain_text: whether to leave in plain text what Spark's settings encrypt: rows on the executors' disks, and with
+            tls=False what travels to the server. Without, that raises PlainTextError (docs/security.md).
         engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
             "auto".
         optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
@@ -99,6 +110,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     parameter_server_mode: Literal["http", "socket"]
     host: str | None
     port: int
+    tls: bool | tuple[str, str] | None
+    allow_plain_text: bool
     engine: EngineName
     optimizer_state: OptimizerState
     on_nan: OnNaN
@@ -124,6 +137,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         parameter_server_mode: str = "http",
         host: str | None = None,
         port: int = 0,
+        tls: bool | tuple[str, str] | None = None,
+        allow_plain_text: bool = False,
         engine: str = "auto",
         optimizer_state: str = "average",
         on_nan: str = "raise",
@@ -247,7 +262,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         Raises:
             ValueError, TypeError: arguments that make no sense, before anything starts.
             DataError: rows that cannot be trained on, with their place.
-            WorkerError: an exception on a worker, with its own type, message and traceback.
+            PlainTextError: Spark's settings encrypt what the fit would leave in plain text.
+        WorkerError: an exception on a worker, with its own type, message and traceback.
         """
         self._check(others)
         data = checks.one_of(data=data, rdd=rdd, x=x)
@@ -311,13 +327,13 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             return appended(data, columns, self._model, batch_size=rows)
         features = feature_rows(data, columns, self._model)
         if features is not None:
-            _refuse_callbacks(callbacks)
-            predictor = Predictor.of(self._model, rows)
-            return predict_rows(features, predictor, rows, collect=collect, timeout=_limit(timeout))
+            refuse_callbacks(callbacks)
+            predictor, allowed, limit = Predictor.of(self._model, rows), self.allow_plain_text, time_limit(timeout)
+            return predict_rows(features, predictor, rows, collect=collect, timeout=limit, allow_plain_text=allowed)
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
         features = feature_arrays(data, self._model)
-        return self._model.predict(features, batch_size=rows, verbose=_keras_verbose(verbose), callbacks=callbacks)
+        return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
 
     def evaluate(
         self,
@@ -361,12 +377,13 @@ class SparkModel(PreflightCheck, ElephasAttributes):
                 batch_size=rows,
                 sample_weight=arrays(sample_weight),
                 return_dict=return_dict,
-                verbose=_keras_verbose(verbose),
+                verbose=keras_verbose(verbose),
                 callbacks=callbacks,
             )
-        _refuse_callbacks(callbacks)
+        refuse_callbacks(callbacks)
         source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
-        results = evaluate_rows(self._model, source, rows, _limit(timeout))
+        allowed, limit = self.allow_plain_text, time_limit(timeout)
+        results = evaluate_rows(self._model, source, rows, timeout=limit, allow_plain_text=allowed)
         if return_dict:
             return results
         values = in_order(self._model, results)
@@ -419,19 +436,3 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         if self._fits == 1:
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._fits]).generate_state(1)[0])
-
-
-def _limit(timeout: float | None) -> float:
-    return math.inf if timeout is None else checks.positive_seconds("timeout", timeout)
-
-
-def _keras_verbose(verbose: int | str) -> int:
-    return 0 if verbose == "auto" else int(verbose)
-
-
-def _refuse_callbacks(callbacks: object) -> None:
-    if callbacks:
-        raise ValueError(
-            "callbacks= of predict and evaluate are for arrays, which go through the model here; rows of an RDD or DataFrame "
-            "go through copies of it on the executors."
-        )

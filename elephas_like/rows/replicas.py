@@ -69,7 +69,12 @@ class Replica:
 
 @contextmanager
 def replicated(context: SparkContext, blocks: Iterable[Block], options: SpoolOptions) -> Iterator[Replica]:
-    """Broadcast blocks of rows for as long as the context lasts. The caller deletes the shards."""
+    """Broadcast blocks of rows for as long as the context lasts. The caller deletes the shards.
+
+    Raises:
+        PlainTextError: rows must not be written on the executors.
+    """
+    options.check_disks(context)
     with _Shipping(context) as ship:
         yield Replica(tuple(ship(block) for block in blocks), options)
 
@@ -85,8 +90,10 @@ def replicated_data(
         group: Spark job group.
 
     Raises:
+        PlainTextError: rows must not be written on the executors.
         WorkerError: rows that cannot be written down, with their place.
     """
+    options.check_disks(context)
     written = replace(options, dataset=rows_dataset(options))  # worker 0 of the dataset itself is the replica
     with _Shipping(context) as ship, ExitStack() as stack:
         if data.blocks is not None:

@@ -22,6 +22,7 @@ from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, destroy, readable_errors, run_within
 
@@ -41,6 +42,7 @@ class SpoolOptions:
 
     dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
     take_finished: take the finished shard that lies on the host, if there is one, instead of writing the rows again.
+    allow_plain_text: whether rows may be written where Spark encrypts its own files.
     """
 
     dataset: str
@@ -48,6 +50,15 @@ class SpoolOptions:
     expect_target: bool
     versions: Mapping[str, str]
     take_finished: bool = False
+    allow_plain_text: bool = False
+
+    def check_disks(self, context: SparkContext) -> None:
+        """Do nothing if rows may be written on the executors. All that writes rows there asks first.
+
+        Raises:
+            PlainTextError: Spark encrypts its own files there, and this is not allowed beside them.
+        """
+        check_disks(context.getConf(), allow_plain_text=self.allow_plain_text)
 
 
 def new_dataset() -> str:
@@ -108,7 +119,12 @@ def dealt(columns: tuple[object, ...], num_workers: int, *, seed: int | None = N
 
 
 def references(rdd: RDD, options: SpoolOptions) -> RDD:
-    """Write each partition as a shard. Return one element per partition: its ShardRef, or the Failure of writing it."""
+    """Write each partition as a shard. Return one element per partition: its ShardRef, or the Failure of writing it.
+
+    Raises:
+        PlainTextError: rows must not be written.
+    """
+    options.check_disks(rdd.context)
     return rdd.mapPartitionsWithIndex(lambda index, rows: iter([_written(index, rows, options)]))
 
 
@@ -124,7 +140,11 @@ def pairs_with_blocks(training: RDD, blocks: Sequence[Broadcast[Block]], options
 
     A zip of two RDDs takes three Python processes a task, and the one that trains is often one that has not imported
     TensorFlow yet; this takes one.
+
+    Raises:
+        PlainTextError: rows must not be written.
     """
+    options.check_disks(training.context)
 
     def beside(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[tuple[object, object]]:
         for ref in refs:

@@ -6,7 +6,7 @@ failures    Spark's errors, translated
 parallel    independent runs, several at a time
 slots       task slots, counted and reserved
 versions    packages of driver and executors, compared
-encryption  what Spark encrypts and a fit does not
+encryption  what Spark encrypts, and a fit must not leave in plain text
 files       atomic writes on any Hadoop filesystem
 session     the SparkContext of this process
 """

@@ -1,30 +1,61 @@
-"""What Spark encrypts and this library does not: said, so that nobody relies on it."""
+"""What Spark encrypts is not left in plain text: the parameter server speaks TLS then, and the rest is refused.
+
+Spark has one setting for its network and one for its files. A fit adds connections to the parameter server, and shards: rows on
+the executors' disks, in files that are mapped into memory as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pyspark import SparkConf
 
+from elephas_like.core.errors import PlainTextError
 
-def in_plain_text(conf: SparkConf, *, server: bool) -> Iterator[str]:
-    """Yield a sentence for each thing that Spark's settings encrypt, and that a fit leaves in plain text.
+NETWORK = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.ssl.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
+DISKS = "spark.io.encryption.enabled"
+ALLOWED = "spark.elephas_like.allowPlainText"
+"""A setting of our own: `allow_plain_text=True` for all that an application does."""
+
+
+def wants_tls(conf: SparkConf, asked: bool | tuple[str, str] | None, *, allow_plain_text: bool = False) -> bool:
+    """Whether the parameter server speaks TLS: as asked, or else where Spark encrypts its own network.
 
     Args:
-        server: whether workers exchange with a parameter server, beside Spark.
+        asked: True, or files of the user's own; None where nobody has said.
+
+    Raises:
+        PlainTextError: it must not, Spark's network is encrypted, and nobody allows plain text beside that.
     """
-    network = [name for name in ("spark.network.crypto.enabled", "spark.ssl.enabled") if _is_on(conf, name)]
-    if network and server:
-        yield (
-            f"{network[0]} is on, but the connections between workers and the parameter server are not encrypted: weights and "
-            "metrics travel in plain text. engine='jobs' (synchronous modes) sends them through Spark."
+    encrypted = next((name for name in NETWORK if is_on(conf, name)), None)
+    if asked is None:
+        return encrypted is not None
+    if encrypted is not None and not (asked or allow_plain_text or is_on(conf, ALLOWED)):
+        raise PlainTextError(
+            f"{encrypted} is on, and with tls=False weights, metrics and the token would travel between workers and the "
+            "parameter server in plain text. Leave tls out or give tls=True, which encrypts them; or engine='jobs' "
+            "(synchronous modes), which sends all by Spark; or allow_plain_text=True, where the network itself is safe."
         )
-    if _is_on(conf, "spark.io.encryption.enabled"):
-        yield (
-            "spark.io.encryption.enabled is on, but shards are not encrypted: rows lie in plain text in the executors' local "
-            "directories until the fit ends, or their ShardedDataset is released. Use an encrypted disk for spark.local.dir."
+    return bool(asked)
+
+
+def check_disks(conf: SparkConf, *, allow_plain_text: bool = False) -> None:
+    """Do nothing if rows may be written to the executors' disks, which is not encrypted.
+
+    Raises:
+        PlainTextError: Spark encrypts its own files there, and nobody allows plain text beside them.
+    """
+    if is_on(conf, DISKS) and not (allow_plain_text or is_on(conf, ALLOWED)):
+        raise PlainTextError(
+            f"{DISKS} is on, and rows would be written to the executors' local directories (spark.local.dir) in plain text. "
+            "If the disks of those directories are encrypted, allow it: allow_plain_text=True, an argument of SparkModel, "
+            f"VotingModel, train_ensemble, search and the Spark ML estimators; or {ALLOWED}=true among Spark's settings."
         )
 
 
-def _is_on(conf: SparkConf, name: str) -> bool:
+def is_on(conf: SparkConf, name: str) -> bool:
+    """Return whether a setting is true; False if it is not set."""
     return (conf.get(name, "false") or "").lower() == "true"

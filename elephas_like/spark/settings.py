@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from pyspark import SparkConf
 
-from elephas_like.core.findings import Finding, Level, size_text
-from elephas_like.spark.encryption import in_plain_text
+from elephas_like.core.errors import PlainTextError
+from elephas_like.core.findings import Finding, Level, one_line, size_text
+from elephas_like.spark.encryption import check_disks, is_on, wants_tls
 
 TENSORFLOW_BYTES = 512 * 2**20
 """About the memory of a Python process that has imported TensorFlow."""
@@ -30,25 +31,30 @@ def size_bytes(text: str, unit: int = 1) -> int:
     return int(digits or 0) * (1 if written.endswith("b") else unit)
 
 
-def is_on(conf: SparkConf, name: str) -> bool:
-    """Return whether a setting is true; False if it is not set."""
-    return (conf.get(name, "false") or "").lower() == "true"
-
-
-def setting_findings(conf: SparkConf, *, server: bool) -> Iterator[Finding]:
+def setting_findings(
+    conf: SparkConf, *, server: bool, tls: bool | tuple[str, str] | None = None, allow_plain_text: bool = False
+) -> Iterator[Finding]:
     """Yield what settings of Spark mean for a fit.
 
     Args:
         server: whether its workers exchange with a parameter server.
+        tls, allow_plain_text: what the fit is asked for.
     """
     yield _dynamic_allocation(conf)
     yield _speculation(conf, server)
     yield _task_cpus(conf)
-    sentences = list(in_plain_text(conf, server=server))
-    for sentence in sentences:
-        yield Finding("encryption", Level.NOTE, sentence)
-    if not sentences:
-        yield Finding("encryption", Level.OK, "Spark's settings ask for none that a fit would leave out")
+    yield _encryption(conf, server, tls, allow_plain_text)
+
+
+def _encryption(conf: SparkConf, server: bool, tls: bool | tuple[str, str] | None, allow_plain_text: bool) -> Finding:
+    try:
+        check_disks(conf, allow_plain_text=allow_plain_text)
+        encrypted = server and wants_tls(conf, tls, allow_plain_text=allow_plain_text)
+    except PlainTextError as error:
+        return Finding("encryption", Level.PROBLEM, one_line(error))
+    if not server:
+        return Finding("encryption", Level.OK, "all is sent by Spark, as its settings say")
+    return Finding("encryption", Level.OK, f"the parameter server speaks {'TLS' if encrypted else 'plain text'}")
 
 
 def executor_memory(conf: SparkConf, master: str, state_bytes: int) -> Finding:

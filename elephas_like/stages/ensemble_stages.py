@@ -28,7 +28,7 @@ _SHARED = entries_of(
 _TRAINING = entries_of(
     (*COLUMNS, *FITTING),
     "keras_model_config optimizer_config loss metrics epochs batch_size verbose validation_split sampleWeightCol "
-    "validationCol engine seed class_weight shuffle",
+    "validationCol engine tls allow_plain_text seed class_weight shuffle",
 )
 _EnsembleEstimatorParams: Any = stage_params("_EnsembleEstimatorParams", (*_SHARED, *_TRAINING, *ENSEMBLE))
 _EnsembleModelParams: Any = stage_params("_EnsembleModelParams", _SHARED)
@@ -43,6 +43,8 @@ _FIT = {
     "shuffle": "shuffle",
     "max_failures": "maxFailures",
     "engine": "engine",
+    "tls": "tls",
+    "allow_plain_text": "allow_plain_text",
     "custom_objects": "custom_objects",
     "verbose": "verbose",
     "weights": "weights",

@@ -41,6 +41,8 @@ _OPTIONS = [
     "parameter_server_mode",
     "host",
     "port",
+    "tls",
+    "allow_plain_text",
     "optimizer_state",
     "on_nan",
     "max_staleness",

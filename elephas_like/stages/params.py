@@ -53,12 +53,6 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
-    if value not in (True, False):
-        raise TypeError(f"{name} must be True or False; got {value!r}.")
-    return bool(value)
-
-
 def _whole(least: int) -> Check:
     return lambda name, value: checks.positive_int(name, value, least)
 
@@ -177,7 +171,7 @@ COLUMNS = (
     Entry("modelType", _among("classification", "regression"), "how the output is read; None: by loss and activation"),
     Entry(
         "predict_classes",
-        _flag,
+        checks.flag,
         "whether a classifier's prediction is the class; False: what the model puts out, an array",
         True,
         Mixin("HasPredictClasses", "predict_classes", True),
@@ -233,7 +227,7 @@ FITTING = (
     ),
     Entry(
         "categorical",
-        _flag,
+        checks.flag,
         "whether class indices become one-hot labels where the loss wants those",
         True,
         Mixin("HasCategoricalLabels", "categorical_labels", True),
@@ -275,6 +269,12 @@ FITTING = (
     Entry("host", _text, "address that the server binds"),
     Entry("port", _whole(0), "the server's port; 0: any free one", 0),
     Entry(
+        "tls",
+        checks.tls,
+        "whether the server speaks TLS, or the paths of its certificate and key; None: where Spark encrypts",
+    ),
+    Entry("allow_plain_text", checks.flag, "whether to leave in plain text what Spark's settings encrypt", False),
+    Entry(
         "optimizer_state",
         _one_of(OptimizerState),
         "what happens to optimizer slots at an exchange: average, per_worker or reset",
@@ -289,7 +289,7 @@ FITTING = (
     Entry("global_batch_size", _whole(1), "rows a batch over all workers together"),
     Entry("validation_freq", _epochs_between, "epochs between validations, or a list of epochs", 1),
     Entry("class_weight", _weights_of_classes, "weight of a row by its class"),
-    Entry("shuffle", _flag, "whether each worker sees its rows in a new order each epoch", True),
+    Entry("shuffle", checks.flag, "whether each worker sees its rows in a new order each epoch", True),
     Entry("initial_epoch", _whole(0), "the epoch to begin with", 0),
 )
 """Further Params of the estimator: the arguments of SparkModel and of its `fit`."""

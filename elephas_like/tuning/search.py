@@ -20,9 +20,12 @@ from elephas_like.core.objective import Objective, maximizes
 from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
+from elephas_like.exchange.tls import Identity
 from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.launch import server_identity
 from elephas_like.model.sources import Source, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
+from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import active_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
@@ -63,6 +66,8 @@ def search(
     callbacks: Sequence[keras.callbacks.Callback] | None = None,
     keep_models: int = 10,
     trial_workers: int | None = None,
+    tls: bool | tuple[str, str] | None = None,
+    allow_plain_text: bool = False,
     verbose: int | str = "auto",
     features_col: Choice | None = None,
     label_col: Choice | None = None,
@@ -104,6 +109,8 @@ def search(
         callbacks: Keras callbacks; each trial gets copies, which see its own model and, if they ask for it, its batches.
         keep_models: the number of trained models that are kept, for `best_models` and `best_ensemble`.
         trial_workers: trains each trial with a SparkModel on so many workers; as many trials run at a time as fit in the slots.
+        tls: of what running trials report, and of fits of several workers, as for SparkModel.
+        allow_plain_text: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a progress bar, 2 a line per trial.
         features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`. They
             are read as a first model's inputs and outputs want them, so models of all points must take the same rows.
@@ -111,6 +118,7 @@ def search(
     Raises:
         ValueError, TypeError: arguments that make no sense, before anything runs; an objective that is not among the
             metrics: the message lists them.
+        PlainTextError: Spark's settings encrypt what the search would leave in plain text.
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
         ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto".
     """
@@ -126,6 +134,8 @@ def search(
         batch_size=batch_size if callable(batch_size) else checks.positive_int("batch_size", batch_size),
         keep_models=checks.positive_int("keep_models", keep_models),
         workers=None if trial_workers is None else checks.positive_int("trial_workers", trial_workers),
+        tls=None if tls is None else checks.tls("tls", tls),
+        allow_plain_text=checks.flag("allow_plain_text", allow_plain_text),
         parallelism=None if parallelism is None else checks.positive_int("parallelism", parallelism),
         validation_split=validation_share(validation_split, has_validation_data=validation_data is not None),
         rule=_rule(pruning),
@@ -172,12 +182,32 @@ class _Request:
     batch_size: int | Callable[[Any], int]
     keep_models: int
     workers: int | None
+    tls: bool | tuple[str, str] | None
+    allow_plain_text: bool
     parallelism: int | None
     validation_split: float
     rule: Rule | None
     objective: Objective
     callbacks: _Callbacks
     verbose: int
+
+    @property
+    def reports(self) -> bool:
+        """Whether anyone wants to know of the epochs of trials that run."""
+        return self.rule is not None or self.limits.timeout is not None
+
+    def identity_on(self, context: SparkContext | None) -> Identity | None:
+        """The certificate of the server that trials report to, once it is certain that nothing stays in plain text.
+
+        Raises:
+            PlainTextError: Spark's settings encrypt what the search would leave in plain text.
+        """
+        if context is None:
+            return None
+        check_disks(context.getConf(), allow_plain_text=self.allow_plain_text)
+        if self.workers is None and not self.reports:
+            return None
+        return server_identity(context, self.tls, allow_plain_text=self.allow_plain_text)
 
     def size_of(self, params: Any) -> int:
         """The batch size of a trial."""
@@ -204,6 +234,7 @@ class _Prepared:
 
     held: validation rows that were given apart; validation_data: the same as a SparkModel takes them.
     model: of a first point; None where none could be built.
+    identity: of the server that trials report to; None is plain text, or nobody to report to.
     """
 
     source: Source
@@ -212,6 +243,7 @@ class _Prepared:
     model: keras.Model | None
     context: SparkContext | None
     parallelism: int
+    identity: Identity | None
 
 
 def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validation_data: Any) -> _Prepared:
@@ -222,13 +254,14 @@ def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validati
     source = search_source(data, columns, model)
     held = None if validation_data is None else validation_source(validation_data, columns, model)
     context = source.context or (None if held is None else held.context) or active_context(EngineName.AUTO)
+    own = asked.identity_on(context)
     parallelism = count_parallel(context, asked.parallelism, asked.workers or 1)
     model = model or first_model(asked.build, space, seed, needed=False)
     if held is not None and asked.workers is not None:
         validation_data = held.as_arguments(asked.workers)
     if model is not None:
         source, held = source.for_model(model), None if held is None else held.for_model(model)
-    return _Prepared(source, held, validation_data, model, context, parallelism)
+    return _Prepared(source, held, validation_data, model, context, parallelism, own)
 
 
 def _searched(asked: _Request, given: _Prepared) -> SearchResult:
@@ -262,9 +295,16 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: Prunin
             callbacks=asked.callbacks.pickled,
             cores=None if context is None else task_cpus(context),
         )
-        reports = asked.rule is not None or asked.limits.timeout is not None
         with opened(
-            context, trial, rows.shards, monitor, parallelism=given.parallelism, reports=reports, name=rows.name
+            context,
+            trial,
+            rows.shards,
+            monitor,
+            parallelism=given.parallelism,
+            reports=asked.reports,
+            name=rows.name,
+            identity=given.identity,
+            allow_plain_text=asked.allow_plain_text,
         ) as slots:
             yield slots
         return
@@ -279,6 +319,8 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: Prunin
             validation_split=split,
             validation_data=given.validation_data,
             callbacks=asked.callbacks.pickled,
+            tls=asked.tls,
+            allow_plain_text=asked.allow_plain_text,
         )
         yield as_fits(dataset.source.context, wide, monitor, given.parallelism)
 

@@ -17,6 +17,7 @@ from elephas_like.engine.runs import CANCEL_SECONDS, TaskRuns, shipment
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer
+from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
@@ -145,12 +146,16 @@ def opened(
     parallelism: int,
     reports: bool,
     name: str,
+    identity: Identity | None = None,
+    allow_plain_text: bool = False,
 ) -> Iterator[TrialRuns]:
     """Slots for trials of one task each: Spark's, with a server for their reports, or this process.
 
     Args:
         shards: the driver's shards of the data, none for functions that bring their own. They go to each executor once.
         reports: whether anyone wants to know of epochs; no port is opened otherwise.
+        identity: of the server for reports; None takes them in plain text.
+        allow_plain_text: whether rows may be written on executors where Spark encrypts its own files.
     """
     if context is None:
         yield in_process(evaluate, shards, judge)
@@ -161,11 +166,16 @@ def opened(
             store = TrialStore(judge, parallelism)
             token = new_token()
             bound, advertised = server_addresses(context)
-            server = stack.enter_context(HttpExchangeServer(store, token, NO_STATE, bound, handler=TrialRequestHandler))
-            lines = ClientSettings("http", advertised, server.address[1], token, NO_STATE, advice=UNREACHED)
+            server = HttpExchangeServer(store, token, NO_STATE, bound, handler=TrialRequestHandler, identity=identity)
+            port, fingerprint = (
+                stack.enter_context(server).address[1],
+                None if identity is None else identity.fingerprint,
+            )
+            lines = ClientSettings("http", advertised, port, token, NO_STATE, advice=UNREACHED, fingerprint=fingerprint)
         if not is_local(context):
             stack.callback(sweep, context, group, parallelism, [ref.dataset for ref in shards])
-        rows = [stack.enter_context(shipment(context, ref)).open for ref in shards]
+        allowed = allow_plain_text
+        rows = [stack.enter_context(shipment(context, ref, allow_plain_text=allowed)).open for ref in shards]
         runs = TaskRuns(context, partial(tried, evaluate), rows, at_once=parallelism, group=group, lines=lines)
         stack.enter_context(runs)
 

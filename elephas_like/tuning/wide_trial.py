@@ -25,6 +25,7 @@ class WideTrial:
     """Fits what `build(params)` returns on `workers` workers (core.trials.Evaluate); it runs on the driver.
 
     data, y: what `SparkModel.fit` takes. callbacks: a cloudpickle of Keras callbacks, of which each trial gets its own.
+    tls, allow_plain_text: as for SparkModel.
     """
 
     build: Callable[[Any], keras.Model]
@@ -36,6 +37,8 @@ class WideTrial:
     validation_split: float
     validation_data: Any
     callbacks: bytes = b""
+    tls: bool | tuple[str, str] | None = None
+    allow_plain_text: bool = False
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one fit; its model has the state of the epoch with the lowest loss."""
@@ -44,7 +47,14 @@ class WideTrial:
             model = checked(self.build(order.params))
         reporter = TrialCallback(self.objective, report)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them
-        fitted = SparkModel(model, num_workers=self.workers, batch_size=order.batch_size, seed=self.seed)
+        fitted = SparkModel(
+            model,
+            num_workers=self.workers,
+            batch_size=order.batch_size,
+            seed=self.seed,
+            tls=self.tls,
+            allow_plain_text=self.allow_plain_text,
+        )
         fitted.fit(
             self.data,
             epochs=self.epochs,

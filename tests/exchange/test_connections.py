@@ -12,7 +12,7 @@ import pytest
 from small_world import Background, taken
 
 from elephas_like.exchange.connections import LINES, Line, TokenError
-from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME, send
+from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
 from elephas_like.exchange.tls import Identity, accepted, admits, identity
 from elephas_like.exchange.wire import CutShortError, read
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkConf
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role
@@ -28,5 +29,6 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
     )
     data: Any = SimpleNamespace(num_workers=2)
     monkeypatch.setattr(launch, "server_addresses", lambda context, host: ("127.0.0.1", "127.0.0.1"))
-    with launch._listening(fit, None, data) as listening:  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(getConf=lambda: SparkConf(loadDefaults=False))
+    with launch._listening(fit, context, data) as listening:
         assert 1600 * MiB <= listening.store._waits.read_ahead < 1610 * MiB

@@ -18,8 +18,8 @@ def conf(**settings: object) -> SparkConf:
     return made
 
 
-def found(settings: SparkConf, *, server: bool = True) -> dict[str, Finding]:
-    return {finding.name: finding for finding in setting_findings(settings, server=server)}
+def found(settings: SparkConf, *, server: bool = True, **asked: bool) -> dict[str, Finding]:
+    return {finding.name: finding for finding in setting_findings(settings, server=server, **asked)}
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,21 @@ def test_tasks_that_need_more_cores_than_executors_have_are_a_problem() -> None:
     assert "spark.task.cpus=3 is more than spark.executor.cores=2" in finding.text
 
 
-def test_what_is_not_encrypted_is_noted() -> None:
-    finding = found(conf(ssl_enabled="true"))["encryption"]
-    assert finding.level is Level.NOTE
-    assert "plain text" in finding.text
+def test_what_would_be_refused_for_its_plain_text_is_a_problem() -> None:
+    finding = found(conf(ssl_enabled="true"), tls=False)["encryption"]
+    assert finding.level is Level.PROBLEM
+    assert "in plain text. Leave tls out or give tls=True" in finding.text
+    disks = found(conf(io_encryption_enabled="true"))["encryption"]
+    assert (disks.level, "allow_plain_text=True" in disks.text) == (Level.PROBLEM, True)
+
+
+def test_how_the_server_speaks() -> None:
+    assert "speaks TLS" in found(conf(ssl_enabled="true"))["encryption"].text
+    assert "speaks plain text" in found(conf())["encryption"].text
+    allowed = found(conf(ssl_enabled="true", io_encryption_enabled="true"), tls=False, allow_plain_text=True)[
+        "encryption"
+    ]
+    assert (allowed.level, "speaks plain text" in allowed.text) == (Level.OK, True)
 
 
 # 512 MiB of TensorFlow and 4 copies of 32 MiB are 640 MiB a worker.
