@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import get_overloads, get_type_hints
 
 import keras
@@ -67,6 +69,18 @@ def test_a_configuration_makes_the_same_options_again() -> None:
     assert set(config) == set(NAMES) - {"custom_objects"}
     assert (type(config["mode"]), config["engine"]) == (str, "auto")
     assert Options.checked(**config) == options
+
+
+def test_tls_is_a_flag_or_two_files_also_as_a_file_has_them() -> None:
+    assert [Options.checked(tls=value).tls for value in (None, True, False)] == [None, True, False]
+    options = Options.checked(tls=[Path("server.crt"), "server.key"])
+    assert options.tls == ("server.crt", "server.key")
+    assert Options.checked(**json.loads(json.dumps(options.config()))) == options
+    for wrong in ("server.pem", ("a", "b", "c"), 1, {"key": "a"}):
+        with pytest.raises(TypeError, match=r"tls must be True, False, None, or the paths .* both PEM: .*; got"):
+            Options.checked(tls=wrong)
+    with pytest.raises(TypeError, match="allow_plain_text must be True or False; got 'yes'"):
+        Options.checked(allow_plain_text="yes")
 
 
 MODEL = object()

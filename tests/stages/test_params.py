@@ -90,6 +90,7 @@ def test_the_stage_s_own_defaults(spark) -> None:
         ({"strategy": "nesterow"}, "strategy must be one of .*'nesterov'.*; got 'nesterow'"),
         ({"loss": 5}, "loss must be a name, a function, or a Keras object or its configuration; got 5"),
         ({"optimizer_config": 0.1}, "optimizer_config must be a name"),
+        ({"tls": "server.pem"}, "tls must be True, False, None, or the paths of a certificate and its key"),
         ({"join_timeout": -1}, "join_timeout must be a time in seconds above 0"),
     ],
     ids=str,
