@@ -157,7 +157,7 @@ def fit_synchronously(
         workers: the engine, with all workers joined.
         progress: where to begin; updated after every round.
         loss_of: the mean loss that metric sums hold, for `history.rounds`.
-        save: called with the progress after each round, and after each epoch's callbacks.
+        save: called with the progress after each round, and after each epoch's callbacks; not at the end.
     """
     save = save or nothing_saved
     fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, save)
@@ -187,7 +187,8 @@ def fit_synchronously(
         progress.end_epoch(epoch)
         if hooks.stopped():
             break
-        save(progress)
+        if progress.epoch < plan.epochs:
+            save(progress)
     return progress.state
 
 
@@ -280,7 +281,7 @@ def fit_asynchronously(
 
     Args:
         progress: where to begin; updated after each epoch.
-        save: called with the progress after each epoch's callbacks.
+        save: called with the progress after each epoch's callbacks; not at the end.
     """
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
     if plan.epochs <= begin:
@@ -340,8 +341,8 @@ def _through_epochs(
         progress.end_epoch(record.epoch)
         if hooks.stopped():
             break
-        save(progress)
         if record.epoch + 1 < plan.epochs:
+            save(progress)
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
             # Workers have gone on from the epoch's weights: how a callback moved these is added, so their way is not lost.

@@ -217,7 +217,7 @@ class Checkpoints:
             return
         try:
             self._write(progress)
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: a callback has put an object into the logs
             _warn(f"no checkpoint was written after epoch {progress.epoch}, round {len(progress.rounds)}: {error}")
 
     def remove(self) -> None:

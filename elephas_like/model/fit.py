@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,12 +159,17 @@ def _described(
 ) -> dict[str, object]:
     """What a checkpoint must have been written for, to go on from: what decides how a fit trains."""
     return {
-        "strategy": repr(strategy),
-        "frequency": str(frequency),
-        "codec": repr(options.codec),
+        "strategy": _without_addresses(strategy),
+        "frequency": _without_addresses(frequency),
+        "codec": _without_addresses(options.codec),
         **{name: str(getattr(options, name)) for name in ("mode", "optimizer_state", "max_staleness", "on_nan")},
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),
         "seed": None if options.seed is None else [drawn.fit, drawn.split, drawn.bootstrap],
     }
+
+
+def _without_addresses(value: object) -> str:
+    """What an object says of itself, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

@@ -24,6 +24,7 @@ def load_spark_model(
     file_name: str | os.PathLike[str],
     from_hadoop: bool = False,
     custom_objects: Mapping[str, object] | None = None,
+    safe_mode: bool = True,
     **options: Any,
 ) -> Any:
     """The SparkModel, AsynchronousSparkModel or SparkMLlibModel that `save` saved, with its configuration.
@@ -34,16 +35,18 @@ def load_spark_model(
         file_name: ends with `.keras` or `.h5`; a path, or a URL of any Hadoop filesystem.
         from_hadoop: a path without a scheme is one of Spark's default filesystem.
         custom_objects: names of custom classes and functions, as for `keras.models.load_model`.
+        safe_mode: whether to refuse files that hold the bytecode of lambdas, which is run when it is loaded.
         options: arguments of the constructor, in place of those that were saved.
 
     Raises:
         FileNotFoundError: there is no such file. OSError: with the filesystem's reason.
+        ValueError: the file holds bytecode, and `safe_mode` is True.
     """
     path = model_path(file_name)
     with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
         local = str(Path(folder) / f"model{Path(path).suffix}")
         files.get(path, local, started_context(), hadoop=from_hadoop)
-        model, saved = load_model(local, custom_objects)
+        model, saved = load_model(local, custom_objects, safe_mode=safe_mode)
     name = saved.get("class_name", "SparkModel")
     if name not in _CLASSES:
         raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_CLASSES)}. Has it a loader of its own?")

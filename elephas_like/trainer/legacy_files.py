@@ -33,26 +33,55 @@ _REMOVED: dict[str, tuple[object, ...]] = {
 _ACCURACIES = ("acc", "accuracy")
 
 
-def load_h5(path: str, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
+def load_h5(path: str, custom_objects: Mapping[str, object] | None = None, *, safe_mode: bool = True) -> keras.Model:
     """Return the model in an `.h5` file, compiled with its optimizer and slots if it was saved so.
 
     Args:
         custom_objects: classes and functions that the model refers to, by name.
+        safe_mode: whether to refuse bytecode. Keras before 3.11.3 ran it from `.h5` files whatever its own `safe_mode` was
+            (CVE-2025-9905).
+
+    Raises:
+        ValueError: the file holds bytecode, and `safe_mode` is True.
     """
     objects = dict(custom_objects or {})
     with h5py.File(path, "r") as file:
         architecture, training = file.attrs.get("model_config"), file.attrs.get("training_config")
         old = _text(file.attrs.get("keras_version", "3")).startswith("2")
+    if safe_mode:
+        for written in (architecture, training):
+            refuse_bytecode(json.loads(written) if written is not None else None)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
         warnings.simplefilter("ignore")  # of old arguments in the file, which the user cannot change
         if old and architecture is not None:
             path = _copy_without_removed(path, architecture, folder)
-        model = keras.saving.load_model(path, custom_objects=objects, compile=False)
+        model = keras.saving.load_model(path, custom_objects=objects, compile=False, safe_mode=safe_mode)
         if training is not None:
             with keras.saving.custom_object_scope(objects):
                 model.compile(**_compile_arguments(json.loads(training), model, objects))
             restore_slots(model, path)
     return model
+
+
+def refuse_bytecode(config: object) -> None:
+    """Raise ValueError if a configuration holds a function as bytecode, as Keras writes down lambdas.
+
+    Raises:
+        ValueError: it does.
+    """
+    if isinstance(config, list):
+        for item in config:
+            refuse_bytecode(item)
+    elif isinstance(config, dict):
+        own = config.get("config")
+        old = isinstance(own, dict) and "lambda" in (own.get("function_type"), own.get("output_shape_type"))
+        if old or config.get("class_name") == "__lambda__":
+            raise ValueError(
+                "the file holds the bytecode of a Python lambda, which could do anything to this machine. If you trust its "
+                "origin, load it with safe_mode=False. Better make the lambda a named function and save the model again."
+            )
+        for value in config.values():
+            refuse_bytecode(value)
 
 
 def is_old_architecture(config: Mapping[str, Any]) -> bool:
@@ -64,7 +93,12 @@ def is_old_architecture(config: Mapping[str, Any]) -> bool:
 
 
 def of_old_architecture(config: Mapping[str, Any], custom_objects: Mapping[str, object] | None = None) -> keras.Model:
-    """Return the model of an old architecture, with weights drawn anew."""
+    """Return the model of an old architecture, with weights drawn anew.
+
+    Raises:
+        ValueError: it holds bytecode.
+    """
+    refuse_bytecode(config)
     objects = dict(custom_objects or {})
     known = objects.get(config["class_name"], keras.Sequential if config["class_name"] == "Sequential" else keras.Model)
     with warnings.catch_warnings(), keras.saving.custom_object_scope(objects):

@@ -38,13 +38,22 @@ def save_model(model: keras.Model, path: str, config: Mapping[str, Any]) -> None
             archive.writestr(_MEMBER, text)
 
 
-def load_model(path: str, custom_objects: Mapping[str, object] | None = None) -> tuple[keras.Model, dict[str, Any]]:
-    """Return a model saved by `save_model`, Keras or Elephas, compiled if it was, and its configuration, {} for none."""
+def load_model(
+    path: str, custom_objects: Mapping[str, object] | None = None, *, safe_mode: bool = True
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Return a model saved by `save_model`, Keras or Elephas, compiled if it was, and its configuration, {} for none.
+
+    Args:
+        safe_mode: whether to refuse files that hold bytecode.
+
+    Raises:
+        ValueError: the file holds bytecode, and `safe_mode` is True.
+    """
     if path.endswith(".h5"):
-        return load_h5(path, custom_objects), _of_h5(path)
+        return load_h5(path, custom_objects, safe_mode=safe_mode), _of_h5(path)
     with zipfile.ZipFile(path) as archive:
         found = json.loads(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else {}
-    return keras.saving.load_model(path, custom_objects=dict(custom_objects or {})), found
+    return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found
 
 
 def _of_h5(path: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_a_fit_goes_on_from_any_round_with_the_same_bits(strategy: str, frequenc
         lambda metrics: float(metrics[0]),
         lambda progress: saved.append(written_and_read(progress).arrays()),
     )
-    assert len(saved) == len(whole.rounds)  # after every round: amid the epochs, and at their ends
+    assert len(saved) == len(whole.rounds) - 1  # after every round but the last: amid the epochs, and at their ends
     for arrays in saved:
         again = FitProgress.from_arrays(arrays, state())
         later = Halving()
@@ -119,8 +119,8 @@ def test_an_asynchronous_fit_goes_on_at_the_end_of_an_epoch(mode: Mode, strategy
         lambda metrics: float(metrics[0]),
         lambda progress: saved.append(written_and_read(progress)),
     )
-    assert [progress.epoch for progress in saved] == [1, 2, 3]
-    for progress in saved[:2]:
+    assert [progress.epoch for progress in saved] == [1, 2]
+    for progress in saved:
         before = len(progress.rounds)
         numbers = dict(zip(("version", "samples", "lowered"), progress.center["counts"].tolist(), strict=True))
         assert numbers["samples"] >= plan.rows * progress.epoch
@@ -196,4 +196,4 @@ def test_one_round_for_the_whole_fit_has_nothing_to_go_on_from() -> None:
     fit_synchronously(
         InProcessSyncWorkers(crew), plan, Notes(), FitProgress(state()), lambda metrics: 0.0, saved.append
     )
-    assert [(progress.epoch, progress.span) for progress in saved] == [(EPOCHS, None)]
+    assert saved == []

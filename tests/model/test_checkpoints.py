@@ -370,6 +370,15 @@ def test_a_checkpoint_that_cannot_be_written_later_is_a_warning(tmp_path: Path) 
     assert fit(regression(), place).epoch == list(range(6))
 
 
+def test_objects_in_the_logs_are_no_checkpoint(tmp_path: Path) -> None:
+    class Adds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["function"] = open
+
+    with pytest.warns(ElephasWarning, match="no checkpoint was written after epoch 1, round 3: a .* is no plain data"):
+        assert fit(regression(), tmp_path, epochs=2, callbacks=[Adds()]).epoch == [0, 1]
+
+
 def test_resume_true_insists(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint in .*; use resume='auto'"):
         fit(regression(), tmp_path, resume=True)
