@@ -13,6 +13,7 @@ LINES = 40
 WITHOUT_A_FILE = {
     "core/workers.py": "protocols alone: the tests of each engine keep them",
     "model/fit.py": "whole fits on Spark: integration/test_fit.py",
+    "stages/param_table.py": "the Params that are made of it: stages/test_params.py",
     "tuning/wide_trial.py": "fits of several workers on Spark: integration/test_search_with_spark.py",
 }
 WITHOUT_A_MODULE = {

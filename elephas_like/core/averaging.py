@@ -107,15 +107,17 @@ class Round:
         """Add one update, or drop it."""
         update = opened(update, self.codec, self.start.weights.size)
         admitted = admit(update, self.on_nan, self.layout, self.start)
-        self.records.append(record(update, 0, not admitted))
+        staleness = self.context.staleness(update)
+        self.records.append(record(update, staleness, not admitted))
         if not admitted or update.samples == 0:
             return
         self.metrics.append(update.metrics)
         self.monitor.add(update.worker, displacement(update, self.strategy, self.start.weights))
-        weight = self.strategy.weight(update, self.context)
+        # A straggler's update is all that its rows say in as many rounds as it took.
+        weight = self.strategy.weight(update, self.context) * (1 + staleness)
         self._weights.add(update.delta, weight)
         self._weight += weight
-        self._parts.add(update)
+        self._parts.add(update, late=staleness > 0)
         self._moved = True
 
     def finish(self) -> tuple[TrainState, OuterState]:

@@ -167,3 +167,58 @@ def frequency(value: object) -> Frequency | int:
                 f"frequency must be one of {valid}, or a number of steps; got {value!r}.{did_you_mean(value, Frequency)}"
             ) from None
     return positive_int("frequency", value)
+
+
+def from_zero(name: str, value: object) -> float:
+    """Return `value` as a float if it is a finite number of at least 0.
+
+    Raises:
+        ValueError: anything else.
+    """
+    return positive(name, value, zero=True)
+
+
+def quorum(name: str, value: object) -> int | float:
+    """Return a number of workers as an int, or a share of them as a float from above 0 to 1.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if not isinstance(value, float):
+        return positive_int(name, value)
+    if positive(name, value) > 1:
+        raise ValueError(f"{name} must be a number of workers, or a share of them from 0 to 1; got {value!r}.")
+    return value
+
+
+def directory(name: str, value: object) -> str | None:
+    """Return the path or URL of a directory as text; None stays None.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"{name} must be a path or a URL of a directory; got {value!r}.")
+    return str(os.fspath(value))
+
+
+def checkpoint_freq(name: str, value: object) -> str | float:
+    """Return "epoch", or a number of seconds above 0.
+
+    Raises:
+        ValueError: anything else.
+    """
+    return "epoch" if value == "epoch" else positive_seconds(name, value)
+
+
+def resume(name: str, value: object) -> bool | str:
+    """Return "auto", True or False.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if value != "auto" and not isinstance(value, bool):
+        raise ValueError(f"{name} must be 'auto', True or False; got {value!r}.")
+    return value if isinstance(value, bool) else "auto"

@@ -118,12 +118,18 @@ class RoundMerge:
         self._loss_scale: Vector | None = None
         self._seeds: Integers | None = None
 
-    def add(self, update: Update) -> None:
-        """Add one worker's parts."""
-        self._slots.add(update.slots, float(update.samples))
+    def add(self, update: Update, *, late: bool = False) -> None:
+        """Add one worker's parts.
+
+        Args:
+            late: the update started from an earlier round's state. Its integers and slots are out of date, and left out.
+        """
         self._statistics.add(update.statistics, update.samples)
         self._frozen.add(update.frozen, update.samples)
         self._frozen_unchanged += 0 if update.frozen.size else update.samples
+        if late:
+            return
+        self._slots.add(update.slots, float(update.samples))
         self._add_counters(update)
         if self._num_workers == 1:
             self._seeds = update.seeds

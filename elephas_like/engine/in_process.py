@@ -15,10 +15,16 @@ import numpy as np
 from elephas_like.core import scores
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector, Worker
+from elephas_like.core.quorum import Quorum
+from elephas_like.core.types import Array, EpochRecord, Evaluation, Floats, Joined, Order, Update, Vector, Worker
 
 SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""
+
+
+def speeds_of(workers: int, seed: int) -> Floats:
+    """Return lognormal speeds of workers on the virtual clock, drawn from `seed`."""
+    return np.random.default_rng(seed).lognormal(0.0, SPEED_SPREAD, workers)
 
 
 class InProcessSyncWorkers:
@@ -40,6 +46,52 @@ class InProcessSyncWorkers:
         return (worker.evaluate(order) for worker in self._workers)
 
 
+class InProcessQuorumWorkers(InProcessSyncWorkers):
+    """Synchronous workers on a virtual clock, whose rounds end at a quorum (exchange/quorum_store.py).
+
+    A worker needs steps / speed units of time for a span.
+
+    Args:
+        speeds: of the workers, in any unit.
+    """
+
+    def __init__(self, workers: Sequence[Worker], quorum: Quorum, speeds: Sequence[float]) -> None:
+        super().__init__(workers)
+        self.now = 0.0
+        """Time on the virtual clock."""
+        self._quorum, self._speeds = quorum, speeds
+        self._busy: list[tuple[float, int, Order]] = []
+
+    def train(self, order: Order) -> Iterator[Update]:
+        """Yield updates as they come, those of stragglers from earlier rounds among them, until the round ends."""
+        began, answered, end = self.now, 0, float("inf")
+        at_work = {worker for _, worker, _ in self._busy}
+        for worker in range(len(self._workers)):
+            if worker not in at_work:
+                self._start(worker, order)
+        while self._busy and self._busy[0][0] <= end and answered < len(self._workers):
+            self.now, worker, given = heapq.heappop(self._busy)
+            yield self._workers[worker].train(given)
+            if given is not order:
+                self._start(worker, order)
+                continue
+            answered += 1
+            if answered == self._quorum.workers:
+                end = self._quorum.end(began, self.now)
+        if answered < len(self._workers):
+            self.now = end
+
+    def evaluate(self, order: Order) -> Iterator[Evaluation]:
+        """Return the workers' evaluations."""
+        self.now = max([self.now, *(when for when, _, _ in self._busy)])  # stragglers finish what they are at
+        return super().evaluate(order)
+
+    def _start(self, worker: int, order: Order) -> None:
+        assert order.span is not None
+        steps = max(1, self._workers[worker].steps_of(order.span))
+        heapq.heappush(self._busy, (self.now + steps / self._speeds[worker], worker, order))
+
+
 class InProcessAsyncWorkers(InProcessSyncWorkers):
     """Asynchronous workers on a virtual clock (core.workers.AsyncWorkers).
 
@@ -48,7 +100,7 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
 
     def __init__(self, workers: Sequence[Worker], seed: int) -> None:
         super().__init__(workers)
-        self._speeds = np.random.default_rng(seed).lognormal(0.0, SPEED_SPREAD, len(workers))
+        self._speeds = speeds_of(len(workers), seed)
         self._arrivals: list[tuple[float, int, Order]] = []
         self._clock = [0.0] * len(workers)
 

@@ -13,6 +13,7 @@ from functools import partial
 from pyspark import RDD, SparkContext, StorageLevel
 
 from elephas_like.core.loop import fit_asynchronously, fit_synchronously
+from elephas_like.core.quorum import Quorum
 from elephas_like.core.types import (
     EngineName,
     Mode,
@@ -22,7 +23,12 @@ from elephas_like.core.types import (
     WorkerFactory,
 )
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers
-from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
+from elephas_like.engine.in_process import (
+    InProcessAsyncWorkers,
+    InProcessQuorumWorkers,
+    InProcessSyncWorkers,
+    speeds_of,
+)
 from elephas_like.engine.job_rounds import JobRounds, JobRun
 from elephas_like.engine.server_rounds import ServerRun, announced_rows
 from elephas_like.exchange.address import advertised_address, bind_address
@@ -30,6 +36,7 @@ from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.quorum_store import QuorumStore
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
@@ -132,7 +139,10 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncW
             worker = factory(index, shard, None if held is None else held[index])
             stack.callback(worker.close)
             workers.append(worker)
-        if fit.options.mode is Mode.SYNCHRONOUS:
+        if fit.options.quorum is not None:
+            quorum = Quorum.of(fit.options.quorum, fit.options.quorum_grace, len(workers))
+            yield InProcessQuorumWorkers(workers, quorum, speeds_of(len(workers), fit.config.seed).tolist())
+        elif fit.options.mode is Mode.SYNCHRONOUS:
             yield InProcessSyncWorkers(workers)
         else:
             yield InProcessAsyncWorkers(workers, fit.config.seed)
@@ -229,7 +239,10 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
     with ExitStack() as stack:
         store: RoundStore | CenterStore
         layout_hash = fit.hooks.variables.layout.hash
-        if options.mode is Mode.SYNCHRONOUS:
+        if options.quorum is not None:
+            quorum = Quorum.of(options.quorum, options.quorum_grace, num_workers)
+            store = QuorumStore(num_workers, layout_hash, waits=waits).begin(quorum)
+        elif options.mode is Mode.SYNCHRONOUS:
             store = RoundStore(num_workers, layout_hash, waits=waits)
         else:
             store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=options.mode is Mode.HOGWILD)

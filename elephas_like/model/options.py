@@ -15,6 +15,7 @@ import keras
 from pyspark import SparkContext
 
 from elephas_like.core import checks
+from elephas_like.core.quorum import Quorum
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
@@ -76,6 +77,8 @@ class Options:
     strategy: Annotated[Strategy | str | None, _as_given] = None
     codec: Annotated[Codec | None, _codec] = None
     max_staleness: Annotated[int | None, _or_none(_whole(least=0))] = None
+    quorum: Annotated[int | float | None, _or_none(checks.quorum)] = None
+    quorum_grace: Annotated[float, checks.from_zero] = 0.1
     parameter_server_mode: Annotated[Literal["http", "socket"], _transport] = "http"
     host: Annotated[str | None, _or_none(_text)] = None
     port: Annotated[int, _whole(least=0)] = 0
@@ -102,6 +105,11 @@ class Options:
             raise ValueError(
                 "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
                 "stale. Leave it out, or choose another mode."
+            )
+        if options.quorum is not None and options.mode is not Mode.SYNCHRONOUS:
+            raise ValueError(
+                "quorum is for mode 'synchronous': workers of the other modes never wait for each other. Leave it out, or "
+                "choose that mode."
             )
         return options
 
@@ -147,6 +155,7 @@ class Options:
         Raises:
             ValueError: mode, strategy, frequency, codec, engine and the model's optimizer do not go together.
         """
+        known = engine is not None or self.num_workers is not None
         engine = engine or self.engine
         strategy = resolve(self.strategy, self.mode, num_workers)
         frequency = default_frequency(strategy, self.frequency)
@@ -157,7 +166,23 @@ class Options:
                 "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
                 "may run in any process."
             )
+        if self.quorum is not None:
+            self._check_quorum(strategy, engine, num_workers if known else None)
         return strategy, frequency
+
+    def _check_quorum(self, strategy: Strategy, engine: EngineName, num_workers: int | None) -> None:
+        if num_workers is not None:
+            Quorum.of(self.quorum or 1, self.quorum_grace, num_workers)
+        if engine is EngineName.JOBS:
+            raise ValueError(
+                "quorum needs engine='server' or 'in_process': a Spark job, which is a round of the jobs engine, ends when all "
+                "its tasks have ended."
+            )
+        if not strategy.deltas or strategy.remembers:
+            raise ValueError(
+                f"quorum adds updates to a later round, which those of strategy {strategy.name!r} are not made for; use one "
+                "that sends deltas, such as 'nesterov' or 'average'."
+            )
 
     def check_encryption(self, context: SparkContext) -> None:
         """Do nothing if a fit leaves nothing in plain text that Spark encrypts.
@@ -175,7 +200,7 @@ class Options:
         """Whether a job per round could train: workers wait for each other, and keep nothing between rounds."""
         strategy = resolve(self.strategy, self.mode, 2)
         private = self.optimizer_state is OptimizerState.PER_WORKER
-        return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private
+        return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private and self.quorum is None
 
     def workers_remember(self, strategy: Strategy) -> bool:
         """Whether workers keep something of their own between rounds: weights, optimizer slots, or what a codec lost."""

@@ -97,6 +97,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
         learning_rate=learning_rates(fit.hooks.model),
+        waits_for_all=fit.options.quorum is None,
     )
 
 

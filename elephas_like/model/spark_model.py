@@ -80,6 +80,9 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
             once for several updates count steps. None: no limit.
+        quorum: a number or a share of workers, in synchronous mode: a round ends when so many have answered. A straggler's
+            update counts in the round in which it comes; `history.rounds` tells which rows were trained. None waits for all.
+        quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
         join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
@@ -107,6 +110,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     strategy: Strategy | str | None
     codec: Codec | None
     max_staleness: int | None
+    quorum: int | float | None
+    quorum_grace: float
     parameter_server_mode: Literal["http", "socket"]
     host: str | None
     port: int
@@ -143,6 +148,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         optimizer_state: str = "average",
         on_nan: str = "raise",
         max_staleness: int | None = None,
+        quorum: int | float | None = None,
+        quorum_grace: float = 0.1,
         seed: int | None = None,
         join_timeout: float = 60,
         round_timeout: float = 600,

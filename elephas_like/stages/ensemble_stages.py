@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 
 from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
-from elephas_like.stages.params import COLUMNS, ENSEMBLE, FITTING, entries_of, stage_params
+from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, entries_of
+from elephas_like.stages.params import stage_params
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.trainer.recipe import refuse_lambdas
 

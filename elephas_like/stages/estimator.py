@@ -18,11 +18,8 @@ from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.stages.params import (
-    COLUMNS,
-    FITTING,
-    stage_params,
-)
+from elephas_like.stages.param_table import COLUMNS, FITTING
+from elephas_like.stages.params import stage_params
 from elephas_like.stages.saving import read_h5, write_h5
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.stages.udf import sql_function
@@ -46,6 +43,8 @@ _OPTIONS = [
     "optimizer_state",
     "on_nan",
     "max_staleness",
+    "quorum",
+    "quorum_grace",
     "seed",
     "join_timeout",
     "round_timeout",
@@ -53,7 +52,18 @@ _OPTIONS = [
     "custom_objects",
     "batch_size",
 ]
-_FIT = ["epochs", "verbose", "validation_freq", "class_weight", "shuffle", "initial_epoch", "global_batch_size"]
+_FIT = [
+    "epochs",
+    "verbose",
+    "validation_freq",
+    "class_weight",
+    "shuffle",
+    "initial_epoch",
+    "global_batch_size",
+    "checkpoint_dir",
+    "checkpoint_freq",
+    "resume",
+]
 _EstimatorParams: Any = stage_params("_EstimatorParams", (*COLUMNS, *FITTING))
 _TransformerParams: Any = stage_params(
     "_TransformerParams", COLUMNS + tuple(e for e in FITTING if e.name == "labelCol")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,24 +62,6 @@ def _flag(_: str, value: Any) -> bool:
     return bool(value)
 
 
-def _directory(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise ValueError(f"{name} must be a path or a URL of a directory; got {value!r}.")
-    return str(os.fspath(value))
-
-
-def _checkpoint_freq(name: str, value: Any) -> str | float:
-    return "epoch" if value == "epoch" else checks.positive_seconds(name, value)
-
-
-def _resume(name: str, value: Any) -> bool | str:
-    if value != "auto" and not isinstance(value, bool):
-        raise ValueError(f"{name} must be 'auto', True or False; got {value!r}.")
-    return value
-
-
 def _validation_freq(name: str, value: Any) -> int | tuple[int, ...]:
     return tuple(value) if isinstance(value, list | tuple) else checks.positive_int(name, value)
 
@@ -103,9 +84,9 @@ class FitRequest:
     worker_callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
     class_weight: Annotated[Mapping[int, float] | None, _class_weights]
     shuffle: Annotated[bool, _flag]
-    checkpoint_dir: Annotated[str | None, _directory] = None
-    checkpoint_freq: Annotated[str | float, _checkpoint_freq] = "epoch"
-    resume: Annotated[bool | str, _resume] = "auto"
+    checkpoint_dir: Annotated[str | None, checks.directory] = None
+    checkpoint_freq: Annotated[str | float, checks.checkpoint_freq] = "epoch"
+    resume: Annotated[bool | str, checks.resume] = "auto"
 
     @classmethod
     def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:

@@ -149,3 +149,17 @@ def test_infinity_that_was_there_before_is_no_mistake() -> None:
     assert admit(update(0, statistics=floats(3, 1)), OnNaN.RAISE, LAYOUT, state().but(statistics=floats(np.inf, 1)))
     assert admit(update(0, frozen=floats(INF, 1)), OnNaN.RAISE, LAYOUT, state().but(frozen=floats(INF, 1)))
     assert not admit(update(0, frozen=floats(INF, 1)), OnNaN.DROP, LAYOUT, state().but(frozen=floats(0, 1)))
+
+
+def test_a_late_update_counts_for_the_rounds_that_it_took_and_leaves_integers_and_slots_alone() -> None:
+    # worker 0 is in time, worker 1 started two rounds ago: weights 1 and 3, (1 * 4 + 3 * 8) / 4 = 7
+    exchange = Round(state(0, 0), {}, LAYOUT, Average(), Context(5, 2, LAYOUT))
+    exchange.add(
+        update(1, 8.0, 0.0, version=3, counters=integers(9), slots=floats(9, 9), statistics=floats(4, 1), steps=7)
+    )
+    exchange.add(update(0, 4.0, 0.0, version=5, counters=integers(6), slots=floats(1, 2), statistics=floats(0, 1)))
+    after, _ = exchange.finish()
+    assert after.weights.tolist() == [7, 0]
+    assert (after.counters.tolist(), after.slots.tolist()) == ([6], [1, 2])
+    assert after.statistics[0] == 2  # rows are rows: statistics count by samples
+    assert [(record.worker, record.staleness) for record in exchange.records] == [(1, 2), (0, 0)]

@@ -7,9 +7,10 @@ import numpy as np
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import LockedCenter
 from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.quorum import Quorum
 from elephas_like.core.strategies import DownPour
 from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
-from elephas_like.engine.in_process import InProcessAsyncWorkers
+from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessQuorumWorkers
 
 LAYOUT = Layout((LayoutEntry("w", Role.WEIGHT, (2,), "float32"),))
 START = LAYOUT.flatten([np.zeros(2)])
@@ -105,3 +106,27 @@ def test_an_epoch_ends_when_all_rows_were_seen_by_whomever() -> None:
 def test_a_worker_without_rows_is_asked_nothing() -> None:
     workers, _, _ = run(7, (8, 0))
     assert workers[1].spans == []
+
+
+def test_rounds_that_end_at_a_quorum_by_hand() -> None:
+    # speeds 4, 2, 1/2 with 4 rows each: a span takes 1, 2 and 8. Two make a quorum, and the grace is half of that time:
+    # rounds end at 3, 6 and 9. Worker 2 comes at 8, in the third round, with the first one's update
+    workers = [Adds(number, 4) for number in range(3)]
+    engine = InProcessQuorumWorkers(workers, Quorum(2, 0.5), [4.0, 2.0, 0.5])
+    rounds, ends = [], []
+    for number in range(3):
+        order = Order("train", number, number, Span(number), START)
+        rounds.append([(update.worker, update.number) for update in engine.train(order)])
+        ends.append(engine.now)
+    assert rounds == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2), (2, 0)]]
+    assert ends == [3.0, 6.0, 9.0]
+    # an evaluation waits for it: it is busy until 16
+    assert [one.worker for one in engine.evaluate(Order.to_evaluate(START))] == [0, 1, 2]
+    assert engine.now == 16.0
+
+
+def test_a_quorum_of_all_is_every_round_of_all() -> None:
+    engine = InProcessQuorumWorkers([Adds(number, 4) for number in range(2)], Quorum(2, 0.0), [1.0, 4.0])
+    for number in range(3):
+        updates = engine.train(Order("train", number, number, Span(number), START))
+        assert [(update.worker, update.number) for update in updates] == [(1, number), (0, number)]

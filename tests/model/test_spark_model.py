@@ -931,3 +931,41 @@ def test_a_sharded_dataset_has_its_labels_already() -> None:
     spark_model = SparkModel(mlp(), num_workers=2, engine="in_process")
     with pytest.raises(ValueError, match="rows carry y"):
         spark_model.fit(ShardedDataset(None, 2, "none"), Y)  # type: ignore[arg-type]  # the check comes before its use
+
+
+def test_a_quorum_leaves_stragglers_behind_and_says_so() -> None:
+    spark_model = fitted(mlp(), 4, options={"quorum": 3, "quorum_grace": 0.0, "seed": 1}, epochs=6)
+    done = [record for each in spark_model.master_network.history.rounds for record in each.workers]
+    assert any(record.staleness for record in done)
+    by_worker = [sum(record.samples for record in done if record.worker == worker) for worker in range(4)]
+    assert max(by_worker) <= 6 * 13
+    assert min(by_worker) < 6 * 12
+    assert all(np.isfinite(weight).all() for weight in spark_model.master_network.get_weights())
+
+
+def test_a_quorum_is_compared_with_the_workers_once_they_are_known() -> None:
+    with pytest.raises(ValueError, match="quorum=3 needs 3 workers; the fit has 1"):
+        SparkModel(mlp(), quorum=3, engine="in_process").fit(X, Y, verbose=0)
+
+
+def test_a_quorum_of_all_is_a_synchronous_fit() -> None:
+    one, other = fitted(mlp(), 3, epochs=2), fitted(mlp(), 3, options={"quorum": 1.0}, epochs=2)
+    for mine, theirs in zip(one.master_network.get_weights(), other.master_network.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)  # summed in another order
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "asynchronous"}, "quorum is for mode 'synchronous'"),
+        ({"engine": "jobs"}, "quorum needs engine='server' or 'in_process'"),
+        ({"strategy": "easgd"}, "which those of strategy 'easgd' are not made for"),
+        ({"quorum": 1.5}, "quorum must be a number of workers, or a share"),
+        ({"quorum": 0}, "quorum must be a whole number of at least 1"),
+        ({"num_workers": 2, "quorum": 3}, "quorum=3 needs 3 workers; the fit has 2"),
+        ({"quorum_grace": -1}, "quorum_grace must be"),
+    ],
+)
+def test_a_quorum_that_cannot_be(options: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SparkModel(mlp(), **({"num_workers": 4, "quorum": 0.75} | options))

@@ -16,7 +16,7 @@ from pyspark.ml.evaluation import (
 
 from elephas_like import ElephasEstimator, ElephasTransformer, SparkModel, register_keras_udf
 from elephas_like.stages import estimator as ml_model
-from elephas_like.stages.params import FITTING
+from elephas_like.stages.param_table import FITTING
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elephas_like.ml import params as door
-from elephas_like.stages.params import COLUMNS, FITTING, MIXINS, camel, snake, stage_params
+from elephas_like.stages.param_table import COLUMNS, FITTING
+from elephas_like.stages.params import MIXINS, camel, snake, stage_params
 
 Stage = stage_params("Stage", (*COLUMNS, *FITTING))
 

@@ -1,0 +1,37 @@
+"""When a synchronous round ends that does not wait for its slowest workers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """A round ends when `workers` have answered and the others have had `grace` times the time that this took.
+
+    The update of a straggler, which comes later, is added to the round that is under way then, with the weight of all rounds that it
+    took (`core/averaging.py`).
+
+    workers: at least 1.
+    grace: 0 for none.
+    """
+
+    workers: int
+    grace: float = 0.1
+
+    @classmethod
+    def of(cls, asked: int | float, grace: float, num_workers: int) -> Quorum:
+        """Return the quorum that is a number of workers, or a share of them, rounded up.
+
+        Raises:
+            ValueError: more workers than there are.
+        """
+        workers = asked if isinstance(asked, int) else math.ceil(asked * num_workers)
+        if workers > num_workers:
+            raise ValueError(f"quorum={asked} needs {workers} workers; the fit has {num_workers}.")
+        return cls(workers, grace)
+
+    def end(self, began: float, reached: float) -> float:
+        """Return when a round ends that began at `began` and whose quorum was reached at `reached`, in seconds."""
+        return reached + self.grace * (reached - began)

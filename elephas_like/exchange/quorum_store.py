@@ -1,0 +1,86 @@
+"""Synchronous rounds that do not wait for stragglers: a round ends at a quorum, and late updates count in a later one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from elephas_like.core.quorum import Quorum
+from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.exchange.round_store import Result, RoundStore
+
+
+class QuorumStore(RoundStore):
+    """Rounds that end at a quorum. Updates are yielded as they come; evaluations wait for all workers.
+
+    A straggler trains its order to the end, and its update is yielded by the round that is under way when it comes. Then it
+    gets that round's order, if the round is not over yet.
+    """
+
+    quorum: Quorum
+
+    _late: deque[Update]
+    _last_answered: dict[int, int]
+
+    def begin(self, quorum: Quorum) -> QuorumStore:
+        """Set the quorum and return itself."""
+        self.quorum, self._late, self._last_answered, self._results = quorum, deque(), {}, {}
+        return self
+
+    def _publish(self, order: Order) -> float:
+        with self._changed:
+            # What came after the end of the last round belongs to the next.
+            self._late.extend(result for result in self._results.values() if isinstance(result, Update))
+            return super()._publish(order)
+
+    def _collect(self, since: float, kind: type[Result]) -> Iterator[Result]:
+        if kind is Evaluation:
+            yield from super()._collect(since, kind)
+            return
+        reached: float | None = None
+        while True:
+            with self._changed:
+                while not (self._late or self._results):
+                    self._raise_if_ended()
+                    owing = [worker for worker in range(self.num_workers) if worker not in self._answered]
+                    if not owing:
+                        self._driver_goes_on()
+                        return
+                    missing = self.quorum.workers - len(self._answered)
+                    if missing <= 0:
+                        reached = self._clock() if reached is None else reached
+                        if not self._wait_until(self.quorum.end(since, reached)):
+                            self._driver_goes_on()
+                            return
+                        continue
+                    # More workers may be lost than would leave a quorum.
+                    due = {worker: self._membership.answer_due(worker, since) for worker in owing}
+                    self._wait_for_answers(due, sorted(due.values())[len(owing) - missing])
+                self._raise_if_ended()
+                if self._late:
+                    result: Update | Evaluation = self._late.popleft()
+                else:
+                    result = self._results.pop(next(iter(self._results)))
+                self._reserved.pop(result.worker, None)
+                self._changed.notify_all()
+            assert isinstance(result, kind)
+            yield result
+
+    def _wanted(self, worker: int, number: int) -> bool:
+        assert self._order is not None
+        if number < self._order.number:  # of an earlier round: once, and not what came back before
+            return number > self._last_answered.get(worker, -1)
+        return super()._wanted(worker, number)
+
+    def _may_read(self, worker: int, nbytes: int) -> bool:
+        ahead = self._read_ahead(worker)
+        return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
+
+    def _claim(self, result: Update | Evaluation) -> None:
+        assert self._order is not None
+        self._last_answered[result.worker] = result.number
+        if result.number < self._order.number and isinstance(result, Update):
+            self._late.append(result)
+            self._changed.notify_all()
+        else:
+            super()._claim(result)

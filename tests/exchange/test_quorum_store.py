@@ -1,0 +1,122 @@
+"""Rounds that end at a quorum: who is waited for, for how long, and what becomes of the others' updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_world import AT_ONCE, LAYOUT, HandClock, joined, state, train_order, update
+from stores import let_time_pass
+
+from elephas_like.core.errors import WaitError
+from elephas_like.core.quorum import Quorum
+from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.exchange.quorum_store import QuorumStore
+
+
+def store_of(workers: int, quorum: int, grace: float = 0.5) -> tuple[QuorumStore, HandClock]:
+    clock = HandClock()
+    store = QuorumStore(workers, LAYOUT.hash, waits=AT_ONCE, clock=clock).begin(Quorum(quorum, grace))
+    for worker in range(workers):
+        store.join(joined(worker))
+    return store, clock
+
+
+def told(updates: list[Update]) -> list[tuple[int, int]]:
+    """(worker, number of the order) of each update."""
+    return [(one.worker, one.number) for one in updates]
+
+
+def test_all_that_answer_in_time_are_taken_in_the_order_in_which_they_come() -> None:
+    store, _ = store_of(3, 1)
+    updates = store.train(train_order(0))
+    for worker in (2, 0, 1):
+        store.answer(100, update(worker, 0))
+    assert told(list(updates)) == [(2, 0), (0, 0), (1, 0)]
+
+
+def test_the_others_have_a_share_of_the_time_that_the_quorum_took() -> None:
+    # two of three come after 2 and 4 s; half as long again ends the round at 6 s
+    store, clock = store_of(3, 2)
+    updates = store.train(train_order(0))
+    began = clock.now
+    let_time_pass(
+        store,
+        clock,
+        (2, lambda: store.answer(100, update(0, 0))),
+        (4, lambda: store.answer(100, update(1, 0))),
+        (6.5, lambda: store.answer(100, update(2, 0))),
+    )
+    assert told(list(updates)) == [(0, 0), (1, 0)]
+    assert clock.now == began + 6
+
+
+def test_a_late_update_counts_once_in_the_round_in_which_it_comes() -> None:
+    store, _ = store_of(2, 1, grace=0.0)
+    first = store.train(train_order(0))
+    store.answer(100, update(0, 0))
+    assert told(list(first)) == [(0, 0)]
+    second = store.train(train_order(1))
+    order = store.answer(100, update(1, 0, 1.0, 1.0))  # of the first round
+    assert (order.kind, order.number) == ("train", 1)  # it trains what is trained now
+    store.answer(100, update(1, 0, 9.0, 9.0))  # its reply was lost
+    store.answer(100, update(0, 1))
+    taken = list(second)
+    assert told(taken) == [(1, 0), (0, 1)]
+    assert taken[0].delta.tolist() == [1.0, 1.0]
+    assert store.dropped == 1
+    third = store.train(train_order(2))
+    store.answer(100, update(1, 1))
+    store.answer(100, update(1, 2))
+    assert told(list(third)) == [(1, 1), (1, 2)]
+
+
+def test_a_late_update_between_two_rounds_waits_for_the_next() -> None:
+    store, _ = store_of(2, 1, grace=0.0)
+    first = store.train(train_order(0))
+    store.answer(100, update(0, 0))
+    list(first)
+    store.answer(100, update(1, 0))  # the order is still the first, but its round is over
+    second = store.train(train_order(1))
+    store.answer(100, update(0, 1))
+    assert sorted(told(list(second))) == [(0, 1), (1, 0)]
+
+
+def test_an_evaluation_waits_for_everyone() -> None:
+    store, clock = store_of(2, 1, grace=0.0)
+    first = store.train(train_order(0))
+    store.answer(100, update(0, 0))
+    list(first)
+    evaluations = store.evaluate(Order("evaluate", 1, state=state()))
+    store.answer(100, Evaluation(0, 1, 1, np.array([1.0])))
+    let_time_pass(
+        store,
+        clock,
+        (5, lambda: store.answer(100, update(1, 0))),
+        (6, lambda: store.answer(100, Evaluation(1, 1, 1, np.array([2.0])))),
+    )
+    assert [one.metrics.tolist() for one in evaluations] == [[1.0], [2.0]]
+    second = store.train(train_order(2))
+    store.answer(100, update(0, 2))
+    assert told(list(second)) == [(1, 0), (0, 2)]
+
+
+def test_a_worker_that_hangs_ends_nothing_as_long_as_there_is_a_quorum() -> None:
+    store, clock = store_of(3, 2, grace=0.0)
+    limit = AT_ONCE.round_timeout
+    updates = store.train(train_order(0))
+    let_time_pass(
+        store,
+        clock,
+        (limit - 1, lambda: store.answer(100, update(0, 0))),
+        (limit - 1, lambda: store.beat(1, 100, 5)),
+        (limit + 5, lambda: store.answer(100, update(1, 0))),
+    )
+    assert told(list(updates)) == [(0, 0), (1, 0)]
+
+
+def test_without_a_quorum_the_late_ones_are_named() -> None:
+    store, clock = store_of(3, 2, grace=0.0)
+    updates = store.train(train_order(0))
+    let_time_pass(store, clock, (1, lambda: store.answer(100, update(1, 0))))
+    with pytest.raises(WaitError, match=r"worker 0 .*worker 2 "):
+        list(updates)
