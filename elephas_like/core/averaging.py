@@ -113,8 +113,8 @@ class Round:
             return
         self.metrics.append(update.metrics)
         self.monitor.add(update.worker, displacement(update, self.strategy, self.start.weights))
-        # A straggler's update is all that its rows say in as many rounds as it took.
-        weight = self.strategy.weight(update, self.context) * (1 + staleness)
+        # Where rows differ from worker to worker, a straggler's update is all that its rows say in as many rounds as it took.
+        weight = self.strategy.weight(update, self.context) * (1 + staleness * self.monitor.apart)
         self._weights.add(update.delta, weight)
         self._weight += weight
         self._parts.add(update, late=staleness > 0)

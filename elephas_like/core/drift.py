@@ -19,6 +19,10 @@ SAMPLE = 2**14
 """Weights that are compared: enough for a cosine to two digits, and little to keep of each worker."""
 
 
+DRIFT_HIGH = 0.2
+"""Drift from which on workers pull apart: the next automatic round is half as long."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How far the updates of one exchange agree.
@@ -61,6 +65,7 @@ class DriftMonitor:
         self._places: Integers | None = None
         self._now: dict[int, Vector] = {}
         self._before: dict[int, Vector] = dict(directions or {})
+        self._drift: float | None = None
 
     @property
     def directions(self) -> dict[int, Vector]:
@@ -81,7 +86,13 @@ class DriftMonitor:
         now, before = dict(self._now), self._before  # a copy: without a lock others may be adding
         self._before, self._now = before | now, {}
         pairs = sum(worker in before for worker in now)
-        return Agreement(cosine_of(now), drift_of(now, before), len(now), pairs)
+        self._drift = drift_of(now, before)
+        return Agreement(cosine_of(now), self._drift, len(now), pairs)
+
+    @property
+    def apart(self) -> float:
+        """How far the rows of the workers differ, by the last drift: 0 for not at all, 1 from `DRIFT_HIGH` on."""
+        return min(1.0, max(0.0, self._drift or 0.0) / DRIFT_HIGH)
 
 
 def cosine_of(directions: dict[int, Vector]) -> float | None:

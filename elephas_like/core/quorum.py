@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Quorum:
     """A round ends when `workers` have answered and the others have had `grace` times the time that this took.
 
-    The update of a straggler, which comes later, is added to the round that is under way then, with the weight of all rounds that it
-    took (`core/averaging.py`).
+    The update of a straggler, which comes later, is added to the round that is under way then; where workers have rows of different
+    kinds, with the weight of all rounds that it took (`core/averaging.py`).
 
     workers: at least 1.
     grace: 0 for none.

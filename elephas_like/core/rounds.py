@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
 
+from elephas_like.core.drift import DRIFT_HIGH
 from elephas_like.core.types import Frequency, Mode, Span
 
 AUTO_ROUNDS = 5
@@ -15,8 +16,6 @@ AUTO_LEAST_STEPS = 5
 """Local steps that an automatic round has at least while the updates agree."""
 AUTO_DOUBLINGS = 2
 """Times that an automatic round is cut in half at most."""
-DRIFT_HIGH = 0.2
-"""Drift above which the next automatic round is half as long."""
 DRIFT_LOW = 0.1
 """Drift below which automatic rounds may become longer again."""
 

@@ -162,7 +162,10 @@ def _described(
         "strategy": _without_addresses(strategy),
         "frequency": _without_addresses(frequency),
         "codec": _without_addresses(options.codec),
-        **{name: str(getattr(options, name)) for name in ("mode", "optimizer_state", "max_staleness", "quorum", "on_nan")},
+        **{
+            name: str(getattr(options, name))
+            for name in ("mode", "optimizer_state", "max_staleness", "quorum", "on_nan")
+        },
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),

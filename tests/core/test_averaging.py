@@ -10,6 +10,7 @@ from exchanges import after, exchange
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.averaging import Round, admit, record
+from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.strategies import Average, Context, Nesterov, Strategy
 from elephas_like.core.types import OnNaN, RoundRecord, Update, WorkerRecord
@@ -151,15 +152,33 @@ def test_infinity_that_was_there_before_is_no_mistake() -> None:
     assert not admit(update(0, frozen=floats(INF, 1)), OnNaN.DROP, LAYOUT, state().but(frozen=floats(0, 1)))
 
 
-def test_a_late_update_counts_for_the_rounds_that_it_took_and_leaves_integers_and_slots_alone() -> None:
-    # worker 0 is in time, worker 1 started two rounds ago: weights 1 and 3, (1 * 4 + 3 * 8) / 4 = 7
-    exchange = Round(state(0, 0), {}, LAYOUT, Average(), Context(5, 2, LAYOUT))
+def pulling_apart() -> DriftMonitor:
+    """A monitor that has seen two workers keep to directions of their own: a drift of 1."""
+    monitor = DriftMonitor()
+    for _ in range(2):
+        monitor.add(0, floats(1, 0))
+        monitor.add(1, floats(0, 1))
+        monitor.measure()
+    return monitor
+
+
+@pytest.mark.parametrize(
+    ("monitor", "expected"),
+    [
+        (DriftMonitor(), 6),  # rows of one kind: weights 1 and 1, (4 + 8) / 2
+        (pulling_apart(), 7),  # worker 1 has taken three rounds: weights 1 and 3, (1 * 4 + 3 * 8) / 4
+    ],
+)
+def test_a_late_update_counts_for_the_rounds_that_it_took_where_rows_differ(
+    monitor: DriftMonitor, expected: float
+) -> None:
+    exchange = Round(state(0, 0), {}, LAYOUT, Average(), Context(5, 2, LAYOUT), monitor=monitor)
     exchange.add(
         update(1, 8.0, 0.0, version=3, counters=integers(9), slots=floats(9, 9), statistics=floats(4, 1), steps=7)
     )
     exchange.add(update(0, 4.0, 0.0, version=5, counters=integers(6), slots=floats(1, 2), statistics=floats(0, 1)))
     after, _ = exchange.finish()
-    assert after.weights.tolist() == [7, 0]
-    assert (after.counters.tolist(), after.slots.tolist()) == ([6], [1, 2])
-    assert after.statistics[0] == 2  # rows are rows: statistics count by samples
+    assert after.weights.tolist() == [expected, 0]
+    # its slots and integers are out of date; statistics count by samples
+    assert (after.counters.tolist(), after.slots.tolist(), after.statistics[0]) == ([6], [1, 2], 2)
     assert [(record.worker, record.staleness) for record in exchange.records] == [(1, 2), (0, 0)]

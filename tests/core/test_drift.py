@@ -101,3 +101,11 @@ def test_large_models_are_looked_at_in_places() -> None:
     gaps = np.diff(chosen)
     assert gaps.max() < 3 * 10**9 / SAMPLE  # spread evenly
     assert len(set(gaps.tolist())) > 1  # and not in step with anything
+
+
+def test_how_far_workers_are_apart() -> None:
+    monitor = DriftMonitor()
+    assert monitor.apart == 0
+    for expected, *deltas in ((0, (1, 0), (0, 1)), (1, (1, 0), (0, 1)), (0, (0, 1), (1, 0))):  # drifts None, 1, -1
+        round_of(monitor, *deltas)
+        assert monitor.apart == expected
