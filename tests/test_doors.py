@@ -50,7 +50,7 @@ ELEPHAS = {
     "optimizers": "SGD RMSprop Adagrad Adadelta Adam get",
 }
 DOORS = ("worker", "optimizers", "enums", "utils", "parameter", "mllib", "ml")
-DOORS += ("spark_model", "ml_model", "ml_ensemble", "hyperparam", "strategies")
+DOORS += ("spark_model", "ml_model", "ml_ensemble", "hyperparam", "strategies", "testing")
 
 ARGUMENTS = {
     "utils.rdd_utils.to_labeled_point": ["sc", "features", "labels", "categorical"],

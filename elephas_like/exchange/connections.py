@@ -10,8 +10,9 @@ import contextlib
 import http.client
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.exchange import tls, wire
@@ -117,6 +118,10 @@ class Line:
         headers: Mapping[str, str],
     ) -> Incoming:
         raise NotImplementedError
+
+    def wrap(self, around: Callable[[socket.socket], Any]) -> None:
+        """Put something around the connection, which is opened if it is not. The next one is plain again."""
+        self._socket = around(self._opened())
 
     def close(self) -> None:
         """Close the connection. The next call opens another."""

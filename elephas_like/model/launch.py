@@ -6,9 +6,10 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from pyspark import RDD, SparkContext, StorageLevel
 
@@ -30,17 +31,21 @@ from elephas_like.engine.in_process import (
     speeds_of,
 )
 from elephas_like.engine.job_rounds import JobRounds, JobRun
-from elephas_like.engine.server_rounds import ServerRun, announced_rows
+from elephas_like.engine.server_rounds import Connector, ServerRun, announced_rows
 from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.faulty_client import FaultySettings
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.quorum_store import QuorumStore
+from elephas_like.exchange.request_handler import FitRequestHandler, Handler
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
+from elephas_like.exchange.server import HttpExchangeServer, Served, TcpExchangeServer
 from elephas_like.exchange.tls import Files, Identity, identity
+from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
+from elephas_like.model.injection import injected
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.data import Data
@@ -56,6 +61,16 @@ _runs = itertools.count(1)
 
 def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
     """Trains, leaving the state of every finished round in `fit.progress`."""
+
+    def serve(questions: TrialStore) -> AbstractContextManager[ClientSettings]:
+        assert context is not None
+        return exchange_server(context, replace(fit.options, port=0), questions, NO_STATE, TrialRequestHandler)
+
+    with injected(fit, engine, data.num_workers, serve) as fit:
+        _run(fit, engine, data, validation, context)
+
+
+def _run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
     if engine is EngineName.IN_PROCESS:
         with _in_process(fit, data, validation) as workers:
             _loop(fit, workers, data.written)
@@ -197,7 +212,7 @@ class Listening:
     """A server that runs: where its workers' answers are, and how they reach it."""
 
     store: RoundStore | CenterStore
-    connector: ClientSettings
+    connector: Connector
 
 
 def server_addresses(context: SparkContext, host: str | None = None) -> tuple[str, str]:
@@ -246,19 +261,24 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
             store = RoundStore(num_workers, layout_hash, waits=waits)
         else:
             store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=options.mode is Mode.HOGWILD)
-        yield Listening(store, stack.enter_context(exchange_server(context, options, store, sizes)))
+        settings = stack.enter_context(exchange_server(context, options, store, sizes))
+        yield Listening(store, settings if fit.faults is None else FaultySettings(settings, fit.faults))
 
 
 @contextmanager
 def exchange_server(
-    context: SparkContext, options: Options, store: RoundStore | CenterStore, sizes: Sizes
+    context: SparkContext,
+    options: Options,
+    store: Served,
+    sizes: Sizes,
+    handler: Callable[[Any, Sizes], Handler] = FitRequestHandler,
 ) -> Iterator[ClientSettings]:
     """Serve a store as the options say. Yield what its clients need."""
     token = new_token()
     bound, advertised = server_addresses(context, options.host)
     server_kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
     own = server_identity(context, options.tls, allow_plain_text=options.allow_plain_text)
-    with server_kind(store, token, sizes, bound, options.port, identity=own) as server:
+    with server_kind(store, token, sizes, bound, options.port, handler=handler, identity=own) as server:
         yield ClientSettings(
             kind=options.parameter_server_mode,
             host=advertised,

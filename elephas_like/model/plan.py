@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from elephas_like.core import rounds
 from elephas_like.core.columns import difference, example_batch
 from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.fault_plan import FaultPlan
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
@@ -32,6 +33,7 @@ class Fit:
     hooks: the driver's callbacks. progress: the state of the last finished round.
     spool: how training rows are written to disk. Validation rows have a target if training rows do.
     checkpoints: where the progress is saved, if it is.
+    faults: what a test injects, if anything.
     """
 
     options: Options
@@ -44,6 +46,7 @@ class Fit:
     progress: FitProgress
     spool: SpoolOptions
     checkpoints: Checkpoints | None = None
+    faults: FaultPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from elephas_like.core.types import (
     TrainState,
     Update,
     Vector,
+    Worker,
     nothing,
     same,
 )
@@ -361,7 +362,7 @@ class TrainerFactory:
         strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
         vars(self).update({**state, "strategy": strategy, "codec": codec})
 
-    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
         """Return a worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
         self.limit_threads()
         sample = _sample(shard, validation, self.config.batch_size)
@@ -375,7 +376,7 @@ class TrainerFactory:
 
     def trainer(
         self, worker: int, shard: ShardRef, validation: ShardRef | None, program: Program | None, *, owns_program: bool
-    ) -> LocalTrainer:
+    ) -> Worker:
         """Return a worker on a given program."""
         config = replace(self.config, batch_size=self.config.batch_size_of(worker), larger_batches=0)
         # Validation rows are read whole and as they came: no split, no shuffle.
@@ -413,7 +414,7 @@ class SharingFactory:
         self._inner = inner
         self._program: Program | None = None
 
-    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> LocalTrainer:
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
         """Return a worker with its own rows and the shared model."""
         self._inner.limit_threads()
         sample = _sample(shard, validation, self._inner.config.batch_size)

@@ -25,7 +25,9 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
         )
     )
     fit: Any = SimpleNamespace(
-        options=Options.checked(mode=mode), hooks=SimpleNamespace(variables=SimpleNamespace(layout=layout))
+        options=Options.checked(mode=mode),
+        hooks=SimpleNamespace(variables=SimpleNamespace(layout=layout)),
+        faults=None,
     )
     data: Any = SimpleNamespace(num_workers=2)
     monkeypatch.setattr(launch, "server_addresses", lambda context, host: ("127.0.0.1", "127.0.0.1"))
