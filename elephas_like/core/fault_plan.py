@@ -10,6 +10,7 @@ from typing import Literal
 
 from elephas_like.core.types import EngineName, Span
 
+SIGKILL = int(getattr(signals, "SIGKILL", 9))  # Windows has none
 Kind = Literal["fail", "kill", "delay", "hang", "drop"]
 Ask = Callable[[int, int, int, int], bool]
 """(number of a fault, worker, id of its attempt, round) -> whether the fault happens now. The driver answers."""
@@ -27,7 +28,7 @@ class Fault:
     """One fault of one worker. Made by `fail`, `kill`, `delay`, `hang` and `drop`.
 
     round: of a synchronous fit the number of a record in `history.rounds`; of an asynchronous one the number of the worker's
-        own update; None means all. With `epoch`, the part of that epoch, counted from 0.
+        own order, evaluations counted; None means all. With `epoch`, the part of that epoch, from 0.
     step: the batches of the round that are trained before.
     attempts: the times that a worker comes to this round at which the fault happens. A worker that Spark runs again
         comes a second time.
@@ -40,7 +41,7 @@ class Fault:
     step: int = 0
     attempts: frozenset[int] = frozenset({0})
     seconds: float = 0.0
-    signal: int = signals.SIGKILL
+    signal: int = SIGKILL
     error: Exception | None = None
     reply: bool = False
 
@@ -86,7 +87,7 @@ class FaultPlan:
     errors: bytes = b""
 
     def round_of(self, number: int, version: int) -> int:
-        """Return the round of an order or update, as users count: evaluations are none."""
+        """Return the round of an order or update."""
         return version if self.synchronous else number
 
     def due(
@@ -179,7 +180,7 @@ def kill(
     *,
     epoch: int | None = None,
     step: int = 0,
-    signal: int = signals.SIGKILL,
+    signal: int = SIGKILL,
     attempts: int | Collection[int] = 0,
 ) -> Fault:
     """Send a signal to the Python process of a worker's task. Spark runs the task again if `spark.task.maxFailures` is above 1.
