@@ -41,9 +41,12 @@ def test_the_table_of_faults_is_that_of_the_tests() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["spark_ml.md"])
-def test_the_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
-    parts = (ROOT / "docs" / page).read_text().split("```python\n")[1:]
+@pytest.mark.parametrize(("page", "section"), [("spark_ml.md", ""), ("fault-tolerance.md", "Test your own job")])
+def test_the_snippets_of_a_page_run(page: str, section: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    if section:
+        text = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    parts = text.split("```python\n")[1:]
     script = tmp_path / "page.py"
     script.write_text("\n".join(part.split("```")[0] for part in parts).replace("/tmp/", f"{tmp_path}/"))
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}

@@ -18,7 +18,9 @@ from elephas_like.exchange.membership import Waits
 from elephas_like.model import launch
 from elephas_like.testing import Fault, delay, drop, inject, kill
 
-launch.Waits = partial(Waits, lease_seconds=3.0)  # a killed worker's place is free sooner; heartbeats come every 2 s
+launch.Waits = partial(
+    Waits, lease_seconds=1.0
+)  # a killed worker's place is free sooner; no other attempt waits for one
 ROWS, ROUNDS, STEP = 40, 4, 1 / 1024
 RUNS = ("server", "jobs", "asynchronous", "server", "hogwild")
 
