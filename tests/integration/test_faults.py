@@ -25,6 +25,7 @@ from elephas_like.core.errors import ConnectionLostError, Failure
 from elephas_like.exchange.address import PortError
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import Sizes
+from elephas_like.testing import delay, inject
 
 both = pytest.mark.parametrize("engine", ["server", "jobs"])
 
@@ -584,3 +585,35 @@ def test_shards_that_are_deleted_between_two_rounds_are_written_again(
         weights.append(model.get_weights())
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.fault(
+    "A worker is much slower than the others, and the fit has a `quorum`",
+    "rounds do not wait for it; its updates count in the rounds in which they come",
+    "some of its rows, which `history.rounds` tells",
+)
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_a_quorum_does_not_wait_for_a_straggler(sc, transport: str) -> None:
+    data = sc.parallelize(points(40), 2)
+    spark_model = SparkModel(
+        line(),
+        2,
+        engine="server",
+        quorum=1,
+        quorum_grace=0.0,
+        frequency=1,
+        parameter_server_mode=transport,
+        batch_size=2,
+    )
+    held = (
+        np.zeros((2, 2)),
+        np.zeros(2),
+    )  # an evaluation waits for all: what is late then is in the next epoch's first round
+    with inject(delay(worker=1, seconds=0.3, every_round=True)):
+        history = spark_model.fit(data, epochs=2, verbose=0, validation_data=held)
+    done = [[record.worker for record in each.workers] for each in history.rounds]
+    assert len(done) == 20
+    assert all(done)
+    assert [0] in done  # a round without the slow one
+    assert any(record.staleness for each in history.rounds for record in each.workers)
+    assert trained(history) < 80
