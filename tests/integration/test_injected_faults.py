@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import line, points, trained
 
-from elephas_like import SparkModel, WaitError, WorkerError
+from elephas_like import ElephasError, SparkModel, WaitError, WorkerError
 from elephas_like.testing import Fault, delay, drop, fail, hang, inject, kill
 
 both = pytest.mark.parametrize("engine", ["server", "jobs"])
@@ -86,6 +86,16 @@ def test_a_worker_that_hangs_is_named(rdd, engine: str) -> None:
     with inject(hang(1, 1)) as faults, pytest.raises(WaitError, match=r"round_timeout=4 s; missing: worker 1"):
         fit(rdd, engine, round_timeout=4)
     assert what(faults) == [("hang", 1, 1, 0)]
+
+
+@pytest.mark.slow
+@both
+def test_a_killed_process_ends_the_fit_where_spark_repeats_no_task(rdd, engine: str) -> None:
+    with inject(kill(0, 1, step=1)) as faults, pytest.raises(ElephasError) as caught:
+        fit(rdd, engine)
+    assert not isinstance(caught.value, WorkerError | WaitError)  # nobody waits for what Spark has given up
+    assert what(faults) == [("kill", 0, 1, 0)]
+    assert trained(fit(rdd, engine)[1]) == 80
 
 
 def test_what_an_engine_cannot_have_is_refused_before_any_job(rdd) -> None:
