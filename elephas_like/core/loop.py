@@ -169,6 +169,7 @@ def fit_synchronously(
         before = hooks.epoch_begin(first, progress.state)
         if progress.span is None:
             progress.state, progress.epoch = before, first
+        del before  # no state of an earlier moment is kept: it may be large
         if hooks.stopped():
             break
         # Train the epoch's rounds, and see that no row was left out.
@@ -186,6 +187,7 @@ def fit_synchronously(
             validation = fit.evaluate()
         record = EpochRecord(epoch, progress.state, progress.metrics, trained, validation, tuple(rounds))
         progress.state = hooks.epoch_end(record)
+        del record
         progress.end_epoch(epoch)
         if hooks.stopped():
             break
@@ -246,6 +248,7 @@ class _SynchronousFit:
         )
         for update in self._workers.train(Order("train", progress.orders, progress.version, span, served)):
             exchange.add(update)
+            del update  # which may be large: the next one comes while this one would still be here
         state, outer = exchange.finish()
         agreement = exchange.agreement
         self.round_length.adapt(agreement.drift)
@@ -312,6 +315,7 @@ def fit_asynchronously(
         plan.rows, plan.epochs, schedule, first_round=len(progress.rounds), keeps_center=save is not None
     )
     workers.begin(center, counts, plan.validates_after)
+    del state  # no state of an earlier moment is kept: it may be large
     try:
         return _through_epochs(workers, plan, hooks, progress, loss_of, save or nothing_saved)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost

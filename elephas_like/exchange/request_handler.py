@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,7 +54,7 @@ class RequestHandler:
 
     def __init__(self, sizes: protocol.Sizes) -> None:
         self._sizes = sizes
-        self._last: tuple[Order, list[wire.Chunk]] | None = None
+        self._last: tuple[weakref.ref[Order], list[wire.Chunk]] | None = None
 
     @property
     def most(self) -> int:
@@ -89,9 +90,15 @@ class RequestHandler:
         if isinstance(message, protocol.Sign):
             return Reply(200, wire.encode(message))
         last = self._last
-        if last is None or last[0] is not message:  # a round's order goes to all workers and is encoded once
-            last = self._last = (message, wire.encode(message))
+        if last is None or last[0]() is not message:  # a round's order goes to all workers and is encoded once
+            last = self._last = (weakref.ref(message, self._drop_encoded), wire.encode(message))
         return Reply(200, last[1])
+
+    def _drop_encoded(self, order: weakref.ref[Order]) -> None:
+        """Drop what was encoded of an order that nobody has any more: its buffers are a whole state."""
+        last = self._last
+        if last is not None and last[0] is order:
+            self._last = None
 
     def _refuse(self, status: int, type_name: str, error: ElephasError) -> Reply:
         return Reply(status, wire.encode(protocol.Refusal(type_name, str(error)[: protocol.MESSAGE_LETTERS])))
@@ -116,12 +123,17 @@ class FitRequestHandler(RequestHandler):
             _skip(source, head.nbytes)
             return protocol.Sign("again") if decision == "again" else decision
         try:
-            answer = wire.read_rest(source, head)
-            assert isinstance(answer, protocol.Answer)
-            return self._store.answer(attempt, answer.result)
+            self._accept(source, head)
         except ElephasError:
             self._store.withdraw(worker, attempt)
             raise
+        return self._store.ask(worker, attempt)
+
+    def _accept(self, source: wire.ByteSource, head: wire.Head) -> None:
+        """Read an answer and hand it to the store. A function of its own, so that none of its arrays outlive it here."""
+        answer = wire.read_rest(source, head)
+        assert isinstance(answer, protocol.Answer)
+        self._store.accept(answer.attempt, answer.result)
 
     def _small_request(self, message: protocol.Message) -> Order | protocol.Sign:
         match message:

@@ -49,21 +49,25 @@ class RoundStore(Store):
 
     def _collect(self, since: float, kind: type[Result]) -> Iterator[Result]:
         for worker in range(self.num_workers):
-            with self._changed:
-                self._turn = worker
-                self._changed.notify_all()
-                while worker not in self._results:
-                    self._raise_if_ended()
-                    unanswered = [w for w in range(worker, self.num_workers) if w not in self._results]
-                    due = {w: self._membership.answer_due(w, since) for w in unanswered}
-                    self._wait_for_answers(due, min(due.values()))
-                self._raise_if_ended()
-                result = self._results.pop(worker)
-                self._reserved.pop(worker, None)
-            assert isinstance(result, kind)
-            yield result
+            yield self._result_of(worker, since, kind)  # and keep no reference: the next one is as large
         with self._changed:
             self._driver_goes_on()
+
+    def _result_of(self, worker: int, since: float, kind: type[Result]) -> Result:
+        """Wait for a worker's answer and take it out of the store."""
+        with self._changed:
+            self._turn = worker
+            self._changed.notify_all()
+            while worker not in self._results:
+                self._raise_if_ended()
+                unanswered = [w for w in range(worker, self.num_workers) if w not in self._results]
+                due = {w: self._membership.answer_due(w, since) for w in unanswered}
+                self._wait_for_answers(due, min(due.values()))
+            self._raise_if_ended()
+            result = self._results.pop(worker)
+            self._reserved.pop(worker, None)
+        assert isinstance(result, kind)
+        return result
 
     def _pending(self, worker: int) -> Order | None:
         if self._order is None or worker in self._answered:

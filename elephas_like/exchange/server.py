@@ -397,6 +397,7 @@ class _TcpConnection(socketserver.StreamRequestHandler):
                 body = _Body(self.rfile, length)
                 reply = self.server.handler.serve(body, length)
                 send(self.connection, [LENGTH.pack(nbytes(reply.chunks)), *reply.chunks])
+                del reply  # a worker trains for long, and the state that it was sent may be replaced meanwhile
                 if body.remaining:
                     linger(self.connection)
                     return

@@ -197,7 +197,8 @@ class Store:
                 if self._ended:
                     return STOP
                 if not self._wanted(worker, number):
-                    order = self._drop(worker, attempt, end)
+                    self._note_dropped(worker)
+                    order = self._next_order(worker, attempt, end)
                     break
                 # The worker has done its part and waits for its turn: that counts as progress.
                 self._membership.note_progress(worker)
@@ -223,23 +224,27 @@ class Store:
             SupersededError: this attempt has lost its place to another one.
             ElephasError: the result is none of the order that the worker has.
         """
+        self.accept(attempt, result)
+        return self.ask(result.worker, attempt)
+
+    def accept(self, attempt: int, result: Update | Evaluation) -> None:
+        """Take a result, once. Call `ask` afterwards, without the result: the next order may be long in coming.
+
+        Raises:
+            SupersededError, ElephasError: as `answer`.
+        """
         worker = result.worker
         with self._changed:
-            end = self._poll_end()
             member = self._membership.renew(worker, attempt)
             if self._ended:
-                return STOP
-            if self._wanted(worker, result.number):
-                order, apply = None, self._claim(result)
-                member.frozen_held = member.frozen_sent
-            else:
-                order, apply = self._drop(worker, attempt, end), None
+                return
+            if not self._wanted(worker, result.number):
+                self._note_dropped(worker)
+                return
+            apply = self._claim(result)
+            member.frozen_held = member.frozen_sent
         if apply is not None:
             apply()
-        if order is None:
-            with self._changed:
-                order = self._next_order(worker, attempt, self._poll_end())
-        return self._complete_order(worker, order)
 
     def beat(self, worker: int, attempt: int, progress: int = 0) -> bool:
         """Renew a lease. Return False if the run is over for this worker.
@@ -388,10 +393,9 @@ class Store:
             f"worker {worker} answers order {number}; expected one up to {self._last_number(worker)}, its latest."
         )
 
-    def _drop(self, worker: int, attempt: int, end: float) -> Order:
+    def _note_dropped(self, worker: int) -> None:
         self.dropped += 1
         log.info("worker %d sent an answer again; it is not applied twice.", worker)
-        return self._next_order(worker, attempt, end)
 
     def _check_kind(self, order: Order, result: Update | Evaluation) -> None:
         expected = "train" if isinstance(result, Update) else "evaluate"

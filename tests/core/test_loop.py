@@ -7,6 +7,7 @@ Errors squared are the metric, so that the loss is their mean.
 from __future__ import annotations
 
 import io
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from elephas_like.core.strategies import (
     OuterState,
     Strategy,
 )
-from elephas_like.core.types import Frequency, Mode, OnNaN, Order, Role, Span, TrainState, Update
+from elephas_like.core.types import EpochRecord, Frequency, Mode, OnNaN, Order, Role, Span, TrainState, Update
 from elephas_like.core.workers import SyncWorkers
 from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
 
@@ -75,6 +76,35 @@ def fit(
 
 
 # --- synchronous
+
+
+class Forgetful(Notes):
+    """Keeps nothing of what it sees, and looks whether the states that epochs began with are there after each round."""
+
+    def __init__(self, workers: Sequence[Regression]) -> None:
+        super().__init__()
+        self.workers = workers
+        self.states: list[weakref.ref] = []
+        self.kept: list[int] = []
+
+    def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
+        self.states.append(weakref.ref(state.weights))
+        return state
+
+    def round_end(self, record: object, metrics: object) -> None:
+        for worker in self.workers:
+            worker.orders.clear()
+        self.kept.append(sum(one() is not None for one in self.states))
+
+    def epoch_end(self, record: EpochRecord) -> TrainState:
+        return record.state
+
+
+def test_no_state_of_an_earlier_moment_is_kept() -> None:
+    workers = pair()
+    notes = Forgetful(workers)
+    fit(workers, notes, epochs=2)
+    assert notes.kept == [0, 0, 0, 0]
 
 
 def test_two_rounds_by_hand() -> None:

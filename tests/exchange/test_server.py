@@ -7,12 +7,14 @@ import io
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from leftovers import eventually
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
 from wire_frames import raw
 
@@ -461,3 +463,41 @@ def test_an_order_is_encoded_once_for_all_workers(place: Place, monkeypatch: pyt
     for worker in (0, 1):
         say(place.settings, raw(joined(worker)))
     assert len(orders) == 1
+
+
+def test_an_update_is_in_memory_no_longer_than_the_driver_holds_it(kind: str) -> None:
+    """Its worker waits for the next order meanwhile: the request that brought the update must not keep it."""
+    store = RoundStore(1, LAYOUT.hash)
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        working = Background(lambda: work(settings_of(kind, server).connect(0, 100), 0))
+        updates = store.train(train_order())
+        brought = weakref.ref(next(updates).delta)
+        assert eventually(lambda: brought() is None)
+        store.stop()
+        working.result()
+
+
+def test_a_state_that_is_replaced_is_in_memory_no_longer_than_it_is_sent(kind: str) -> None:
+    layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (20_000,), "float32"),))  # too large to be copied as it is sent
+    sizes, none = protocol.Sizes.of(layout), np.zeros(0, np.float32)
+    nothing = {name: none.astype(np.int64) if name in ("counters", "seeds") else none for name in state().parts()}
+    store = CenterStore(2, layout.hash)
+    with SERVERS[kind](store, TOKEN, sizes, "127.0.0.1") as server:
+        clients = [settings_of(kind, server, sizes).connect(worker, 100) for worker in (0, 1)]
+        joining = [
+            Background(lambda w=w, c=c: c.join(joined(w, layout_hash=layout.hash))) for w, c in enumerate(clients)
+        ]
+        store.joined()
+        start = state().but(**nothing | {"weights": np.zeros(20_000, np.float32)})
+        first = weakref.ref(start.weights)
+        progress = AsyncProgress(80, 1, AsyncSchedule((9, 9)))
+        store.begin(LockedCenter(start, layout, DownPour(), 2), progress, lambda epoch: False)
+        del start
+        assert [one.result().kind for one in joining] == ["train", "train"]  # type: ignore[attr-defined]
+        assert first() is not None
+        brought = {name: array for name, array in nothing.items() if name not in ("weights", "learning_rate")}
+        clients[0].answer(replace(update(), delta=np.ones(20_000, np.float32), **brought))
+        assert eventually(lambda: first() is None)
+        store.stop()
+        for client in clients:
+            client.close()
