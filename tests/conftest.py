@@ -12,11 +12,23 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from lanes import Lanes, asking
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+# The same examples every time, whatever the machine does besides, and no file of those that failed.
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)
+settings.load_profile("repeatable")
 
 PRELOADED = Path(__file__).parent / "preloaded"
 """A daemon for Spark's Python workers that has imported Keras before it forks them: that costs 5 s of CPU time a worker, and

@@ -168,10 +168,21 @@ def _one_of(*words: str) -> Callable[[object], object]:
     return check
 
 
+def _number(value: object) -> float:
+    """Return a JSON number as a float; NaN if it is none. Integers may be larger than any float: those become infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _seconds(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    seconds = _number(value)
+    if not 0 <= seconds < math.inf:
         raise ValueError("a number of seconds from 0")
-    return float(value)
+    return seconds
 
 
 def _metrics(value: object) -> object:
@@ -180,9 +191,9 @@ def _metrics(value: object) -> object:
     name = _text(SHORT_LETTERS)
     for key, number in value.items():
         name(key)
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        if not math.isfinite(_number(number)):
             raise ValueError("finite numbers by name")
-    return {key: float(number) for key, number in value.items()}
+    return {key: _number(number) for key, number in value.items()}
 
 
 def _span(value: object) -> object:

@@ -3,11 +3,15 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_world import floats, integers, joined, state, train_order, update
+from fuzzing import bad_frames, content, frames_with_another_header, messages, updates
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_order, update
 from wire_frames import decode, frame, raw
 
 from elephas_like.core.layout import Layout, LayoutEntry
@@ -167,3 +171,63 @@ def test_bytes_of_an_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     assert share["int4"] < 0.14
     assert share["one_bit"] < 0.05
     assert share["top_k"] < 0.022
+
+
+@given(messages())
+def test_every_message_comes_back_to_the_last_bit(message: protocol.Message) -> None:
+    assert content(decode(raw(message))) == content(message)
+
+
+@settings(max_examples=20)
+@pytest.mark.parametrize("name", sorted(CODECS))
+@given(data=st.data())
+def test_packed_deltas_come_back_to_the_last_bit(name: str, data: st.DataObject) -> None:
+    codec = CODECS[name]()
+    sizes = protocol.Sizes.of(LAYOUT, codec)
+    weights = st.lists(st.floats(-(2.0**30), 2.0**30, width=32), min_size=2, max_size=2).map(
+        lambda values: floats(*values)
+    )
+    message = protocol.Answer(1, data.draw(updates(sizes, weights.map(codec.pack))))
+    whole = raw(message)
+    assert content(wire.decode(io.BytesIO(whole), len(whole), sizes)) == content(message)
+
+
+def decoded_or_refused(frame: bytes, length: int | None = None) -> None:
+    """Decode; whatever is wrong is a FrameError, and nothing else."""
+    try:
+        message = decode(frame, length)
+    except wire.FrameError:
+        return
+    assert isinstance(message, protocol.Message)
+
+
+@settings(max_examples=150)
+@given(bad_frames())
+@example(changed(protocol.Answer(1, update()), seconds=10**400))
+@example(changed(protocol.TrialProgress(0, 1, 2, {}), metrics={"loss": 10**400}))
+def test_any_bytes_are_a_message_or_refused(bad: bytes) -> None:
+    decoded_or_refused(bad)
+
+
+@given(messages(), st.data())
+def test_any_part_of_a_frame_is_refused(message: protocol.Message, data: st.DataObject) -> None:
+    whole = raw(message)
+    kept = data.draw(st.integers(0, len(whole) - 1))
+    for length in (kept, len(whole)):
+        with pytest.raises(wire.FrameError):
+            decode(whole[:kept], length)
+
+
+@settings(max_examples=30)
+@given(
+    bad_frames() | frames_with_another_header(), st.integers(0, 2 * SIZES.most) | st.integers(0, 2**64 - 1), st.data()
+)
+def test_lengths_that_lie_allocate_no_more_than_the_largest_frame(bad: bytes, length: int, data: st.DataObject) -> None:
+    if len(bad) >= 8 and data.draw(st.booleans()):
+        bad = bad[:4] + struct.pack("<I", data.draw(st.integers(0, 2**32 - 1))) + bad[8:]
+    tracemalloc.start()
+    try:
+        decoded_or_refused(bad, length)
+        assert tracemalloc.get_traced_memory()[1] < SIZES.most + 2**22
+    finally:
+        tracemalloc.stop()
