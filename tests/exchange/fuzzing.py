@@ -60,7 +60,7 @@ def updates(
 
     def with_samples(samples: int) -> st.SearchStrategy[Update]:
         nothing = samples == 0
-        numbers = {name: COUNTS for name in ("worker", "number", "version", "steps")}
+        numbers = dict.fromkeys(("worker", "number", "version", "steps"), COUNTS)
         return st.builds(
             Update,
             **numbers,

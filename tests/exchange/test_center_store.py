@@ -8,12 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from small_world import AT_ONCE, LAYOUT, Background, HandClock, floats, joined, state, update
 from stores import asynchronous, beats, let_time_pass
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import Commit, HogwildCenter, LockedCenter
-from elephas_like.core.errors import ElephasError, NonFiniteError, WaitError
+from elephas_like.core.errors import ElephasError, NonFiniteError, SupersededError, WaitError
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Evaluation, Order, Span, Update
 from elephas_like.exchange.center_store import CenterStore
@@ -351,3 +354,120 @@ def test_an_update_that_comes_while_workers_are_suspended_counts_once() -> None:
     assert store.join(joined(1, 200)).kind == "train"
     assert store.answer(200, update(1, 0)).kind == "train"
     assert waiting.result().samples == 8
+
+
+WORKER = st.integers(0, 2)
+
+
+class Updates(RuleBasedStateMachine):
+    """Three workers do anything in any order; every update that is answered for the first time is in the weights once."""
+
+    WORKERS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.clock = asynchronous(self.WORKERS, epochs=3, rows=24, validates=True)
+        self.holders = dict.fromkeys(range(self.WORKERS), 100)
+        self.orders: dict[int, Order] = {}
+        self.attempts, self.applied, self.epochs = 100, 0, 0
+
+    @property
+    def progress(self) -> AsyncProgress:
+        return self.store._begun()[1]
+
+    def told(self, worker: int, order: Order, answered: bool = False) -> None:
+        """Orders rise: the next one has the next number, and one that is not answered comes again."""
+        assert order.kind in ("train", "evaluate", "wait")
+        former = self.orders.get(worker)
+        if order.kind == "wait":
+            if answered:
+                self.orders[worker] = order
+            return
+        if former is not None and former.kind != "wait" and not answered:
+            assert (order.number, order.kind) == (former.number, former.kind)
+        self.orders[worker] = order
+        assert order.number == self.store._numbers[worker]
+
+    def is_in_the_weights(self) -> None:
+        center, progress = self.store._begun()
+        assert center.snapshot().weights[0] == self.applied == sum(progress.exchanges.values()) == len(progress.history)
+
+    @rule(worker=WORKER)
+    def it_asks(self, worker: int) -> None:
+        self.told(worker, self.store.ask(worker, self.holders[worker]))
+
+    @rule(worker=WORKER)
+    def it_answers(self, worker: int) -> None:
+        order = self.orders.get(worker)
+        if order is None or order.kind == "wait":
+            return
+        late, over = self.store.late, self.progress.over
+        number = order.number
+        if order.kind == "train":
+            reply = self.store.answer(self.holders[worker], update(worker, number, 1.0, 0.0))
+            self.applied += not over
+            assert self.store.late == late + over
+        else:
+            reply = self.store.answer(self.holders[worker], Evaluation(worker, number, 1, np.array([1.0, 1.0])))
+        assert reply.number > number or reply.kind == "wait"
+        self.told(worker, reply, answered=True)
+        self.is_in_the_weights()
+
+    @rule(worker=WORKER)
+    def it_answers_again(self, worker: int) -> None:
+        order = self.orders.get(worker)
+        latest = self.store._numbers[worker]
+        pending = self.store._pending(worker)
+        number = latest - 1 if pending is not None else latest
+        if order is not None and number >= 0:
+            dropped = self.store.dropped
+            self.told(worker, self.store.answer(self.holders[worker], update(worker, number, 5.0, 5.0)))
+            assert self.store.dropped == dropped + 1
+            self.is_in_the_weights()
+
+    @rule(worker=WORKER)
+    def a_new_attempt_joins(self, worker: int) -> None:
+        self.attempts += 1
+        order = self.store.join(joined(worker, self.attempts))
+        if self.store._membership.members[worker].joined.attempt == self.attempts:
+            former, self.holders[worker] = self.holders[worker], self.attempts
+            self.told(worker, order)
+            with pytest.raises(SupersededError):
+                self.store.answer(former, update(worker, 0, 7.0, 7.0))
+        else:
+            assert order.kind == "wait"
+        self.is_in_the_weights()
+
+    @rule(worker=WORKER, progress=st.integers(0, 3))
+    def it_beats(self, worker: int, progress: int) -> None:
+        assert self.store.beat(worker, self.holders[worker], progress)
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 11.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @precondition(lambda self: self.store._epochs and self.store._complete(self.store._epochs[0]))
+    @rule()
+    def the_driver_takes_an_epoch(self) -> None:
+        record = self.store.next_epoch()
+        assert record is not None
+        assert record.epoch == self.epochs
+        assert record.validation is not None
+        assert record.validation.tolist() == [self.WORKERS, self.WORKERS]
+        self.epochs += 1
+
+    def teardown(self) -> None:
+        """Whatever came before, the fit can be finished, and three epochs come of it."""
+        for _ in range(100):
+            for worker in range(self.WORKERS):
+                self.it_asks(worker)
+                self.it_answers(worker)
+            while self.store._epochs and self.store._complete(self.store._epochs[0]):
+                self.the_driver_takes_an_epoch()
+        assert self.progress.over
+        assert self.epochs == 3
+        assert self.store.next_epoch() is None
+
+
+TestUpdates = Updates.TestCase
+TestUpdates.settings = settings(max_examples=20, stateful_step_count=40)

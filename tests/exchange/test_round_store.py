@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from small_world import LAYOUT, Background, floats, joined, state, train_order, update
 from stores import beats, let_time_pass, rounds
 
-from elephas_like.core.errors import ElephasError, WaitError
-from elephas_like.core.types import Evaluation, Order
+from elephas_like.core.errors import ElephasError, SupersededError, WaitError
+from elephas_like.core.types import Evaluation, Order, Update
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
 
@@ -172,3 +176,121 @@ def test_numbers_of_orders_rise() -> None:
     store.train(train_order(1))
     with pytest.raises(ValueError, match="1 is followed by 1"):
         store.train(train_order(1))
+
+
+WORKER = st.integers(0, 2)
+
+
+class Rounds(RuleBasedStateMachine):
+    """Three workers do anything in any order; each round takes one update of each, the first that came."""
+
+    WORKERS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.clock = rounds(self.WORKERS)
+        self.number, self.attempts, self.sent = -1, 0, 0
+        self.updates: Iterator[Update] | None = None
+        self.accepted: dict[int, float] = {}
+        self.last: dict[int, int] = {}
+
+    def holder(self, worker: int) -> int | None:
+        member = self.store._membership.members.get(worker)
+        return None if member is None else member.joined.attempt
+
+    def told(self, worker: int, order: Order) -> None:
+        """Orders rise, and are those of the round."""
+        if order.kind == "train":
+            assert order.number == self.number >= self.last.get(worker, -1)
+            assert worker not in self.accepted
+            self.last[worker] = order.number
+        else:
+            assert order.kind == "wait"
+
+    def sends(self, worker: int, attempt: int, number: int) -> None:
+        self.sent += 1
+        dropped = self.store.dropped
+        order = self.store.answer(attempt, update(worker, number, float(self.sent), 0.0))
+        if number == self.number and worker not in self.accepted:
+            self.accepted[worker] = float(self.sent)
+            assert self.store.dropped == dropped
+        else:
+            assert self.store.dropped == dropped + 1
+        self.told(worker, order)
+
+    @precondition(lambda self: self.updates is None)
+    @rule()
+    def round_begins(self) -> None:
+        self.number += 1
+        self.updates, self.accepted = self.store.train(train_order(self.number)), {}
+
+    @precondition(lambda self: self.updates is not None and len(self.accepted) == self.WORKERS)
+    @rule()
+    def round_ends(self) -> None:
+        assert self.updates is not None
+        assert [one.delta[0] for one in self.updates] == [self.accepted[worker] for worker in range(self.WORKERS)]
+        self.updates = None
+
+    @rule(worker=WORKER)
+    def a_new_attempt_joins(self, worker: int) -> None:
+        self.attempts += 1
+        order = self.store.join(joined(worker, self.attempts))
+        assert order.kind in ("train", "wait")
+        if order.kind == "train":
+            assert self.holder(worker) == self.attempts
+
+    @rule(worker=WORKER)
+    def it_joins_again(self, worker: int) -> None:
+        attempt = self.holder(worker)
+        if attempt is not None:
+            assert self.store.join(joined(worker, attempt)).kind in ("train", "wait")
+
+    @rule(worker=WORKER, back=st.integers(0, 2))
+    def it_answers(self, worker: int, back: int) -> None:
+        """Its order, or one that it has answered before."""
+        attempt = self.holder(worker)
+        if attempt is not None and self.number - back >= 0:
+            self.sends(worker, attempt, self.number - back)
+
+    @rule(worker=WORKER)
+    def it_offers_and_withdraws(self, worker: int) -> None:
+        attempt = self.holder(worker)
+        if attempt is not None and self.number >= 0:
+            decision = self.store.offer(worker, attempt, self.number, 100)
+            assert decision == "send" or worker in self.accepted
+            self.store.withdraw(worker, attempt)
+            assert worker not in self.store._reserved or worker in self.accepted
+
+    @rule(worker=WORKER)
+    def one_that_lost_its_place_answers(self, worker: int) -> None:
+        member = self.store._membership.members.get(worker)
+        for attempt in member.superseded if member is not None else ():
+            with pytest.raises(SupersededError):
+                self.store.answer(attempt, update(worker, max(0, self.number)))
+            with pytest.raises(SupersededError):
+                self.store.beat(worker, attempt, 1)
+
+    @rule(worker=WORKER, progress=st.integers(0, 3))
+    def it_beats(self, worker: int, progress: int) -> None:
+        attempt = self.holder(worker)
+        if attempt is not None:
+            assert self.store.beat(worker, attempt, progress)
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 11.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def teardown(self) -> None:
+        """Whatever came before, everybody can finish the round."""
+        if self.updates is None:
+            self.round_begins()
+        self.clock.now += 100.0
+        for worker in range(self.WORKERS):
+            self.a_new_attempt_joins(worker)
+            if worker not in self.accepted:
+                self.it_answers(worker, 0)
+        self.round_ends()
+
+
+TestRounds = Rounds.TestCase
+TestRounds.settings = settings(max_examples=40, stateful_step_count=40)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import socket
 import struct
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from fuzzing import no_frames
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from leftovers import eventually
 from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
 from wire_frames import raw
@@ -501,3 +505,89 @@ def test_a_state_that_is_replaced_is_in_memory_no_longer_than_it_is_sent(kind: s
         store.stop()
         for client in clients:
             client.close()
+
+
+def requests_of_strangers() -> st.SearchStrategy[bytes]:
+    """Over HTTP: without the token, on other paths or with other methods; or with it, and no frame in the body."""
+    values = {
+        "Content-Length": st.sampled_from(["-1", "0", "5", "1e3", "", "9" * 18, "9" * 400]),
+        "Transfer-Encoding": st.sampled_from(["chunked", "gzip, chunked", "identity"]),
+        "Connection": st.sampled_from(["close", "keep-alive", "Upgrade"]),
+        "Expect": st.just("100-continue"),
+        "Host": st.sampled_from(["", "x:y", "[::", "a" * 300]),
+        "X-More": st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max_size=40)
+        | st.just("x" * 20_000),
+        "Authorization": st.sampled_from(["", "Bearer", "Bearer wrong", "Basic dG9rZW4=", f"Bearer {TOKEN} "[:-2]]),
+    }
+    headers = st.lists(
+        st.sampled_from(sorted(values)).flatmap(lambda name: st.tuples(st.just(name), values[name])), max_size=5
+    )
+    harm = raw(protocol.Report(0, 100, "ValueError", "of a stranger", ""))
+    methods = st.sampled_from(["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "X", ""])
+    paths = st.sampled_from(
+        ["/exchange", "/", "//exchange", "/exchange/", "/../exchange", "http://[/exchange", "*", ""]
+    )
+    chunked = f"{len(harm):x}\r\n".encode() + harm + b"\r\n0\r\n\r\n"
+
+    def request(line: str, headers: list[tuple[str, str]], body: bytes, length: bool) -> bytes:
+        own = [("Content-Length", str(len(body)))] if length else []
+        text = "".join(f"{name}: {value}\r\n" for name, value in [*headers, *own])
+        return f"{line}\r\n{text}\r\n".encode("latin-1") + body
+
+    unknown = st.builds(request, paths.map(lambda path: f"POST {path} HTTP/1.1"), headers, st.just(harm), st.booleans())
+    token = headers.map(lambda given: [("Authorization", f"Bearer {TOKEN}"), *given])
+    elsewhere = st.builds(
+        request,
+        st.builds(
+            lambda method, path, version: f"{method} {path} {version}",
+            methods,
+            paths,
+            st.sampled_from(["HTTP/1.1", "HTTP/9", ""]),
+        ),
+        token,
+        st.sampled_from([harm, chunked]),
+        st.booleans(),
+    )
+    bodies = no_frames() | st.just(chunked)
+    no_frame = st.builds(request, st.just("POST /exchange HTTP/1.1"), token, bodies, st.booleans())
+    return unknown | elsewhere | no_frame | st.binary(max_size=300)
+
+
+def greetings_of_strangers() -> st.SearchStrategy[bytes]:
+    """Over TCP: another token, or lengths that lie and no frames."""
+    hello = HELLO.pack(protocol.MAGIC, len(TOKEN)) + TOKEN.encode()
+    lengths = st.integers(0, 300) | st.integers(0, 2**64 - 1)
+    wrong = st.builds(lambda token: HELLO.pack(protocol.MAGIC, len(token)) + token, st.binary(max_size=300))
+    requests = st.builds(lambda length, body: hello + LENGTH.pack(length) + body, lengths, no_frames())
+    return st.binary(max_size=300) | wrong | requests
+
+
+def is_answered(address: tuple[str, int], request: bytes) -> None:
+    """Send a stranger's request, end it, and wait until the server has ended the connection, too."""
+    with socket.create_connection(address, 10) as connection, suppress(ConnectionError):
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        connection.makefile("rb").read()
+
+
+def test_whatever_strangers_send_the_worker_trains_on(kind: str) -> None:
+    """A round goes on during each request; the store knows of nothing but the worker."""
+    store = RoundStore(1, LAYOUT.hash)
+    numbers = itertools.count()
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        working = Background(lambda: work(settings_of(kind, server).connect(0, 100), 0))
+        store.joined()
+
+        @settings(max_examples=30)
+        @given(requests_of_strangers() if kind == "http" else greetings_of_strangers())
+        def one_request(request: bytes) -> None:
+            updates = store.train(train_order(next(numbers)))
+            is_answered(server.address, request)
+            assert [one.delta.tolist() for one in updates] == [[1.0, 2.0]]
+            assert (store._membership.pending, store._reserved, store.dropped) == ({}, {}, 0)
+            assert store._failure is None
+            assert store._membership.members[0].joined == joined(0)
+
+        one_request()
+        store.stop()
+        assert working.result() == next(numbers)
