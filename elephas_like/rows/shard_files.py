@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from elephas_like.core.columns import verify
+import numpy as np
+
+from elephas_like.core.columns import TEXT, verify
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import Column, ShardRef
 
@@ -63,10 +65,33 @@ def to_json(ref: ShardRef) -> str:
 
 
 def from_json(text: str, directory: str) -> ShardRef:
-    """Return the reference that `to_json` wrote, of a shard that lies in `directory`."""
-    fields = json.loads(text)
-    columns = (Column(os.path.join(directory, name), dtype, tuple(shape)) for name, dtype, shape in fields["columns"])
-    return ShardRef(**{**fields, "columns": tuple(columns), "directory": directory})
+    """Return the reference that `to_json` wrote, of a shard that lies in `directory`.
+
+    Raises:
+        ValueError: the text is another one.
+    """
+    try:
+        fields = json.loads(text)
+        columns = tuple(_column(directory, *column) for column in fields["columns"])
+        ref = ShardRef(**{**fields, "columns": columns, "directory": directory})
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"expected the reference of a shard in {directory}: {error!r}.") from error
+    if not (isinstance(ref.dataset, str) and isinstance(ref.host, str) and _counts(ref.worker, ref.rows, ref.checksum)):
+        raise ValueError(f"expected the reference of a shard in {directory}, got {text[:200]!r}.")
+    return ref
+
+
+def _column(directory: str, name: str, dtype: str, shape: list[int]) -> Column:
+    """Return a column of a reference. Its file lies in the shard's directory, and holds plain numbers or text."""
+    if os.path.basename(name) != name or not _counts(*shape):
+        raise ValueError(f"expected a column in {directory}, got {name!r} of shape {shape}.")
+    if dtype != TEXT and (not isinstance(dtype, str) or np.dtype(dtype).kind not in "biufc"):
+        raise ValueError(f"expected a column of numbers or text in {directory}, got {dtype!r}.")
+    return Column(os.path.join(directory, name), dtype, tuple(shape))
+
+
+def _counts(*numbers: object) -> bool:
+    return all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers)
 
 
 def read_ref(directory: str) -> ShardRef:

@@ -12,9 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from spooling import Spool, columns
 
 from elephas_like.core.columns import verify
+from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import (
     find_shard,
@@ -163,3 +166,59 @@ def test_a_directory_that_is_not_there_has_no_room(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SPARK_EXECUTOR_DIRS", f"{tmp_path / 'gone'},{tmp_path / 'there'}")
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     assert {roomy_directory("disks", worker) for worker in range(3)} == {str(tmp_path / "there")}
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["../column-0", "object", "V8", "string"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_any_change_of_a_reference_is_another_shard_or_none(spooled: Spool, data: st.DataObject) -> None:
+    """Nothing but the documented error comes of a reference that was damaged, and no file elsewhere is read."""
+    ref = spooled([([1.0, 2.0], "a"), ([3.0, 4.0], "b")])
+    whole = to_json(ref)
+    fields = json.loads(whole)
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        text = whole[:place] + data.draw(st.text(max_size=3)) + whole[place + data.draw(st.integers(0, 200)) :]
+    else:
+        parents = [fields, fields["columns"], *fields["columns"]]
+        parent = data.draw(st.sampled_from(parents))
+        key = data.draw(st.sampled_from(sorted(parent) if parent is fields else range(len(parent))))
+        parent[key] = data.draw(JSON)
+        text = json.dumps(fields)
+    try:
+        found = from_json(text, ref.directory)
+        verify(found)
+    except (ValueError, ShardMissing):
+        return
+    assert all(os.path.dirname(column.path) == ref.directory for column in found.columns)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"columns": 5}', "\ud800"])
+def test_a_text_that_is_no_reference_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError):
+        from_json(text, str(tmp_path))
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2), st.integers(0, 40), st.binary(max_size=4))
+def test_files_of_another_size_are_missing(spooled: Spool, which: int, place: int, data: bytes) -> None:
+    ref = spooled([([1.0, 2.0], "a"), ([3.0, 4.0], "b")], dataset="changed")
+    path = Path(ref.directory, ("column-0", "column-1", "column-1.ends")[which])
+    kept = path.read_bytes()
+    path.write_bytes(kept[:place] + data)
+    try:
+        columns(ref)
+    except (ShardMissing, UnicodeDecodeError):
+        pass
+    finally:
+        path.write_bytes(kept)
