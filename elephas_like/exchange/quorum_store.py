@@ -37,34 +37,38 @@ class QuorumStore(RoundStore):
         if kind is Evaluation:
             yield from super()._collect(since, kind)
             return
-        reached: float | None = None
-        while True:
-            with self._changed:
-                while not (self._late or self._results):
-                    self._raise_if_ended()
-                    owing = [worker for worker in range(self.num_workers) if worker not in self._answered]
-                    if not owing:
-                        self._driver_goes_on()
-                        return
-                    missing = self.quorum.workers - len(self._answered)
-                    if missing <= 0:
-                        reached = self._clock() if reached is None else reached
-                        if not self._wait_until(self.quorum.end(since, reached)):
-                            self._driver_goes_on()
-                            return
-                        continue
-                    # More workers may be lost than would leave a quorum.
+        self._reached: float | None = None
+        while self._more_to_come(since):
+            yield self._first_result(kind)  # and keep no reference: the next one is as large
+        with self._changed:
+            self._driver_goes_on()
+
+    def _more_to_come(self, since: float) -> bool:
+        """Wait for an update. Return False if the round is over: all have answered, or a quorum, and its grace has passed."""
+        with self._changed:
+            while not (self._late or self._results):
+                self._raise_if_ended()
+                owing = [worker for worker in range(self.num_workers) if worker not in self._answered]
+                missing = self.quorum.workers - len(self._answered)
+                if not owing:
+                    return False
+                if missing > 0:  # more workers may be lost than would leave a quorum
                     due = {worker: self._membership.answer_due(worker, since) for worker in owing}
                     self._wait_for_answers(due, sorted(due.values())[len(owing) - missing])
-                self._raise_if_ended()
-                if self._late:
-                    result: Update | Evaluation = self._late.popleft()
-                else:
-                    result = self._results.pop(next(iter(self._results)))
-                self._reserved.pop(result.worker, None)
-                self._changed.notify_all()
-            assert isinstance(result, kind)
-            yield result
+                    continue
+                self._reached = self._clock() if self._reached is None else self._reached
+                if not self._wait_until(self.quorum.end(since, self._reached)):
+                    return False
+            self._raise_if_ended()
+            return True
+
+    def _first_result(self, kind: type[Result]) -> Result:
+        with self._changed:
+            result = self._late.popleft() if self._late else self._results.pop(next(iter(self._results)))
+            self._reserved.pop(result.worker, None)
+            self._changed.notify_all()
+        assert isinstance(result, kind)
+        return result
 
     def _wanted(self, worker: int, number: int) -> bool:
         assert self._order is not None
