@@ -14,11 +14,13 @@ import os
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from pyspark import SparkContext
@@ -74,6 +76,10 @@ class Found:
             raise ElephasError(f"{self.place} is a checkpoint of another model: {error}") from None
 
 
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, ArithmeticError, RuntimeError, EOFError, BadZipFile, zlib.error)
+"""What reading a file may raise that is not what was written: RuntimeError is JSON's, nested too deep, and zipfile's."""
+
+
 class Checkpoints:
     """The checkpoints of one fit. Call `found`, then `begin`, then `save` after each round and epoch, then `remove`.
 
@@ -122,7 +128,7 @@ class Checkpoints:
         for number, place, marker in sorted(self._markers(broken), key=lambda one: one[0], reverse=True):
             try:
                 found = self._read(number, place, marker)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _DAMAGE as error:
                 broken.append(f"{place}: {error}")
                 continue
             if broken:
@@ -278,7 +284,7 @@ class Checkpoints:
                         "with the version that wrote it, or begin anew with resume=False."
                     )
                 yield int(marker["number"]), self._place(slot, "npz"), marker
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _DAMAGE as error:
                 broken.append(f"{place}: {error}")
 
     def _read(self, number: int, place: str, marker: Mapping[str, Any]) -> Found:
@@ -287,6 +293,7 @@ class Checkpoints:
                 raise ValueError("it is not what was written")
             with np.load(local, allow_pickle=False) as file:
                 arrays = dict(file)
+        _check_marker(marker)
         same = ("described", "initial_epoch", "num_workers", "shards", "history", "callbacks")
         seeds = FitSeeds(**marker["seeds"])
         return Found(number=number, place=place, seeds=seeds, arrays=arrays, **{name: marker[name] for name in same})
@@ -317,6 +324,26 @@ class Checkpoints:
             local = os.path.join(folder, "checkpoint")
             files.get(place, local, self._context)
             yield local
+
+
+def _check_marker(marker: Mapping[str, Any]) -> None:
+    """Raise ValueError if what a fit goes on with is of another kind than what was written."""
+    kinds = {
+        "described": dict,
+        "initial_epoch": int,
+        "num_workers": int,
+        "shards": list,
+        "history": dict,
+        "seeds": dict,
+    }
+    wrong = [name for name, kind in kinds.items() if not isinstance(marker[name], kind)]
+    history, shards = marker["history"], marker["shards"]
+    if not wrong and not all(isinstance(history[name], list) for name in ("epoch", "epoch_seconds")):
+        wrong = ["history"]
+    if not wrong and not all(isinstance(shard, list) and len(shard) == 2 for shard in shards):
+        wrong = ["shards"]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not what was written: {str(marker[wrong[0]])[:100]}")
 
 
 def _sha256(path: str) -> str:

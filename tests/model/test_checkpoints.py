@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import pickle
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
+from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.strategies import Nesterov
 
 RANDOM = np.random.default_rng(0)
@@ -402,3 +408,61 @@ def test_resume_false_begins_anew(died: Path) -> None:
 def test_arguments_that_make_no_sense(tmp_path: Path, given: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         fit(regression(), **({"checkpoint_dir": tmp_path} | given))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def found_or_refused(folder: Path) -> None:
+    """Look for a checkpoint: another one, or the documented error, and nothing else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ElephasWarning)
+        try:
+            found = Checkpoints(str(folder), None, None).found(True)
+        except ElephasError:
+            return
+    assert isinstance(found, Found)
+    assert isinstance(found.described, dict)
+    assert all(rows is not None for rows, _ in found.shards)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_whatever_a_marker_says_is_gone_on_from_or_refused(died: Path, data: st.DataObject) -> None:
+    path = newest(died)
+    kept = path.read_text()
+    marker = json.loads(kept)
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(kept) - 1))
+        text = kept[:place] + data.draw(st.sampled_from(["", "{", "\x00", "1", "[" * 100_000]))
+    else:
+        marker[data.draw(st.sampled_from(sorted(marker)))] = data.draw(JSON)
+        text = json.dumps(marker).replace("Infinity", "1e999")
+    path.write_text(text)
+    try:
+        found_or_refused(died)
+    finally:
+        path.write_text(kept)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_arrays_that_were_changed_are_refused_also_where_their_digest_was_too(died: Path, data: st.DataObject) -> None:
+    path = newest(died)
+    marker, arrays = path.read_text(), path.with_suffix(".npz").read_bytes()
+    place = data.draw(st.integers(0, len(arrays)))
+    changed = arrays[:place] + data.draw(st.binary(max_size=4)) + arrays[place + data.draw(st.integers(0, 4)) :]
+    changed = data.draw(st.sampled_from([changed, arrays[:place], pickle.dumps({"arrays": 1})]))
+    digest = {"bytes": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+    path.with_suffix(".npz").write_bytes(changed)
+    if data.draw(st.booleans()):
+        path.write_text(json.dumps(json.loads(marker) | digest))
+    try:
+        found_or_refused(died)
+    finally:
+        path.write_text(marker)
+        path.with_suffix(".npz").write_bytes(arrays)
