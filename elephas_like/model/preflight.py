@@ -332,7 +332,7 @@ def driver_memory(
         copies = 3 + workers  # Spark collects all updates of a round
     elif engine is EngineName.IN_PROCESS:
         copies = 3 + 2 * workers
-    needed = copies * state_bytes + (READ_AHEAD if engine is EngineName.SERVER else 0)
+    needed = copies * state_bytes + (max(READ_AHEAD, 2 * state_bytes) if engine is EngineName.SERVER else 0)
     text = f"the model's state is {size_text(state_bytes)}; {copies} copies and buffers are {size_text(needed)}"
     if engine is EngineName.JOBS and result_limit and workers * state_bytes > result_limit:
         advice = f"Raise spark.driver.maxResultSize ({size_text(result_limit)}), or use engine='server'."

@@ -122,6 +122,11 @@ def test_memory_of_the_driver(engine: EngineName, limit: int, physical: int | No
     assert said in text
 
 
+def test_the_server_reads_two_large_updates_ahead() -> None:
+    _, text = only(driver_memory(SERVER, 5, 100 * MiB, 0, None))
+    assert "4 copies and buffers are 600.0 MiB" in text
+
+
 def test_shards_need_room_on_the_tightest_disk() -> None:
     roomy = replace(PROBE, host="node-2", free_bytes=10**9)
     found = disk_finding(samples(5, 10), 100, [roomy, PROBE])
