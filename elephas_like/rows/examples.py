@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from elephas_like.core.errors import DataError
 from elephas_like.rows.records import Feature, Values
 
 BATCH_ROWS = 2048
+_DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, DecodeError, UnicodeDecodeError)
+"""What reading raises: UnicodeDecodeError where TensorFlow's message holds bytes of the record."""
 _DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 _COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".deflate": "ZLIB"}
 
@@ -40,7 +43,7 @@ def read_examples(
         for serialized in records.batch(BATCH_ROWS):
             parsed = tf.io.parse_example(serialized, wanted)
             yield {name: Values(found.flat_values.numpy(), found.row_splits.numpy()) for name, found in parsed.items()}
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except _DAMAGE as error:
         raise DataError(_unreadable(place, error)) from None
 
 
@@ -57,7 +60,7 @@ def features_of_first(path: str, compression: str | None = None, place: str | No
             example = tf.train.Example.FromString(record.numpy())
             found = sorted(example.features.feature.items())
             return [_feature(name, feature, place) for name, feature in found]
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except _DAMAGE as error:
         raise DataError(_unreadable(place, error)) from None
     return None
 
@@ -108,8 +111,8 @@ def _feature(name: str, feature: tf.train.Feature, place: str) -> Feature:
     return Feature(name, kind.removesuffix("_list"), single=len(values) == 1)
 
 
-def _unreadable(place: str, error: tf.errors.OpError) -> str:
-    first = str(error.message).splitlines()[0]
+def _unreadable(place: str, error: Exception) -> str:
+    first = next(iter(str(getattr(error, "message", error)).splitlines()), type(error).__name__)
     return (
         f"{place} cannot be read: {first}. Is it a TFRecord file of tf.train.Examples, compressed as its name (or "
         "compression=) says, with features of the types of the schema?"

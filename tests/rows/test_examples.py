@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from tensorflow_records import ROWS, write_by_tensorflow
 
-from elephas_like import read_tfrecords, write_tfrecords
+from elephas_like import DataError, read_tfrecords, write_tfrecords
+from elephas_like.rows.examples import features_of_first, read_examples
+from elephas_like.rows.records import Feature
 
 
 @pytest.mark.parametrize(("compression", "suffix"), [("GZIP", ".gz"), ("ZLIB", ".zz"), ("GZIP", "")])
@@ -40,3 +45,20 @@ def test_what_is_written_is_read_also_by_tensorflow(spark, tmp_path, compression
     spec = {"pixels": tf.io.FixedLenFeature([64], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}
     labels = [int(tf.io.parse_single_example(record, spec)["label"]) for record in dataset]
     assert sorted(labels) == sorted(y[:300].tolist())
+
+
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@given(st.integers(0, 120), st.integers(0, 4), st.binary(max_size=4), st.binary(max_size=20))
+@example(0, 0, b"", b"no example")
+def test_changed_files_and_records_are_data_errors(tmp_path, place, gone, data, record) -> None:
+    path = tmp_path / "one"
+    write_by_tensorflow(path, ROWS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] + data + whole[place + gone :])
+    with tf.io.TFRecordWriter(str(tmp_path / "two")) as writer:
+        writer.write(record)
+    for file in (str(path), str(tmp_path / "two")):
+        with suppress(DataError):
+            features_of_first(file)
+        with suppress(DataError):
+            list(read_examples(file, [Feature("label", "int64", single=True)]))
