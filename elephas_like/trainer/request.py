@@ -84,9 +84,9 @@ class FitRequest:
     worker_callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
     class_weight: Annotated[Mapping[int, float] | None, _class_weights]
     shuffle: Annotated[bool, _flag]
-    checkpoint_dir: Annotated[str | None, checks.directory] = None
-    checkpoint_freq: Annotated[str | float, checks.checkpoint_freq] = "epoch"
-    resume: Annotated[bool | str, checks.resume] = "auto"
+    checkpoint_dir: Annotated[str | None, checks.directory]
+    checkpoint_freq: Annotated[str | float, checks.checkpoint_freq]
+    resume: Annotated[bool | str, checks.resume]
 
     @classmethod
     def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:
@@ -102,7 +102,7 @@ class FitRequest:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
         check_callbacks(as_tuple(given["callbacks"]))
         check_worker_callbacks(as_tuple(given["worker_callbacks"]))
-        if given.get("checkpoint_dir") is not None and any(
+        if given["checkpoint_dir"] is not None and any(
             isinstance(callback, keras.callbacks.BackupAndRestore) for callback in as_tuple(given["callbacks"])
         ):
             raise ValueError(

@@ -77,7 +77,7 @@ def test_a_server_that_cannot_listen_is_a_problem(sc) -> None:
 )
 def test_a_server_that_executors_do_not_reach_is_a_problem(sc, monkeypatch: pytest.MonkeyPatch) -> None:
     # Loopback has many addresses: workers are told one on which the server does not listen.
-    monkeypatch.setattr("elephas_like.model.preflight.server_addresses", lambda *_: ("127.0.0.1", "127.0.0.9"))
+    monkeypatch.setattr("elephas_like.model.launch.server_addresses", lambda *_: ("127.0.0.1", "127.0.0.9"))
     report = SparkModel(line()).check(sc.parallelize(points(4), 2), verbose=0)
     assert "cannot reach the parameter server at 127.0.0.9:" in problems(report)["server"]
     assert "Give SparkModel host=" in problems(report)["server"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from conftest import ours
+from leftovers import ours
 from pyspark import RDD, SparkContext
 from scripts import Script
 from small import line, points

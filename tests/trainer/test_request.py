@@ -23,6 +23,9 @@ GIVEN: dict[str, object] = {
     "worker_callbacks": None,
     "class_weight": None,
     "shuffle": True,
+    "checkpoint_dir": None,
+    "checkpoint_freq": "epoch",
+    "resume": "auto",
     "has_validation_data": False,
 }
 
