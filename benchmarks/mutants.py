@@ -36,7 +36,9 @@ TESTS = {
     "merging.py": ["test_merging", "test_center", "test_averaging", "test_loop"],
     "center.py": ["test_center"],
     "async_progress.py": ["test_async_progress", "test_center"],
-    "loop.py": ["test_loop"],
+    "loop.py": ["test_loop", "test_progress"],
+    "progress.py": ["test_progress"],
+    "quorum.py": ["test_quorum"],
 }
 
 
@@ -185,6 +187,8 @@ MUTANTS = [
         "averaging.py",
         ("codec: not opened", "update = opened(update, self.codec, self.start.weights.size)", "pass"),
         ("context: weight forgotten", "self._weight += weight", "pass"),
+        ("late: its rounds do not count", "(1 + staleness * self.monitor.apart)", "1.0"),
+        ("late: integers and slots", "late=staleness > 0", "late=False"),
         ("infinity: always a mistake", "~np.isfinite(part) & np.isfinite(state.part(role))", "~np.isfinite(part)"),
     ),
     *_of(
@@ -225,8 +229,25 @@ MUTANTS = [
     ),
     *_of(
         "loop.py",
-        ("schedule: rate of the beginning", "lambda done: rate(state, done)", "lambda done: first_rate"),
-        ("progress: not counted", "self._samples += finished.samples", "pass"),
+        ("schedule: rate of the beginning", "lambda done: rate(state, done - begin)", "lambda done: first_rate"),
+        ("progress: not counted", "progress.samples += finished.samples", "pass"),
+        ("resumed: schedule from the epoch's beginning", "0 if progress.span is None else progress.span.end", "0"),
+        ("resumed: drift forgotten", "DriftMonitor(progress.directions)", "DriftMonitor()"),
+        ("resumed: length of rounds forgotten", "plan.finest_rounds, progress.level", "plan.finest_rounds"),
+        ("resumed: strategy's memory forgotten", "if progress.outer is None:", "if True:"),
+        ("resumed: callbacks change the state twice", "if progress.span is None:\n            progress.state", "if True:\n            progress.state"),
+        ("resumed: shared state forgotten", "center.restore(progress.center)", "pass"),
+    ),
+    *_of(
+        "progress.py",
+        ("read: memory forgotten", 'if arrays["outer_begun"] else None', "if False else None"),
+        ("read: span forgotten", "span=Span(*span) if span else None", "span=None"),
+        ("epoch: metrics of the last one", "self.epoch, self.span, self.metrics = epoch + 1, None, np.zeros(0)", "self.epoch, self.span = epoch + 1, None"),
+    ),
+    *_of(
+        "quorum.py",
+        ("share: rounded down", "math.ceil(asked * num_workers)", "int(asked * num_workers)"),
+        ("grace: seconds", "self.grace * (reached - began)", "self.grace"),
     ),
 ]  # fmt: skip
 
