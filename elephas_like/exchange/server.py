@@ -1,7 +1,7 @@
 """The parameter server, over HTTP (a Flask application on a threaded WSGI server) or TCP. It runs on the driver.
 
-With an Identity (tls.py) either speaks TLS, and nothing else. Both exchange the same frames (wire.py) and read nothing before a connection is authenticated by the token. `stop()` ends all
-threads and connections and frees the port.
+With an Identity (tls.py) either speaks TLS, and nothing else. Both exchange the same frames (wire.py) and read nothing before a
+connection is authenticated by the token. `stop()` ends all threads and connections and frees the port.
 
     HTTP: POST /exchange, Authorization: Bearer TOKEN, one frame up and one down; connections are kept.
     TCP:  MAGIC, u16 length, token; one byte back, 1 for welcome; then (u64 length, frame) up and down.
