@@ -121,6 +121,13 @@ def test_two_rounds_by_hand() -> None:
     assert epoch.rounds == tuple(notes.rounds) == tuple(progress.rounds)
 
 
+def test_each_epoch_has_the_metrics_of_its_own_rows() -> None:
+    # from (7/16, 7/8): errors 9/16 and 9/8, squares 81/256 + 81/64; then three quarters of them
+    _, notes, _ = fit(pair(), epochs=2)
+    squares = 81 / 256 + 81 / 64
+    assert [epoch.metrics.tolist() for epoch in notes.epochs] == [[7.8125, 4.0], [squares + squares * 9 / 16, 4.0]]
+
+
 def test_a_round_says_who_did_what() -> None:
     _, notes, _ = fit([Regression(0, [ONE] * 3), Regression(1, [TWO])], rounds_per_epoch=2)
     # floor(3 j / 2) = 0, 1, 3 and floor(j / 2) = 0, 0, 1
