@@ -19,6 +19,7 @@ from elephas_like.rows.shard_files import attempt_directory, remove
 from elephas_like.rows.shards import SpoolOptions, sweep
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.groups import failed_tasks, tasks
+from elephas_like.spark.session import is_on
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
@@ -71,7 +72,7 @@ class MapJob:
             if message:
                 raise WaitError(message) from None
             raise
-        if failed_tasks(context, group) or context.getConf().get("spark.speculation", "false").lower() == "true":
+        if failed_tasks(context, group) or is_on(context.getConf(), "spark.speculation"):
             self._sweep(rdd, group)  # attempts that were killed, or died, have left their files
         return found
 

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
 from elephas_like.trainer.state import build_optimizer
 
 _FORMAT = 1
@@ -61,6 +62,8 @@ def read(path: Path, custom_objects: Mapping[str, object], safe_mode: bool) -> t
         for number, name in enumerate(description["members"]):
             member = Path(folder) / f"member-{number}.keras"  # never a path of the archive's choosing
             member.write_bytes(archive.read(name))
+            if safe_mode:
+                refuse_bytecode_in_archive(member)
             models.append(keras.saving.load_model(member, custom_objects=dict(custom_objects), safe_mode=safe_mode))
             member.unlink()
     return models, description

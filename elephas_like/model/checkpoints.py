@@ -114,15 +114,15 @@ class Checkpoints:
         """The newest checkpoint that is whole, to go on from; None to begin anew.
 
         Args:
-            resume: "auto" to go on if there is a checkpoint, True to insist on one, False to begin anew: then what is there is
-                deleted.
+            resume: "auto" to go on if there is a checkpoint, True to insist on one, False to begin anew.
 
         Raises:
             FileNotFoundError: there is none, and `resume` is True.
             ElephasError: none of those that are there is whole.
         """
-        if resume is False:
-            self.remove()
+        if (
+            resume is False
+        ):  # what is there is deleted when the new fit's first checkpoint is due: until then it may fail
             return None
         broken: list[str] = []
         for number, place, marker in sorted(self._markers(broken), key=lambda one: one[0], reverse=True):
@@ -210,6 +210,8 @@ class Checkpoints:
                 progress.begin_epoch_again()
         self._found = None  # a second attempt begins like this one
         self._keep_callbacks()
+        if not self._number:
+            self.remove()  # checkpoints that resume=False passed over
         self._write(progress)
 
     def save(self, progress: FitProgress) -> None:

@@ -117,24 +117,16 @@ def _prepared(
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
-    kept = None if found is None else found.progress(hooks.variables.read())
-    if kept is not None:
-        hooks.variables.write(
-            kept.state
-        )  # callbacks see it in on_train_begin; what they change there, they changed before
-    state, begin = hooks.train_begin(request.initial_epoch)
-    if checkpoints is not None:
-        begin = begin if found is None else found.initial_epoch
-        asked_for = _described(options, request, strategy, frequency, drawn)
-        checkpoints.begin(asked_for, seeds, begin, hooks, found)
-        if found is not None and options.workers_remember(strategy):
-            warnings.warn(
-                f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
-                "has workers remember something between rounds, which is in no checkpoint: they begin anew, as workers do "
-                "whose executor was killed.",
-                ElephasWarning,
-                stacklevel=4,
-            )
+    described = _described(options, request, strategy, frequency, drawn)
+    progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
+    if found is not None and options.workers_remember(strategy):
+        warnings.warn(
+            f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
+            "has workers remember something between rounds, which is in no checkpoint: they begin anew, as workers do "
+            "whose executor was killed.",
+            ElephasWarning,
+            stacklevel=4,
+        )
     config = replace(config, initial_epoch=begin)
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
@@ -145,9 +137,29 @@ def _prepared(
         cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
         codec=options.codec,
     )
-    progress = kept or FitProgress(state)
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
+
+
+def _begun(
+    hooks: DriverHooks,
+    initial_epoch: int,
+    seeds: FitSeeds,
+    described: dict[str, object],
+    checkpoints: Checkpoints | None,
+    found: Found | None,
+) -> tuple[FitProgress, int]:
+    """(where the fit begins, its first epoch): as it is asked for, or as a checkpoint says. `on_train_begin` is called."""
+    kept = None
+    if found is not None:
+        # Callbacks see its state in on_train_begin. What they change there is dropped: they had changed it when the fit began.
+        kept = found.progress(hooks.variables.read())
+        hooks.variables.write(kept.state)
+    state, begin = hooks.train_begin(initial_epoch)
+    begin = begin if found is None else found.initial_epoch
+    if checkpoints is not None:
+        checkpoints.begin(described, seeds, begin, hooks, found)
+    return kept or FitProgress(state), begin
 
 
 def _described(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark import SparkConf
 
 from elephas_like.core.errors import PlainTextError
+from elephas_like.spark.session import is_on
 
 NETWORK = (
     "spark.network.crypto.enabled",
@@ -54,8 +55,3 @@ def check_disks(conf: SparkConf, *, allow_plain_text: bool = False) -> None:
             "If the disks of those directories are encrypted, allow it: allow_plain_text=True, an argument of SparkModel, "
             f"VotingModel, train_ensemble, search and the Spark ML estimators; or {ALLOWED}=true among Spark's settings."
         )
-
-
-def is_on(conf: SparkConf, name: str) -> bool:
-    """Return whether a setting is true; False if it is not set."""
-    return (conf.get(name, "false") or "").lower() == "true"

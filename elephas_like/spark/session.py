@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 
 from elephas_like.core.types import EngineName
 
@@ -17,6 +17,11 @@ def started_context() -> SparkContext | None:
 def is_local(context: SparkContext) -> bool:
     """Return whether tasks run in the driver's JVM, and so on its machine (`local`, `local[n]`, not `local-cluster`)."""
     return context.master == "local" or context.master.startswith("local[")
+
+
+def is_on(conf: SparkConf, name: str) -> bool:
+    """Return whether a setting of Spark is true; False if it is not set."""
+    return (conf.get(name, "false") or "").lower() == "true"
 
 
 def active_context(engine: EngineName) -> SparkContext | None:

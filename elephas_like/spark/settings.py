@@ -8,7 +8,8 @@ from pyspark import SparkConf
 
 from elephas_like.core.errors import PlainTextError
 from elephas_like.core.findings import Finding, Level, one_line, size_text
-from elephas_like.spark.encryption import check_disks, is_on, wants_tls
+from elephas_like.spark.encryption import check_disks, wants_tls
+from elephas_like.spark.session import is_on
 
 TENSORFLOW_BYTES = 512 * 2**20
 """About the memory of a Python process that has imported TensorFlow."""

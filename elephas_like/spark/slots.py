@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from elephas_like.core.errors import CapacityError, WaitError
 from elephas_like.spark.groups import tasks, waits_for_slots
-from elephas_like.spark.session import is_local
+from elephas_like.spark.session import is_local, is_on
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()
@@ -54,9 +54,7 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
 
 def allocates_dynamically(context: SparkContext) -> bool:
     """Return whether Spark adds executors while tasks wait, and removes idle ones. In local mode it never does."""
-    return not is_local(context) and (
-        (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
-    )
+    return not is_local(context) and is_on(context.getConf(), "spark.dynamicAllocation.enabled")
 
 
 def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:

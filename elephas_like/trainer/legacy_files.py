@@ -19,6 +19,7 @@ from typing import Any
 import h5py
 import keras
 
+from elephas_like.trainer.bytecode import refuse_bytecode
 from elephas_like.trainer.state import restore_slots
 
 # Arguments of Keras 2's layers that Keras 3 removed, with the values that have no effect.
@@ -61,27 +62,6 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None, *, sa
                 model.compile(**_compile_arguments(json.loads(training), model, objects))
             restore_slots(model, path)
     return model
-
-
-def refuse_bytecode(config: object) -> None:
-    """Raise ValueError if a configuration holds a function as bytecode, as Keras writes down lambdas.
-
-    Raises:
-        ValueError: it does.
-    """
-    if isinstance(config, list):
-        for item in config:
-            refuse_bytecode(item)
-    elif isinstance(config, dict):
-        own = config.get("config")
-        old = isinstance(own, dict) and "lambda" in (own.get("function_type"), own.get("output_shape_type"))
-        if old or config.get("class_name") == "__lambda__":
-            raise ValueError(
-                "the file holds the bytecode of a Python lambda, which could do anything to this machine. If you trust its "
-                "origin, load it with safe_mode=False. Better make the lambda a named function and save the model again."
-            )
-        for value in config.values():
-            refuse_bytecode(value)
 
 
 def is_old_architecture(config: Mapping[str, Any]) -> bool:

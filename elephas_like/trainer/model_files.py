@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import keras
 
+from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.legacy_files import load_h5
 
@@ -51,6 +52,8 @@ def load_model(
     """
     if path.endswith(".h5"):
         return load_h5(path, custom_objects, safe_mode=safe_mode), _of_h5(path)
+    if safe_mode:
+        refuse_bytecode_in_archive(path)
     with zipfile.ZipFile(path) as archive:
         found = json.loads(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else {}
     return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 
 from elephas_like.trainer.archive import archive_of, custom_objects_of, lambdas_of
+from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
 from elephas_like.trainer.legacy_files import is_old_architecture, of_old_architecture
 from elephas_like.trainer.spec import ModelSpec
 
@@ -111,10 +112,15 @@ def refuse_lambdas(model: keras.Model) -> None:
 
 
 def from_archive(content: bytes, custom_objects: Mapping[str, object] | None = None) -> keras.Model:
-    """Return the model of an archive."""
+    """Return the model of an archive.
+
+    Raises:
+        ValueError: it holds bytecode.
+    """
     with keras_lock, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         path.write_bytes(content)
+        refuse_bytecode_in_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an optimizer that was not built has no variables to load
             return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}))

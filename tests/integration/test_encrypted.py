@@ -208,8 +208,15 @@ def test_no_row_is_read_or_written_where_spark_encrypts_its_files(
 @pytest.mark.slow
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES)
 def test_rows_are_written_where_that_is_allowed(rdd, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = rdd.context.accumulator(0)
+
+    def counted(row: object) -> object:
+        seen.add(1)
+        return row
+
     encrypt(monkeypatch, DISKS)
-    call(rdd, True)
+    call(rdd.map(counted), True)
+    assert seen.value >= 1
 
 
 def test_rows_that_are_written_once_are_refused_too(rdd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,33 +6,12 @@ import signal
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
+from mortal import Killed, Mortal, bits
 from scripts import Script
 from small import classifier, digits, rows
 
 from elephas_like import SparkModel
-from elephas_like.strategies import Nesterov
-
-
-class Killed(BaseException):
-    """What ends a program."""
-
-
-class Mortal(Nesterov):
-    """Nesterov that ends the program at a step, once."""
-
-    dies_at: int | None = None
-
-    def step(self, weights, direction, outer, context):
-        if Mortal.dies_at == context.version:
-            Mortal.dies_at = None
-            raise Killed
-        return super().step(weights, direction, outer, context)
-
-
-def bits(model: keras.Model) -> list[bytes]:
-    return [np.array(each.value).tobytes() for each in (*model.variables, *model.optimizer.variables)]
 
 
 def test_any_engine_goes_on_where_another_one_died(sc, tmp_path: Path) -> None:

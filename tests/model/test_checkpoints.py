@@ -15,32 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mortal import Killed, Mortal, bits
 
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.model.checkpoints import Checkpoints, Found
-from elephas_like.strategies import Nesterov
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(48, 4)).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) + RANDOM.normal(0, 0.1, (48, 1))).astype("float32")
 HELD = (X[:16], Y[:16])
-
-
-class Killed(BaseException):
-    """What ends a program: no `except Exception` stops it."""
-
-
-class Mortal(Nesterov):
-    """Nesterov that ends the program at a step, once."""
-
-    dies_at: int | None = None
-
-    def step(self, weights, direction, outer, context):
-        if Mortal.dies_at == context.version:
-            Mortal.dies_at = None
-            raise Killed
-        return super().step(weights, direction, outer, context)
 
 
 def regression(optimizer: Callable[[], object] = lambda: "adam") -> keras.Model:
@@ -87,10 +71,6 @@ def fit(
         return spark_model.fit(X, Y, **(arguments | given))
     except Killed:
         return None
-
-
-def bits(model: keras.Model) -> list[bytes]:
-    return [np.array(each.value).tobytes() for each in (*model.variables, *model.optimizer.variables)]
 
 
 def told(history: keras.callbacks.History) -> tuple:
@@ -388,6 +368,13 @@ def test_objects_in_the_logs_are_no_checkpoint(tmp_path: Path) -> None:
 def test_resume_true_insists(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint in .*; use resume='auto'"):
         fit(regression(), tmp_path, resume=True)
+
+
+def test_resume_false_deletes_nothing_before_the_new_fit_has_begun(died: Path) -> None:
+    kept = {path.name: path.read_bytes() for path in died.iterdir()}
+    with pytest.raises(ValueError, match="no rows to train on"):
+        SparkModel(regression(), 2, engine="in_process").fit(X[:0], Y[:0], verbose=0, checkpoint_dir=died, resume=False)
+    assert {path.name: path.read_bytes() for path in died.iterdir()} == kept
 
 
 def test_resume_false_begins_anew(died: Path) -> None:

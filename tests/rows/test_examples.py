@@ -57,8 +57,11 @@ def test_changed_files_and_records_are_data_errors(tmp_path, place, gone, data, 
     path.write_bytes(whole[:place] + data + whole[place + gone :])
     with tf.io.TFRecordWriter(str(tmp_path / "two")) as writer:
         writer.write(record)
+    label = Feature("label", "int64", single=True)
+    if path.read_bytes() == whole:
+        assert len(list(read_examples(str(path), [label]))) == 1
     for file in (str(path), str(tmp_path / "two")):
         with suppress(DataError):
             features_of_first(file)
         with suppress(DataError):
-            list(read_examples(file, [Feature("label", "int64", single=True)]))
+            assert all(set(batch) == {"label"} for batch in read_examples(file, [label]))

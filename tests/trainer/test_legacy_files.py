@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like import load_spark_model
-from elephas_like.trainer.legacy_files import load_h5, of_old_architecture, refuse_bytecode
+from elephas_like.trainer.legacy_files import load_h5
 from elephas_like.trainer.recipe import from_json
 
 FILES = sorted((Path(__file__).parent.parent / "data" / "elephas").glob("*.h5"))
@@ -115,35 +114,3 @@ def own_loss(y_true, y_pred):
 def test_custom_objects_are_found(tmp_path: Path) -> None:
     path = saved(tmp_path, loss=own_loss)
     assert load_h5(path, {"own_loss": own_loss}).loss is own_loss
-
-
-def with_lambda(tmp_path: Path, ending: str) -> str:
-    """A saved model that holds a lambda."""
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Lambda(lambda x: x * 3)])
-    model.compile("sgd", "mse")
-    path = str(tmp_path / f"lambda{ending}")
-    model.save(path)
-    return path
-
-
-@pytest.mark.parametrize("ending", [".h5", ".keras"])
-def test_bytecode_is_loaded_only_if_it_is_asked_for(tmp_path: Path, ending: str) -> None:
-    path = with_lambda(tmp_path, ending)
-    with pytest.raises(ValueError, match=r"lambda"):
-        load_spark_model(path)
-    model = load_spark_model(path, safe_mode=False).master_network
-    assert model.predict(np.ones((1, 1)), verbose=0).tolist() == [[3]]
-
-
-def test_bytecode_is_found_by_us_whatever_the_version_of_keras(tmp_path: Path) -> None:
-    with h5py.File(with_lambda(tmp_path, ".h5"), "r") as file:
-        written = json.loads(file.attrs["model_config"])
-    with pytest.raises(ValueError, match=r"holds the bytecode of a Python lambda, .* safe_mode=False"):
-        refuse_bytecode(written)
-    # Keras 2: code, defaults and closure, as a list
-    layer = {"class_name": "Lambda", "config": {"function": ["4wEAAAA=", None, None], "function_type": "lambda"}}
-    old = {"class_name": "Sequential", "config": {"layers": [layer]}}
-    with pytest.raises(ValueError, match="holds the bytecode"):
-        of_old_architecture(old)
-    named = {"class_name": "Lambda", "config": {"function": "relu", "function_type": "function"}}
-    refuse_bytecode({"class_name": "Sequential", "config": {"layers": [named]}})
