@@ -7,7 +7,6 @@ stay on the executors' disks; Spark holds references to them and rewrites a shar
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
 from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.slots import held_up
-from elephas_like.spark.waits import KILLED_AFTER, Overdue, cleanup, destroy, readable_errors, run_within, stopped
+from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -115,7 +114,7 @@ class JobRounds:
         self._datasets, self._invalidate = tuple(datasets), invalidate
         self._round_timeout = round_timeout
         self._num_workers = refs.getNumPartitions()
-        self._written = self._interrupted = False
+        self._written = False
         self._fingerprints: list[Fingerprints] = []
         self._jobs = 0
         self._frozen: tuple[Vector, Broadcast[Vector]] | None = None
@@ -144,8 +143,7 @@ class JobRounds:
         if self._written:
             deleted_by(self._context, f"{self._group}-tidy", datasets, self._refs.mapPartitions(tidy).count)
         else:  # the references were never computed: computing them now would write all rows only to delete them
-            if self._interrupted and not stopped(self._context):  # tasks write rows until they are killed
-                threading.Event().wait(KILLED_AFTER)
+            cancel_and_wait(self._context, self._group)  # tasks write rows until they are killed
             sweep(self._context, self._group, self._num_workers, datasets)
         with cleanup(self._context, "drop references of shards"):
             self._refs.unpersist(blocking=True)
@@ -215,7 +213,7 @@ class JobRounds:
 
     def _collect(self, tasks: RDD, what: str) -> list[Any]:
         """Collect the results of a job. An accumulator reports each task that ends."""
-        self._answered.value, self._interrupted = frozenset(), True
+        self._answered.value = frozenset()
         try:
             results: list[Any] = run_within(
                 self._round_timeout,
@@ -234,7 +232,6 @@ class JobRounds:
                 f"missing: {missing} ({what}). Look at the executors' logs, at whether other jobs hold "
                 "the slots that their tasks wait for, or give a longer round_timeout."
             ) from None
-        self._interrupted = False
         return results
 
     def _check_same_rows(self, fingerprints: list[Fingerprints]) -> None:

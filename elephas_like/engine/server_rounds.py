@@ -30,7 +30,7 @@ from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group, starved_jobs, tasks
-from elephas_like.spark.waits import KILLED_AFTER
+from elephas_like.spark.waits import cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class ServerRun:
         self._ended.set()
         self._watcher.join(GRACE_SECONDS)
         if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
-            threading.Event().wait(KILLED_AFTER)
+            cancel_and_wait(self._context, self._group)
         if self._aborted or self._suspended:  # a suspended worker may have come back on another executor
             sweep(self._context, self._group, self._workers, self._datasets)
         if self._late_failures and error[0] is None:

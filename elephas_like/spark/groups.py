@@ -36,8 +36,15 @@ def starved_jobs(context: SparkContext, group: str) -> set[int]:
 def waits_for_slots(context: SparkContext, group: str) -> bool:
     """Whether no task of a group runs now."""
     tracker = context.statusTracker()
-    active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
-    return not any(_running(_stages(tracker, job)) for job in active)
+    return not any(_running(_stages(tracker, job)) for job in _active_jobs(tracker, group))
+
+
+def unfinished(context: SparkContext, group: str) -> bool:
+    """Whether a job of a group has not ended, or has ended and still has running tasks, as a cancelled job does.
+
+    Only both together tell: Spark publishes a task's start up to 0.1 s late, until its job ends.
+    """
+    return bool(_active_jobs(context.statusTracker(), group)) or tasks(context, group)[0] > 0
 
 
 def tasks(context: SparkContext, group: str) -> tuple[int, int]:
@@ -55,6 +62,10 @@ def failed_tasks(context: SparkContext, group: str) -> int:
     """Return how many task attempts of the group's jobs have failed, over all stages, as Spark knows now."""
     tracker = context.statusTracker()
     return sum(stage.numFailedTasks for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker, job))
+
+
+def _active_jobs(tracker: StatusTracker, group: str) -> set[int]:
+    return set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(group))
 
 
 def _stages(tracker: StatusTracker, job: int) -> list[SparkStageInfo]:

@@ -23,7 +23,7 @@ from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
 from elephas_like.spark.session import is_local
-from elephas_like.spark.waits import GONE, KILLED_AFTER, cleanup, stopped
+from elephas_like.spark.waits import GONE, cancel_and_wait, cleanup, stopped
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -216,8 +216,8 @@ class JobRuns(Runs[Result]):
         """End all jobs, and wait until the processes of cancelled tasks are gone."""
         super().__exit__(kind, error, trace)
         interrupted = isinstance(error, KeyboardInterrupt)  # Spark's own SIGINT handler cancels all jobs
-        if (self.cut_short or interrupted) and not stopped(self._context):
-            threading.Event().wait(KILLED_AFTER)
+        if self.cut_short or interrupted:
+            cancel_and_wait(self._context, self._group)
 
 
 def tries(context: SparkContext) -> int:

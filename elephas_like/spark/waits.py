@@ -13,13 +13,13 @@ from pyspark import Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark.failures import readable
-from elephas_like.spark.groups import job_group, tasks
+from elephas_like.spark.groups import job_group, unfinished
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-KILLED_AFTER = 3.0
-"""Seconds within which Spark kills the Python process of a cancelled task. Only then can its files be deleted."""
+MAX_KILL_SECONDS = 6.0
+"""Longest wait until Spark has killed the Python processes of cancelled tasks, for which it takes 2 to 4 seconds."""
 TIDY_SECONDS = 20.0
 """Seconds that the jobs which delete files at the end of a run may take."""
 MAX_POLL_SECONDS = 1.0
@@ -89,12 +89,12 @@ def run_within(
 def cancel_and_wait(context: SparkContext, group: str) -> None:
     """Cancel the jobs of a group and wait until their tasks have ended, so that what these have written can be deleted.
 
-    A task ends when Spark has killed its Python process. The wait takes `2 * KILLED_AFTER` seconds at most.
+    A task ends when Spark kills its Python process. The wait takes `MAX_KILL_SECONDS` at most.
     """
     with cleanup(context, f"cancel the jobs of {group}"):
         context.cancelJobGroup(group)
-        deadline = time.monotonic() + 2 * KILLED_AFTER
-        while tasks(context, group)[0] and time.monotonic() < deadline:
+        deadline = time.monotonic() + MAX_KILL_SECONDS
+        while unfinished(context, group) and time.monotonic() < deadline:
             threading.Event().wait(0.1)
 
 
