@@ -18,8 +18,8 @@ from elephas_like.spark.groups import job_group, unfinished
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-MAX_KILL_SECONDS = 6.0
-"""Longest wait until Spark has killed the Python processes of cancelled tasks, for which it takes 2 to 4 seconds."""
+MAX_KILL_SECONDS = 20.0
+"""Longest wait until Spark has killed the Python processes of cancelled tasks, for which it takes 2 to 4 seconds if not busy."""
 TIDY_SECONDS = 20.0
 """Seconds that the jobs which delete files at the end of a run may take."""
 MAX_POLL_SECONDS = 1.0

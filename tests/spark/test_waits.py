@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
+from elephas_like.spark.groups import unfinished
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import (
     Overdue,
@@ -90,9 +91,12 @@ def test_the_tasks_of_a_cancelled_job_have_ended_when_its_files_are_deleted(sc, 
     while not (found := list(tmp_path.iterdir())):
         threading.Event().wait(0.05)
     number = int(found[0].name.partition("-")[2])
+    process = psutil.Process(number)
     cancel_and_wait(sc, "writes")
-    with suppress(psutil.NoSuchProcess):
-        assert psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    assert not unfinished(sc, "writes")
+    with suppress(psutil.NoSuchProcess):  # the signal is on its way; nothing else ends it
+        while process.status() != psutil.STATUS_ZOMBIE:
+            threading.Event().wait(0.05)
     job.join()
 
 
