@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from elephas_like.ensembles.train import train_ensemble
     from elephas_like.ensembles.voting_model import VotingModel
     from elephas_like.model.asynchronous_model import AsynchronousSparkModel
+    from elephas_like.model.functions import run_on_workers
     from elephas_like.model.loading import load_spark_model
     from elephas_like.model.mllib import SparkMLlibModel
     from elephas_like.model.sharding import shard
@@ -75,6 +76,7 @@ _MODULES = {
     "elephas_like.model.loading": ("load_spark_model",),
     "elephas_like.model.mllib": ("SparkMLlibModel",),
     "elephas_like.model.sharding": ("shard",),
+    "elephas_like.model.functions": ("run_on_workers",),
     "elephas_like.model.asynchronous_model": ("AsynchronousSparkModel",),
     "elephas_like.model.spark_model": ("SparkModel",),
     "elephas_like.rows.tfrecord": ("read_tfrecords", "write_tfrecords"),
@@ -113,6 +115,7 @@ __all__ = [
     "read_tfrecords",
     "recalibrate_batch_norm",
     "register_keras_udf",
+    "run_on_workers",
     "search",
     "shard",
     "train_ensemble",

@@ -59,6 +59,7 @@ class WorkerError(ElephasError):
     """
 
     type_name: str = ""
+    message: str = ""
     worker: int = -1
     traceback_text: str = ""
 
@@ -84,7 +85,12 @@ class WorkerError(ElephasError):
         place = f"worker {worker}" if worker >= 0 else "a worker"
         error = kind(f"{type_name} on {place}: {message}\n\n--- traceback on the worker ---\n{traceback_text.rstrip()}")
         error.type_name, error.worker, error.traceback_text = type_name, worker, traceback_text
+        error.message = message
         return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what it was made of: its class may be one that exists for this error only."""
+        return WorkerError.of, (self.type_name, self.message, self.traceback_text, self.worker)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ Ask = Callable[[int, int, int, int], bool]
 KINDS: dict[EngineName, frozenset[Kind]] = {
     EngineName.SERVER: frozenset({"fail", "kill", "delay", "hang", "drop"}),
     EngineName.JOBS: frozenset({"fail", "kill", "delay", "hang"}),
+    EngineName.GANG: frozenset({"fail", "kill", "delay", "hang"}),
     EngineName.IN_PROCESS: frozenset({"fail", "delay"}),
 }
-"""What can be done where: jobs have no connection of their own, and in_process workers are the driver."""
+"""What can be done where: jobs have no connection of their own, the one of gangs goes to their leader, and in_process workers are the driver."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class FitPlan:
     epoch_steps: batches that the largest shard has in an epoch; with `accumulation`, what a schedule is asked with.
     learning_rate: the optimizers' in a state, after so many further steps.
     waits_for_all: whether every round has an update of every worker. With a quorum an epoch may lack rows of stragglers.
+    until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
     """
 
     layout: Layout
@@ -89,6 +90,12 @@ class FitPlan:
     accumulation: int = 1
     learning_rate: LearningRate = plain_rate
     waits_for_all: bool = True
+    until: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The epoch to end before: the fit's last, or that of a part of it."""
+        return self.epochs if self.until is None else self.until
 
     @property
     def budget(self) -> int:
@@ -138,10 +145,10 @@ def epochs_of(
     """
     first = plan.initial_epoch if first is None else first
     if plan.frequency is Frequency.FIT:
-        if plan.epochs > first:
+        if plan.end > first:
             yield first, plan.epochs - 1, iter([Span(first, epochs=plan.epochs - first)])
         return
-    for epoch in range(first, plan.epochs):
+    for epoch in range(first, plan.end):
         yield epoch, epoch, round_length.spans(epoch, done if epoch == first else None)
 
 
@@ -191,7 +198,7 @@ def fit_synchronously(
         progress.end_epoch(epoch)
         if hooks.stopped():
             break
-        if progress.epoch < plan.epochs:
+        if progress.epoch < plan.end:
             save(progress)
     return progress.state
 
@@ -289,7 +296,7 @@ def fit_asynchronously(
         save: called with the progress after each epoch's callbacks; not at the end.
     """
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
-    if plan.epochs <= begin:
+    if plan.end <= begin:
         return progress.state
     state = hooks.epoch_begin(begin, progress.state)
     progress.state, progress.epoch = state, begin
@@ -312,7 +319,7 @@ def fit_asynchronously(
         center.restore(progress.center)
     schedule = AsyncSchedule(plan.worker_rounds, begin, plan.worker_finest, monitor)
     counts = AsyncProgress(
-        plan.rows, plan.epochs, schedule, first_round=len(progress.rounds), keeps_center=save is not None
+        plan.rows, plan.end, schedule, first_round=len(progress.rounds), keeps_center=save is not None
     )
     workers.begin(center, counts, plan.validates_after)
     del state  # no state of an earlier moment is kept: it may be large
@@ -347,7 +354,7 @@ def _through_epochs(
         progress.end_epoch(record.epoch)
         if hooks.stopped():
             break
-        if record.epoch + 1 < plan.epochs:
+        if record.epoch + 1 < plan.end:
             save(progress)
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}

@@ -63,6 +63,10 @@ class FitProgress:
             begin -= 1
         return self.rounds[begin:]
 
+    def rounds_in(self, epoch: int) -> list[RoundRecord]:
+        """Return the records of an epoch's finished rounds, whichever epoch it is."""
+        return [record for record in self.rounds if record.epoch == epoch]
+
     def arrays(self) -> dict[str, Array]:
         """Return everything as arrays by name."""
         span = self.span
@@ -80,17 +84,17 @@ class FitProgress:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], like: TrainState) -> FitProgress:
+    def from_arrays(cls, arrays: Mapping[str, Array], like: TrainState | None = None) -> FitProgress:
         """Return what `arrays` was made of.
 
         Args:
-            like: a state of the same model.
+            like: a state of the same model, to compare with.
 
         Raises:
             ElephasError: the state has other sizes than `like`.
         """
         state = _taken("state", arrays)
-        for name, part in like.parts().items():
+        for name, part in () if like is None else like.parts().items():
             if name not in state or (state[name].shape, state[name].dtype) != (part.shape, part.dtype):
                 found = None if name not in state else state[name].shape
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")

@@ -56,6 +56,7 @@ class EngineName(StrEnum):
     AUTO = "auto"
     SERVER = "server"
     JOBS = "jobs"
+    GANG = "gang"
     IN_PROCESS = "in_process"
 
 

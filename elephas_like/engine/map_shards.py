@@ -5,7 +5,7 @@ Each is one Spark job, which `MapJob` bounds in time, and after which nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -101,19 +101,21 @@ def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: in
     """
     options.check_disks(rdd.context)
 
-    def predict(index: int, rows: Iterable[object]) -> Iterator[Chunk]:
-        check_versions(options.versions)
-        with attempt_directory(options.dataset, index) as place:
-            for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
-                ref = spool(
-                    chunk, dataset="chunk", worker=index, base=place, floatx=options.floatx, expect_target=False
-                )
-                try:
-                    yield from predictor()(ref)
-                finally:
-                    remove(ref)
+    return rdd.mapPartitionsWithIndex(lambda index, rows: predicted(index, rows, predictor, batch_size, options))
 
-    return rdd.mapPartitionsWithIndex(predict)
+
+def predicted(
+    index: int, rows: Iterable[object], predictor: Callable[[], Predict], batch_size: int, options: SpoolOptions
+) -> Iterator[Chunk]:
+    """Yield the predictions of one partition's rows, batch by batch. The rows pass through files of this task's own."""
+    check_versions(options.versions)
+    with attempt_directory(options.dataset, index) as place:
+        for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
+            ref = spool(chunk, dataset="chunk", worker=index, base=place, floatx=options.floatx, expect_target=False)
+            try:
+                yield from predictor()(ref)
+            finally:
+                remove(ref)
 
 
 def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
@@ -150,7 +152,11 @@ def collected(chunks: RDD, job: MapJob) -> object:
     Raises:
         WaitError, ElephasError: as `MapJob.run`.
     """
-    parts: list[Chunk] = job.run(chunks, chunks.collect)
+    return joined_chunks(job.run(chunks, chunks.collect))
+
+
+def joined_chunks(parts: Sequence[Chunk]) -> object:
+    """Return the predictions of successive batches as one array, or a list or dict of them for several outputs."""
     if not parts:
         return np.zeros((0,), np.float32)
     outputs = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in parts), strict=True)]

@@ -239,11 +239,11 @@ def _task(
             else:
                 worker = factory(index, *pair)
                 remembered = os.path.join(dataset_directory(local_directories()[0], memory), f"worker-{index}.npz")
-                with _without_memory(index):
+                with without_memory(index):
                     worker.restore(remembered)
                 suspended = serve(exchange, worker, attempt_id())
                 if suspended:
-                    with _without_memory(index):
+                    with without_memory(index):
                         worker.save(remembered)
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
@@ -283,7 +283,7 @@ def _close(index: int, worker: Worker) -> Failure | None:
 
 
 @contextmanager
-def _without_memory(index: int) -> Iterator[None]:
+def without_memory(index: int) -> Iterator[None]:
     """Log that a worker's memory cannot be saved or read. It goes on without, like one whose executor was killed."""
     try:
         yield

@@ -174,7 +174,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
         )
 
         def fit(number: int) -> MemberResult:
-            with shipped(context, members.fit(number, task_cpus(context))) as told:
+            with shipped(context, members.fit(number, task_cpus(context.getConf()))) as told:
                 title = f"elephas_like: member {number + 1} of {members.count}"
                 result: MemberResult = data.rewriting(
                     lambda: runs.result(number, _MemberOrder(told, keys[number]), title)

@@ -135,6 +135,12 @@ class _Connections(socketserver.ThreadingMixIn):
         """Log why a connection broke off. Clients try again."""
         log.info("a connection from %s broke off", client_address, exc_info=True)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        with self._guard:
+            return len(self._open)
+
     def end_connections(self, seconds: float) -> None:
         """Let replies that are being written go out, then end all connections and wait for their threads."""
         end = time.monotonic() + seconds
@@ -224,6 +230,15 @@ class _Server:
         )
         self.thread.start()
         return self
+
+    def left(self, seconds: float) -> bool:
+        """Wait until all clients have closed their connections. Return False if some have not after so many seconds."""
+        end = time.monotonic() + seconds
+        while self._running is not None and self._running.connections:
+            if time.monotonic() > end:
+                return False
+            threading.Event().wait(0.02)
+        return True
 
     def stop(self) -> None:
         """Stop the store, end all connections and free the port. May be called again."""

@@ -21,10 +21,17 @@ from elephas_like.trainer.task import inputs, one_hot_classes, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
 
 
-def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:
-    """How a DataFrame is read for a model, or for any if there is none; what does not fit is said here, before any job."""
-    if df.isStreaming:
-        raise TypeError("a streaming DataFrame has no end to train to; train on what foreachBatch hands over.")
+def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, endless: bool = False) -> FramePlan:
+    """How a DataFrame is read for a model, or for any if there is none; what does not fit is said here, before any job.
+
+    Args:
+        endless: whether a streaming DataFrame will do.
+    """
+    if df.isStreaming and not endless:
+        raise TypeError(
+            "a streaming DataFrame has no end: train on, evaluate or predict what foreachBatch hands over. "
+            "predict(df, collect=False), transform and SQL functions take it as it is."
+        )
     return plan(
         df.schema,
         columns,
@@ -57,7 +64,6 @@ def column_choice(
     }
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
     if isinstance(data, DataFrame):
-        refuse_connect(data)
         chosen: dict[str, Any] = dict(named.values())
         return ColumnChoice(**chosen)
     for name in named:
@@ -121,8 +127,8 @@ def refuse_connect(data: object) -> None:
     """Says what to use where data is Spark Connect's."""
     if type(data).__module__.startswith("pyspark.sql.connect"):
         raise TypeError(
-            "Spark Connect has no RDDs, on which training runs; use a classic session "
-            "(SparkSession.builder.master(...)) until Spark Connect is supported."
+            "this needs RDDs, which Spark Connect has not. Over Spark Connect, SparkModel's fit, evaluate and predict take "
+            "DataFrames and arrays; for the rest use a classic session (SparkSession.builder.master(...))."
         )
 
 

@@ -8,10 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasError, WaitError
 from elephas_like.core.types import EngineName
 from elephas_like.model.options import Options
+from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.slots import reservation, slots
 from elephas_like.spark.waits import STOPPED, stopped
 
@@ -52,7 +54,7 @@ def choose(
         why = "no Spark session is active" if asked is EngineName.AUTO else ""
         return Choice(EngineName.IN_PROCESS, anywhere, reason=why)
     wanted = num_workers or max(1, min(partitions or slots, slots))
-    if asked is EngineName.SERVER:
+    if asked in (EngineName.SERVER, EngineName.GANG):
         return Choice(asked, wanted, least=wanted, waits=True)
     if steady:
         why = "{workers} workers that go on alone, or keep something between rounds"
@@ -100,7 +102,7 @@ def chosen_engine(
             available = slots(context, options.join_timeout, num_workers)
     choice = choose(options.engine, num_workers, partitions, available, steady or not options.runs_as_jobs())
     with ExitStack() as held:
-        if choice.engine is EngineName.SERVER and context is not None and available is not None:
+        if choice.engine in (EngineName.SERVER, EngineName.GANG) and context is not None and available is not None:
             timeout = options.join_timeout if choice.waits else 0.0
             slots_held = reservation(context, choice.workers, available, timeout, at_least=choice.least)
             try:
@@ -111,6 +113,25 @@ def chosen_engine(
                 choice = jobs_instead(num_workers, partitions, available, "other fits hold the slots")
         _log(choice)
         yield choice.engine, choice.workers
+
+
+@contextmanager
+def chosen_remotely(
+    options: Options, session: SparkSession, num_workers: int | None
+) -> Iterator[tuple[EngineName, int]]:
+    """(the engine, its workers) of a fit over Spark Connect: gangs, or no Spark at all where that was asked for.
+
+    Raises:
+        ValueError: another engine was asked for.
+    """
+    if options.engine is EngineName.IN_PROCESS:
+        yield options.engine, num_workers or 1
+        return
+    if options.engine not in (EngineName.AUTO, EngineName.GANG):
+        raise ValueError(
+            f"engine={options.engine.value!r} needs a classic session; over Spark Connect use engine='gang', or leave it out."
+        )
+    yield EngineName.GANG, num_workers or default_parallelism(session)
 
 
 def _log(choice: Choice) -> None:

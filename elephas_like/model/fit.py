@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import keras
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.progress import FitProgress
@@ -16,13 +17,13 @@ from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
 from elephas_like.core.types import EngineName, Frequency
 from elephas_like.model.checkpoints import Checkpoints, Found
-from elephas_like.model.engine_choice import chosen_engine
+from elephas_like.model.engine_choice import chosen_engine, chosen_remotely
 from elephas_like.model.interrupts import Interrupts
-from elephas_like.model.launch import run
+from elephas_like.model.launch import run, run_over_gangs
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.spark.session import active_context, started_context
+from elephas_like.spark.session import active_context, active_remote, conf_of, started_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
@@ -49,26 +50,37 @@ def train(
     source = source.for_model(model)
     validation = None if validation is None else validation.for_model(model)
     # Choose. The slots that an engine holds are free again after the last round.
-    context = source.context or active_context(options.engine)
+    session = source.session or active_remote()
+    context = source.context if source.session is not None else active_context(options.engine)
     checkpoints = Checkpoints.of(request, context or started_context())
     found = None if checkpoints is None else checkpoints.found(request.resume)
     asked = workers_asked(options.num_workers, source)
     if asked is None and found is not None:
         asked = found.num_workers
     options.resolved(model, asked or 2)  # raises before slots are waited for
-    if context is not None:
-        options.check_encryption(context)
+    if session is not None and context is None:
+        options.check_encryption(conf_of(session))
+    elif context is not None:
+        options.check_encryption(context.getConf())
     steady = bool(request.worker_callbacks)
-    with chosen_engine(options, context, asked, source.partitions, steady=steady) as (engine, num_workers):
+    choosing = (
+        chosen_remotely(options, session, asked)
+        if session is not None and context is None
+        else chosen_engine(options, context, asked, source.partitions, steady=steady)
+    )
+    with choosing as (engine, num_workers):
         # Prepare.
-        fit = _prepared(model, options, request, source, engine, num_workers, context, draw_seeds, checkpoints, found)
-        held_out = None if validation is None else validation.data(num_workers)
-        rows = source.data(num_workers, fit.spool)
+        cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
+        fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
         # Train.
         try:
             with Interrupts() as interrupts:
                 fit.hooks.check_interrupt = interrupts.check
-                run(fit, engine, rows, held_out, context)
+                if engine is EngineName.GANG:
+                    run_over_gangs(fit, session or SparkSession(context), source, validation, num_workers)
+                else:
+                    held_out = None if validation is None else validation.data(num_workers)
+                    run(fit, engine, source.data(num_workers, fit.spool), held_out, context)
         except BaseException as error:
             fit.hooks.close()
             fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
@@ -80,6 +92,12 @@ def train(
     if checkpoints is not None:
         checkpoints.remove()
     return fit.hooks.history
+
+
+def _task_cpus(session: SparkSession | None, context: SparkContext | None) -> int | None:
+    if context is not None:
+        return task_cpus(context.getConf())
+    return None if session is None else task_cpus(conf_of(session))
 
 
 def workers_asked(num_workers: int | None, source: Source) -> int | None:
@@ -101,15 +119,16 @@ def _prepared(
     source: Source,
     engine: EngineName,
     num_workers: int,
-    context: SparkContext | None,
+    cores: int | None,
     draw_seeds: Callable[[], FitSeeds],
     checkpoints: Checkpoints | None,
     found: Found | None,
 ) -> Fit:
     """All that a fit needs but its rows. The model is built, and training has begun for the callbacks."""
-    if request.worker_callbacks and engine is EngineName.JOBS:
+    if request.worker_callbacks and engine in (EngineName.JOBS, EngineName.GANG):
         raise ValueError(
-            "worker_callbacks need engine='server' or 'in_process': a round of jobs may run in any process."
+            "worker_callbacks need engine='server' or 'in_process': a round of jobs, and some epochs of gangs, may run in any "
+            "process."
         )
     strategy, frequency = options.resolved(model, num_workers, engine)
     drawn = draw_seeds()
@@ -134,7 +153,7 @@ def _prepared(
         strategy=strategy,
         layout_hash=hooks.variables.layout.hash,
         callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
-        cores=None if engine is EngineName.IN_PROCESS or context is None else task_cpus(context),
+        cores=cores,
         codec=options.codec,
     )
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)

@@ -34,7 +34,9 @@ def appended(
             prediction column each: "prediction_" and the output's name.
         predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
     """
-    plan = frame_plan(df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model)
+    plan = frame_plan(
+        df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model, endless=True
+    )
     if predictor is None:
         predictor = Predictor.of(model, batch_size)
     return with_predictions(df, plan, Scorer(predictor, task), fields(model, task, names))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark import RDD, SparkContext, StorageLevel
+from pyspark.sql import SparkSession
 
 from elephas_like.core.loop import fit_asynchronously, fit_synchronously
 from elephas_like.core.quorum import Quorum
@@ -36,27 +37,48 @@ from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.faulty_client import FaultySettings
-from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.protocol import Sizes
-from elephas_like.exchange.quorum_store import QuorumStore
 from elephas_like.exchange.request_handler import FitRequestHandler, Handler
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.security import new_token
-from elephas_like.exchange.server import HttpExchangeServer, Served, TcpExchangeServer
+from elephas_like.exchange.server import Served
 from elephas_like.exchange.tls import Files, Identity, identity
 from elephas_like.exchange.trial_reports import NO_STATE, TrialRequestHandler, TrialStore
+from elephas_like.model.gang_fit import GangFit
 from elephas_like.model.injection import injected
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit, plan_of
+from elephas_like.model.serving import server_kind, store_of
+from elephas_like.model.sources import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
-from elephas_like.spark.session import is_local
+from elephas_like.spark.session import context_of, is_local
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
 
 _runs = itertools.count(1)
+
+
+def run_over_gangs(
+    fit: Fit, session: SparkSession, source: Source, validation: Source | None, num_workers: int
+) -> None:
+    """Trains by barrier stages, leaving the state of every finished epoch in `fit.progress`."""
+
+    def serve(questions: TrialStore) -> AbstractContextManager[ClientSettings]:
+        context = context_of(session)
+        if context is None:
+            raise ValueError(
+                "inject: faults are for fits of classic sessions; over Spark Connect no worker can ask us."
+            )
+        return exchange_server(context, replace(fit.options, port=0), questions, NO_STATE, TrialRequestHandler)
+
+    with injected(fit, EngineName.GANG, num_workers, serve) as fit:
+        rows = source.gang_rows(session, num_workers)
+        held_out = None if validation is None else validation.gang_rows(session, num_workers)
+        with GangFit(fit, session, rows, held_out) as gang:
+            gang.run()
 
 
 def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext | None) -> None:
@@ -250,18 +272,8 @@ def server_identity(
 def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
     options, num_workers = fit.options, data.num_workers
     sizes = Sizes.of(fit.hooks.variables.layout, options.codec)
-    waits = Waits(options.join_timeout, options.round_timeout, read_ahead=sizes.read_ahead)
-    with ExitStack() as stack:
-        store: RoundStore | CenterStore
-        layout_hash = fit.hooks.variables.layout.hash
-        if options.quorum is not None:
-            quorum = Quorum.of(options.quorum, options.quorum_grace, num_workers)
-            store = QuorumStore(num_workers, layout_hash, waits=waits).begin(quorum)
-        elif options.mode is Mode.SYNCHRONOUS:
-            store = RoundStore(num_workers, layout_hash, waits=waits)
-        else:
-            store = CenterStore(num_workers, layout_hash, waits=waits, lock_free=options.mode is Mode.HOGWILD)
-        settings = stack.enter_context(exchange_server(context, options, store, sizes))
+    store = store_of(options, num_workers, fit.hooks.variables.layout.hash, sizes)
+    with exchange_server(context, options, store, sizes) as settings:
         yield Listening(store, settings if fit.faults is None else FaultySettings(settings, fit.faults))
 
 
@@ -276,9 +288,8 @@ def exchange_server(
     """Serve a store as the options say. Yield what its clients need."""
     token = new_token()
     bound, advertised = server_addresses(context, options.host)
-    server_kind = HttpExchangeServer if options.parameter_server_mode == "http" else TcpExchangeServer
     own = server_identity(context, options.tls, allow_plain_text=options.allow_plain_text)
-    with server_kind(store, token, sizes, bound, options.port, handler=handler, identity=own) as server:
+    with server_kind(options)(store, token, sizes, bound, options.port, handler=handler, identity=own) as server:
         yield ClientSettings(
             kind=options.parameter_server_mode,
             host=advertised,

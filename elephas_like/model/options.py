@@ -22,6 +22,7 @@ from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
 from elephas_like.spark.encryption import check_disks, wants_tls
+from elephas_like.spark.session import Conf
 from elephas_like.trainer.request import check_optimizer_state
 
 Check = Callable[[str, Any], Any]
@@ -88,6 +89,7 @@ class Options:
     seed: Annotated[int | None, _or_none(_whole(least=0))] = None
     tls: Annotated[bool | tuple[str, str] | None, _or_none(checks.tls)] = None
     allow_plain_text: Annotated[bool, checks.flag] = False
+    epochs_per_job: Annotated[int | None, _or_none(_whole())] = None
     join_timeout: Annotated[float, checks.positive_seconds] = 60.0
     round_timeout: Annotated[float, checks.positive_seconds] = 600.0
     custom_objects: Annotated[dict[str, object], _names] = field(default_factory=dict)
@@ -173,10 +175,10 @@ class Options:
     def _check_quorum(self, strategy: Strategy, engine: EngineName, num_workers: int | None) -> None:
         if num_workers is not None:
             Quorum.of(self.quorum or 1, self.quorum_grace, num_workers)
-        if engine is EngineName.JOBS:
+        if engine in (EngineName.JOBS, EngineName.GANG):
             raise ValueError(
-                "quorum needs engine='server' or 'in_process': a Spark job, which is a round of the jobs engine, ends when all "
-                "its tasks have ended."
+                "quorum needs engine='server' or 'in_process': a Spark job, which is a round of the jobs engine and some epochs "
+                "of the gang engine, ends when all its tasks have ended."
             )
         if not strategy.deltas or strategy.remembers:
             raise ValueError(
@@ -184,13 +186,12 @@ class Options:
                 "that sends deltas, such as 'nesterov' or 'average'."
             )
 
-    def check_encryption(self, context: SparkContext) -> None:
+    def check_encryption(self, conf: Conf) -> None:
         """Do nothing if a fit leaves nothing in plain text that Spark encrypts.
 
         Raises:
             PlainTextError: rows on the executors' disks, or what travels to the server; neither is allowed.
         """
-        conf = context.getConf()
         if self.engine is not EngineName.IN_PROCESS:
             check_disks(conf, allow_plain_text=self.allow_plain_text)
             if self.engine is not EngineName.JOBS:

@@ -18,7 +18,7 @@ from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.trainer.callbacks import DriverHooks
-from elephas_like.trainer.learning_rate import learning_rates
+from elephas_like.trainer.learning_rate import LearningRates
 from elephas_like.trainer.request import FitRequest
 from elephas_like.trainer.worker import TrainerFactory
 
@@ -99,7 +99,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         codec=fit.options.codec,
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
-        learning_rate=learning_rates(fit.hooks.model),
+        learning_rate=LearningRates(fit.hooks.model),
         waits_for_all=fit.options.quorum is None,
     )
 

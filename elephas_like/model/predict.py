@@ -17,12 +17,28 @@ from elephas_like.core import checks, scores
 from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
-from elephas_like.engine.map_shards import Chunk, MapJob, collected, of_shards, prediction_chunks, rows_of
+from elephas_like.engine.map_frames import map_frame
+from elephas_like.engine.map_shards import (
+    Chunk,
+    MapJob,
+    collected,
+    joined_chunks,
+    of_shards,
+    predicted,
+    prediction_chunks,
+    rows_of,
+)
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.interrupts import Interrupts
-from elephas_like.model.sources import Rows, Source, frame_source
+from elephas_like.model.sources import FrameRows, Rows, Source, frame_source
 from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.shard_files import attempt_directory
+from elephas_like.rows.shards import SpoolOptions
+from elephas_like.rows.spool import spool
+from elephas_like.spark.encryption import check_disks
+from elephas_like.spark.session import conf_of
 from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import MetricSums
@@ -34,11 +50,11 @@ from elephas_like.trainer.worker import TrainerFactory
 Score = TypeVar("Score")
 
 
-def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> RDD | None:
+def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> Rows | FrameRows | None:
     """Rows of features as a model takes them, of an RDD or a DataFrame; None where the data are arrays."""
     if columns is not None:
-        return frame_source(data, columns, model, target=False).rdd
-    return cut_features(data, model) if isinstance(data, RDD) else None
+        return frame_source(data, columns, model, target=False)
+    return Rows(cut_features(data, model), has_target=False) if isinstance(data, RDD) else None
 
 
 def feature_arrays(data: Any, model: keras.Model) -> Any:
@@ -52,7 +68,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
 
 def predict_rows(
-    features: RDD,
+    features: Rows | FrameRows,
     predictor: Callable[[ShardRef], Iterator[Chunk]],
     batch_size: int,
     *,
@@ -67,7 +83,8 @@ def predict_rows(
         predictor: output arrays of a shard's batches. It is sent to each executor once.
         batch_size: rows a batch.
         collect: False returns an RDD of predictions, computed when it is asked for.
-        timeout: seconds in which no task starts or ends, after which collecting is given up.
+        timeout: seconds in which no task starts or ends, after which collecting is given up; over Spark Connect, which shows no
+            tasks, seconds for all of it.
         allow_plain_text: whether rows may be written on executors where Spark encrypts its own files.
 
     Returns:
@@ -76,16 +93,36 @@ def predict_rows(
     Raises:
         WaitError: `timeout` has passed. WorkerError: what was raised on an executor.
     """
-    options = Rows(features, has_target=False).spool_options(allow_plain_text=allow_plain_text)
-    shipped = features.context.broadcast(predictor)
-    chunks = prediction_chunks(features, lambda: shipped.value, batch_size, options)
+    options = features.spool_options(allow_plain_text=allow_plain_text)
+    context = features.context
+    if context is None:
+        return _predict_remotely(features, predictor, batch_size, options, timeout)
+    shipped = context.broadcast(predictor)
+    chunks = prediction_chunks(features.rdd, lambda: shipped.value, batch_size, options)
     if not collect:
         return rows_of(chunks)
     try:
         with Interrupts():
-            return collected(chunks, MapJob(_title("predict", features), options.dataset, timeout))
+            return collected(chunks, MapJob(_title("predict", chunks), options.dataset, timeout))
     finally:
-        destroy(features.context, shipped)
+        destroy(context, shipped)
+
+
+def _predict_remotely(
+    features: Source,
+    predictor: Callable[[ShardRef], Iterator[Chunk]],
+    batch_size: int,
+    options: SpoolOptions,
+    timeout: float,
+) -> Any:
+    assert isinstance(features, FrameRows)
+    check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
+
+    def predict(index: int, rows: Iterator[object]) -> Iterator[Chunk]:
+        return predicted(index, rows, lambda: predictor, batch_size, options)
+
+    with Interrupts():
+        return joined_chunks(map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout))
 
 
 def score_shards(
@@ -107,8 +144,9 @@ def score_shards(
         WaitError: `timeout` has passed. WorkerError: what `scorer`, or the writing of rows, raised on an executor.
     """
     context = source.context
-    assert context is not None
     options = source.spool_options(allow_plain_text=allow_plain_text)
+    if context is None:
+        return _score_remotely(source, scorer, options, timeout)
     data = source.data(options=options)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
@@ -121,6 +159,30 @@ def score_shards(
 
         job = MapJob(_title("evaluate", refs), options.dataset, timeout, keep=data.kept)
         found = data.rewriting(lambda: of_shards(refs, score, job))
+    return [(text, result) for text, result in found if text]
+
+
+def _score_remotely(
+    source: Source, scorer: Callable[[ShardRef], Score], options: SpoolOptions, timeout: float
+) -> list[tuple[str, Score]]:
+    assert isinstance(source, FrameRows)
+    check_disks(conf_of(source.session), allow_plain_text=options.allow_plain_text)
+
+    def score(index: int, rows: Iterator[object]) -> Iterator[tuple[str, Score]]:
+        check_versions(options.versions)
+        with attempt_directory(options.dataset, index) as place:
+            ref = spool(
+                rows,
+                dataset="rows",
+                worker=index,
+                base=place,
+                floatx=options.floatx,
+                expect_target=options.expect_target,
+            )
+            yield signature(ref), scorer(ref)
+
+    with Interrupts():
+        found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout)
     return [(text, result) for text, result in found if text]
 
 
@@ -154,7 +216,7 @@ def evaluate_rows(
         config=FitConfig(batch_size=batch_size, shuffle=False),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
-        cores=task_cpus(source.context),
+        cores=None if source.session is None else task_cpus(conf_of(source.session)),
     )
 
     scorer = MetricSums(factory, Order.to_evaluate(variables.read()))

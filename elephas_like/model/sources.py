@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 from pyspark import RDD, SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.model.data_arguments import (
     arrays,
@@ -33,9 +33,11 @@ from elephas_like.model.data_arguments import (
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_frame, rows_of_rdd
 from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.session import context_of
 from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.serialization import wants_target
@@ -53,6 +55,11 @@ class Source(ABC):
     @property
     def context(self) -> SparkContext | None:
         """The SparkContext that the rows belong to; None for rows of this process."""
+        return None
+
+    @property
+    def session(self) -> SparkSession | None:
+        """The session that the rows belong to, of either kind; None for rows of this process."""
         return None
 
     @property
@@ -86,6 +93,14 @@ class Source(ABC):
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return (data, y, sample_weight), or fewer, as `SparkModel.fit` takes them."""
 
+    def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
+        """Return the rows as a gang's members read them."""
+        data = self.data(workers)
+        if data.rdd is not None:
+            return rows_of_rdd(session, data.rdd)
+        assert data.blocks is not None
+        return rows_of_blocks(session, data.blocks)
+
     def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
         """Return how the rows are written as a new dataset."""
         floatx = keras.config.floatx()
@@ -112,7 +127,7 @@ class Source(ABC):
         Raises:
             WaitError: `timeout` has passed. ValueError, DataError: as `sample`.
         """
-        if self.context is None or not build_optimizer(model):
+        if self.session is None or not build_optimizer(model):
             build(model, self.sample(keras.config.floatx(), batch_size, timeout))
 
     def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
@@ -206,6 +221,11 @@ class _SparkSource(Source):
     rdd: RDD
 
     @property
+    def session(self) -> SparkSession:
+        """The session of the RDD's SparkContext."""
+        return SparkSession.getActiveSession() or SparkSession(self.rdd.context)
+
+    @property
     def context(self) -> SparkContext:
         """The RDD's SparkContext."""
         return self.rdd.context
@@ -249,8 +269,35 @@ class FrameRows(_SparkSource):
 
     @property
     def rdd(self) -> RDD:
-        """The rows, as Blocks."""
+        """The rows, as Blocks.
+
+        Raises:
+            TypeError: Spark Connect has no RDDs.
+        """
+        refuse_connect(self.frame.df)
         return self.frame.blocks
+
+    @property
+    def session(self) -> SparkSession:
+        """The DataFrame's session."""
+        return self.frame.df.sparkSession
+
+    @property
+    def context(self) -> SparkContext | None:
+        """The session's SparkContext; None over Spark Connect."""
+        return context_of(self.session)
+
+    @property
+    def partitions(self) -> int | None:  # type: ignore[override]  # likewise
+        """The DataFrame's partitions; None over Spark Connect, which does not tell."""
+        return None if self.context is None else super().partitions
+
+    def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
+        """Return the rows dealt to workers."""
+        return rows_of_frame(self.frame.df, self.frame.plan, workers)
+
+    def _first(self, timeout: float) -> list[object]:
+        return self.frame.first(timeout) if self.context is None else super()._first(timeout)
 
     @property
     def has_target(self) -> bool:
@@ -259,10 +306,11 @@ class FrameRows(_SparkSource):
 
     def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows in as many partitions; Blocks are split if there are fewer, and shuffled row by row."""
-        workers = workers or self.partitions or 1
+        rdd = self.rdd
+        workers = workers or rdd.getNumPartitions() or 1
         if seed is not None:
             return Data(workers, rdd=shuffled(self.frame.rows(), workers, seed))
-        rdd = self.frame.dealt(workers) if self.partitions < workers else self.rdd
+        rdd = self.frame.dealt(workers) if rdd.getNumPartitions() < workers else rdd
         return Data(workers, rdd=partitioned(rdd, workers))
 
 
@@ -362,7 +410,6 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
         TypeError: data of a kind that is not taken.
     """
     if isinstance(data, DataFrame):
-        refuse_connect(data)
         if columns is None:
             raise TypeError(
                 "validation_data is a DataFrame, which goes with a DataFrame as data; got data of another kind."

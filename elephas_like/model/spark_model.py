@@ -121,6 +121,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     optimizer_state: OptimizerState
     on_nan: OnNaN
     seed: int | None
+    epochs_per_job: int | None
     join_timeout: float
     round_timeout: float
     custom_objects: dict[str, object]
@@ -151,6 +152,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         quorum: int | float | None = None,
         quorum_grace: float = 0.1,
         seed: int | None = None,
+        epochs_per_job: int | None = None,
         join_timeout: float = 60,
         round_timeout: float = 600,
         **unknown: Any,

@@ -16,13 +16,15 @@ from pyspark import RDD, TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
 
-from elephas_like.core.errors import DataError
+from elephas_like.core.errors import DataError, WaitError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array
 from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import Cell, FramePlan, Kind, Leaf
 from elephas_like.rows.spool import Block
 from elephas_like.rows.vectors import Unfit, binaries, images, nested, numbers, texts, vectors
+from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.waits import Overdue
 
 _PACKED = "block binary, error string"
 
@@ -40,12 +42,27 @@ class Frame:
 
     def dealt(self, pieces: int) -> RDD:
         """Blocks, each part of a batch dealt to so many like cards: what a partition holds can then be split evenly."""
+        return self._packed(self.df, pieces).rdd.mapPartitions(_unpacked)
+
+    def first(self, timeout: float) -> list[object]:
+        """A Block of the first row, read by a job of its own; none if there is no row. Works over Spark Connect.
+
+        Raises:
+            WaitError: it took longer than `timeout` seconds.
+        """
+        job = self._packed(self.df.limit(1), 1).collect
+        try:
+            return list(_unpacked(run_job(self.df.sparkSession, new_tag("first-row"), "first row", timeout, job)))
+        except Overdue as error:
+            raise WaitError(f"expected the DataFrame's first row within {timeout:g} s: {error}.") from None
+
+    def _packed(self, df: DataFrame, pieces: int) -> DataFrame:
         plan = self.plan
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _packed(plan, pieces, batches)
 
-        return self.df.select(*plan.selected()).mapInArrow(pack, _PACKED).rdd.mapPartitions(_unpacked)
+        return df.select(*plan.selected()).mapInArrow(pack, _PACKED)
 
     def rows(self) -> RDD:
         """The rows one by one, in order: `(x, y)`, `(x, y, sample_weight)`, or x alone where there is no target."""
@@ -95,6 +112,18 @@ def one_by_one(plan: FramePlan, blocks: Iterable[Block]) -> Iterator[object]:
         leaves, structure = flatten(block.columns)
         for row in range(block.rows):
             yield unflatten(structure, [leaf[row] for leaf in leaves])  # type: ignore[index]  # arrays
+
+
+def read(plan: FramePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
+    """The rows of one partition's batches of a plan's columns, as Blocks.
+
+    Raises:
+        DataError: a value does not fit; it names the column and the row.
+    """
+    reader = BatchReader(plan)
+    for batch in batches:
+        for leaves, rows in reader.blocks(batch.columns, batch.num_rows):
+            yield Block(plan.tree(leaves), rows)
 
 
 class BatchReader:

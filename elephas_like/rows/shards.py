@@ -125,7 +125,7 @@ def references(rdd: RDD, options: SpoolOptions) -> RDD:
         PlainTextError: rows must not be written.
     """
     options.check_disks(rdd.context)
-    return rdd.mapPartitionsWithIndex(lambda index, rows: iter([_written(index, rows, options)]))
+    return rdd.mapPartitionsWithIndex(lambda index, rows: iter([written(index, rows, options)]))
 
 
 def pairs(training: RDD, validation: RDD | None) -> RDD:
@@ -148,7 +148,7 @@ def pairs_with_blocks(training: RDD, blocks: Sequence[Broadcast[Block]], options
 
     def beside(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[tuple[object, object]]:
         for ref in refs:
-            yield ref, _written(index, [blocks[index].value], options)
+            yield ref, written(index, [blocks[index].value], options)
 
     return training.mapPartitionsWithIndex(beside)
 
@@ -171,7 +171,8 @@ def _finished(index: int, dataset: str) -> ShardRef | Failure:
     )
 
 
-def _written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
+def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
+    """Write the rows of one worker as a shard. Return its reference, or the Failure of writing it; the rows are read to the end."""
     try:
         check_versions(options.versions)
     except Exception as error:

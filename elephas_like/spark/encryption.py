@@ -6,10 +6,8 @@ the executors' disks, in files that are mapped into memory as they are.
 
 from __future__ import annotations
 
-from pyspark import SparkConf
-
 from elephas_like.core.errors import PlainTextError
-from elephas_like.spark.session import is_on
+from elephas_like.spark.session import Conf, is_on
 
 NETWORK = (
     "spark.network.crypto.enabled",
@@ -22,7 +20,7 @@ ALLOWED = "spark.elephas_like.allowPlainText"
 """A setting of our own: `allow_plain_text=True` for all that an application does."""
 
 
-def wants_tls(conf: SparkConf, asked: bool | tuple[str, str] | None, *, allow_plain_text: bool = False) -> bool:
+def wants_tls(conf: Conf, asked: bool | tuple[str, str] | None, *, allow_plain_text: bool = False) -> bool:
     """Whether the parameter server speaks TLS: as asked, or else where Spark encrypts its own network.
 
     Args:
@@ -43,7 +41,7 @@ def wants_tls(conf: SparkConf, asked: bool | tuple[str, str] | None, *, allow_pl
     return bool(asked)
 
 
-def check_disks(conf: SparkConf, *, allow_plain_text: bool = False) -> None:
+def check_disks(conf: Conf, *, allow_plain_text: bool = False) -> None:
     """Do nothing if rows may be written to the executors' disks, which is not encrypted.
 
     Raises:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import sys
+from typing import Protocol
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core.types import EngineName
+
+_CONNECT = "pyspark.sql.connect"
+
+
+class Conf(Protocol):
+    """Spark's settings, read only: a SparkConf, or what a session of Spark Connect shows of the server's."""
+
+    def get(self, name: str, default: str, /) -> str | None:
+        """Return a setting, or the default where it is not set."""
+        ...
 
 
 def started_context() -> SparkContext | None:
@@ -16,25 +28,61 @@ def started_context() -> SparkContext | None:
 
 def is_local(context: SparkContext) -> bool:
     """Return whether tasks run in the driver's JVM, and so on its machine (`local`, `local[n]`, not `local-cluster`)."""
-    return context.master == "local" or context.master.startswith("local[")
+    return is_local_master(context.master)
 
 
-def is_on(conf: SparkConf, name: str) -> bool:
+def is_local_master(master: str) -> bool:
+    """Return whether a master runs tasks in the driver's JVM: `local` or `local[n]`, not `local-cluster`."""
+    return master == "local" or master.startswith("local[")
+
+
+def is_on(conf: Conf, name: str) -> bool:
     """Return whether a setting of Spark is true; False if it is not set."""
     return (conf.get(name, "false") or "").lower() == "true"
+
+
+def is_remote(thing: object) -> bool:
+    """Return whether a session, a DataFrame or another object is Spark Connect's."""
+    return type(thing).__module__.startswith(_CONNECT)
+
+
+def context_of(session: SparkSession) -> SparkContext | None:
+    """Return the SparkContext of a classic session; None for Spark Connect, whose driver is another process."""
+    return None if is_remote(session) else session.sparkContext
+
+
+def conf_of(session: SparkSession) -> Conf:
+    """Return the settings that a session's jobs run with."""
+    context = context_of(session)
+    return session.conf if context is None else context.getConf()
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that is active in this thread, of either kind; None if there is none."""
+    if started_context() is None and f"{_CONNECT}.session" not in sys.modules:
+        return None  # the question itself would start a process, or import what not every installation has
+    return SparkSession.getActiveSession()
+
+
+def active_remote() -> SparkSession | None:
+    """Return the session of Spark Connect that is active in this thread; None if there is none, or a classic one."""
+    session = active_session()
+    return session if session is not None and is_remote(session) else None
 
 
 def active_context(engine: EngineName) -> SparkContext | None:
     """The SparkContext that is active, for an engine that would use one.
 
     Raises:
-        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
+        ValueError: an engine that needs Spark, and none is active; or one that needs a classic session.
     """
     if engine is EngineName.IN_PROCESS:
         return None
-    if os.environ.get("SPARK_REMOTE"):
-        raise TypeError("Spark Connect is not supported yet; use a classic session, or engine='in_process'.")
     context = started_context()
+    if context is None and active_remote() is not None:
+        if engine in (EngineName.AUTO, EngineName.GANG):
+            return None
+        raise ValueError(f"engine={engine.value!r} needs a classic session; over Spark Connect use engine='gang'.")
     if context is None and engine is not EngineName.AUTO:
         raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
     return context

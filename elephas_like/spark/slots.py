@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from elephas_like.core.errors import CapacityError, WaitError
 from elephas_like.spark.groups import tasks, waits_for_slots
-from elephas_like.spark.session import is_local, is_on
+from elephas_like.spark.session import Conf, is_local, is_on
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()
@@ -59,7 +59,7 @@ def allocates_dynamically(context: SparkContext) -> bool:
 
 def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
     conf = context.getConf()
-    each = max(1, int(conf.get("spark.executor.cores", "1")) // task_cpus(context))
+    each = max(1, int(conf.get("spark.executor.cores", "1")) // task_cpus(conf))
     most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
     if may_grow:
         return max(most, _concurrent_tasks(context))
@@ -78,9 +78,9 @@ def _concurrent_tasks(context: SparkContext) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
-def task_cpus(context: SparkContext) -> int:
+def task_cpus(conf: Conf) -> int:
     """Return `spark.task.cpus`: cores per task."""
-    return int(context.getConf().get("spark.task.cpus", "1"))
+    return int(conf.get("spark.task.cpus", "1") or 1)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
-from elephas_like.model.data_arguments import refuse_connect
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 
@@ -147,12 +146,11 @@ class KerasEstimator(Stage):
 
 
 def check_frame(dataset: object) -> None:
-    """Raise TypeError if `dataset` is no classic Spark DataFrame.
+    """Raise TypeError if `dataset` is no Spark DataFrame.
 
     Raises:
         TypeError: with what to do instead.
     """
-    refuse_connect(dataset)
     if not isinstance(dataset, DataFrame):
         raise TypeError(
             f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "

@@ -181,7 +181,7 @@ class HyperParamModel:
             function=pickle_by_value([function]),
             data=pickle_by_value([data]),
             seed=seed,
-            cores=None if context is None else task_cpus(context),
+            cores=None if context is None else task_cpus(context.getConf()),
         )
         with opened(context, evaluate, [], monitor, parallelism=parallel, reports=False, name=name) as slots:
             running.run(slots)

@@ -293,7 +293,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: Prunin
             epochs=asked.epochs,
             config=FitConfig(seed=seed, split_seed=seed, validation_split=split),
             callbacks=asked.callbacks.pickled,
-            cores=None if context is None else task_cpus(context),
+            cores=None if context is None else task_cpus(context.getConf()),
         )
         with opened(
             context,

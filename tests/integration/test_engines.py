@@ -1,4 +1,4 @@
-"""Promise 2: the three engines give the same synchronous fit, to the last bit of weights and of optimizer variables."""
+"""Promise 2: the four engines give the same synchronous fit, to the last bit of weights and of optimizer variables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from scripts import Script
 
 
-def test_three_engines_give_the_same_bits(tmp_path: Path) -> None:
+def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:
     found: dict[str, dict[str, dict]] = {}
-    engines = ("in_process", "server", "jobs")
+    engines = ("in_process", "server", "jobs", "gang")
     with Script("run_engine.py", *engines, scratch=tmp_path) as script:
         for engine in engines:
             found[engine] = {name: script.answer() for name in ("mlp", "cnn", "sorted", "int8")}
@@ -20,6 +20,7 @@ def test_three_engines_give_the_same_bits(tmp_path: Path) -> None:
         assert expected["model"] == model
         assert found["server"][model] == expected
         assert found["jobs"][model] == expected
+        assert found["gang"][model] == expected
         assert sum(expected["samples"]) == 2 * 450
     # 15 steps an epoch: three rounds to begin with, and shorter ones where workers drift apart
     assert {of for _, of in found["in_process"]["mlp"]["schedule"]} == {3}

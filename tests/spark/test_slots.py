@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 def test_a_local_session_has_its_cores(sc) -> None:
     assert slots(sc) == 2
-    assert task_cpus(sc) == 1
+    assert task_cpus(sc.getConf()) == 1
 
 
 def test_more_than_there_are_is_said_at_once(sc) -> None:

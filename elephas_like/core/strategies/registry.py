@@ -45,9 +45,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 ENGINES: dict[Mode, frozenset[EngineName]] = {
-    Mode.SYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.JOBS, EngineName.IN_PROCESS}),
-    Mode.ASYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.IN_PROCESS}),
-    Mode.HOGWILD: frozenset({EngineName.SERVER, EngineName.IN_PROCESS}),
+    Mode.SYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.JOBS, EngineName.GANG, EngineName.IN_PROCESS}),
+    Mode.ASYNCHRONOUS: frozenset({EngineName.SERVER, EngineName.GANG, EngineName.IN_PROCESS}),
+    Mode.HOGWILD: frozenset({EngineName.SERVER, EngineName.GANG, EngineName.IN_PROCESS}),
 }
 
 AnyFrequency = Frequency | int | Schedule

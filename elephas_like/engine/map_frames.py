@@ -1,0 +1,76 @@
+"""Work on each partition of a DataFrame without an RDD: predict and evaluate over Spark Connect."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from elephas_like.core.errors import Failure, WaitError
+from elephas_like.rows.frame_read import Frame, read
+from elephas_like.spark.gang import pieces_of
+from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.waits import Overdue
+
+_ANSWERS = "part long, number long, last boolean, payload binary"
+
+Work = Callable[[int, Iterator[object]], Iterable[object]]
+"""Takes the number of a partition and its rows, as Blocks; yields picklable answers."""
+
+
+def map_frame(frame: Frame, work: Work, *, title: str, timeout: float) -> list[Any]:
+    """Return what `work` yields for all partitions of a DataFrame, in their order.
+
+    Args:
+        title: what it does, for errors.
+        timeout: seconds that the whole job may take: Spark Connect shows no task of it.
+
+    Raises:
+        WaitError: `timeout` has passed. WorkerError: what `work`, or reading the rows, raised on an executor.
+    """
+    plan = frame.plan  # the function must not take the DataFrame along: its session is nowhere but here
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        part = 0 if context is None else context.partitionId()
+        rest, number = iter(batches), 0
+        for answer in _reported(part, work, read(plan, rest)):
+            *first, end = pieces_of(pickle.dumps(answer, 5))
+            for piece, last in [*((piece, False) for piece in first), (end, True)]:
+                yield pa.record_batch([[part], [number], [last], pa.array([piece], pa.binary())], names=_NAMES)
+                number += 1
+        for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
+            pass
+
+    job = frame.df.select(*frame.plan.selected()).mapInArrow(run, _ANSWERS)
+    try:
+        found = run_job(frame.df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
+    except Overdue:
+        raise WaitError(
+            f"expected {title} to end within timeout={timeout:g} s. Look at the executors' logs, at whether other jobs hold the "
+            "slots, or give a longer timeout."
+        ) from None
+    answers, pieces = [], list[bytes]()
+    for row in sorted(found, key=lambda row: (row.part, row.number)):
+        pieces.append(bytes(row.payload))
+        if row.last:
+            answers.append(pickle.loads(b"".join(pieces)))  # noqa: S301  Spark handed over what a task wrote
+            pieces = []
+    for answer in answers:
+        if isinstance(answer, Failure):
+            raise answer.error()
+    return answers
+
+
+_NAMES = [field.split()[0] for field in _ANSWERS.split(", ")]
+
+
+def _reported(part: int, work: Work, rows: Iterator[object]) -> Iterator[object]:
+    """Yield the answers; an error as a value, so that Spark neither ends the process nor tries again."""
+    try:
+        yield from work(part, rows)
+    except Exception as error:
+        yield Failure.of(part, error)

@@ -1,0 +1,259 @@
+"""A fit over gangs, seen from the client: shards are written once, then each job trains some epochs between callbacks.
+
+`FitProgress` is all that passes from one job to the next. So it is also where a fit goes on from when a job is lost, as Spark
+never retries one: with the same bits, as after a checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from elephas_like.core.errors import (
+    CapacityError,
+    ConnectionLostError,
+    ElephasError,
+    Failure,
+    ShardMissing,
+    WaitError,
+    WorkerError,
+)
+from elephas_like.core.loop import FitPlan
+from elephas_like.core.types import Frequency, Joined
+from elephas_like.engine.gang_rounds import Datasets, Join, RemoveShards, TrainEpochs, WriteShards
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.security import new_token
+from elephas_like.model.gang_lead import Epochs, LeadingEpochs
+from elephas_like.model.plan import Fit, plan_of
+from elephas_like.rows.gang_rows import GangRows
+from elephas_like.spark.encryption import wants_tls
+from elephas_like.spark.gang import Member, Task, check_slots, default_parallelism, notes, pieces_of, run_gang
+from elephas_like.spark.remote import run_job
+from elephas_like.spark.session import conf_of, context_of
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait
+from elephas_like.trainer.code import pickle_by_value
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+ATTEMPTS = 4
+"""How often a job is tried when its tasks die: as often as Spark tries a task (`spark.task.maxFailures`)."""
+KILL_SECONDS = 5.0
+"""Within which Spark kills the Python processes of cancelled tasks, where it cannot be seen: it takes 2 to 4."""
+JOB_SECONDS = 20.0
+"""Without callbacks that want each epoch, jobs grow until they take about so long: a second of each is Spark's."""
+
+_numbers = itertools.count(1)
+
+
+class GangFit:
+    """One fit over gangs. A context manager: it deletes the shards at the end.
+
+    Args:
+        fit: all that the fit needs but its rows.
+        rows, validation: in one partition for each worker.
+    """
+
+    def __init__(self, fit: Fit, session: SparkSession, rows: GangRows, validation: GangRows | None) -> None:
+        self._fit, self._session, self._rows, self._validation = fit, session, rows, validation
+        self._size = rows.num_workers
+        own = fit.spool.dataset
+        self._datasets = Datasets(own, None if validation is None else f"{own}-val", f"{own}-memory")
+        self._group = f"elephas_like-{own}"
+        self._title = f"elephas_like fit over gangs {next(_numbers)}: {fit.hooks.model.name}, {self._size} workers"
+        self._over = False
+
+    def __enter__(self) -> GangFit:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Cancel what runs, and delete the shards, within a limited time."""
+        context = context_of(self._session)
+        if context is not None:
+            cancel_and_wait(context, self._group)
+        elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
+            threading.Event().wait(KILL_SECONDS)
+        count = max(self._size, 2)
+        remove = RemoveShards(self._datasets.all())
+
+        def delete() -> None:
+            everywhere = self._session.range(0, max(count, default_parallelism(self._session)), 1, count)
+            everywhere.mapInArrow(remove, "nothing long").collect()
+
+        try:
+            run_job(self._session, f"{self._group}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
+        except (Overdue, ElephasError) as cause:  # the fit's own outcome must not be hidden by its cleanup
+            log.warning(
+                "shards were not deleted everywhere (%s): directories called elephas_like-%s may remain in the executors' local "
+                "directories (spark.local.dir).",
+                *(str(cause).splitlines()[0], self._datasets.training),
+            )
+
+    def run(self) -> None:
+        """Train, leaving the state of every finished epoch in the fit's progress."""
+        fit, hooks, progress = self._fit, self._fit.hooks, self._fit.progress
+        self._assemble()
+        joined = self._again(self._join, "write the rows")
+        plan = plan_of(fit, joined)
+        if fit.checkpoints is not None:
+            fit.checkpoints.workers_joined(joined, progress)
+        begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
+        at_once = 1
+        while begin < plan.end:
+            progress.state, progress.epoch = hooks.epoch_begin(begin, progress.state), begin
+            if hooks.stopped():
+                break
+            until = plan.end if plan.frequency is Frequency.FIT else min(plan.end, begin + self._epochs(at_once))
+            started, before = time.monotonic(), len(progress.rounds)
+            trained = self._again(partial(self._train, replace(plan, until=until)), f"epoch {begin + 1}")
+            if time.monotonic() - started < JOB_SECONDS / 2:
+                at_once *= 2
+            vars(progress).update(vars(trained.progress))
+            self._call_hooks(plan, trained, before)
+            begin = until
+            if trained.error is not None:
+                raise trained.error
+            if hooks.stopped():
+                break
+            if fit.checkpoints is not None and begin < plan.end:
+                fit.checkpoints.save(progress)
+        self._over = True
+
+    def _epochs(self, at_once: int) -> int:
+        """Epochs of the next job: what was asked for, or one while callbacks want each, or so many at once."""
+        asked = self._fit.options.epochs_per_job
+        if asked is not None:
+            return asked
+        return 1 if self._fit.request.callbacks or self._fit.checkpoints is not None else at_once
+
+    def _call_hooks(self, plan: FitPlan, trained: Epochs, before: int) -> None:
+        """Have callbacks see the epochs of a job, in order. What they change counts for the next job."""
+        hooks, progress = self._fit.hooks, self._fit.progress
+        new = progress.rounds[before:]
+        for index, record in enumerate(trained.records):
+            if index:
+                progress.state = hooks.epoch_begin(record.epoch, progress.state)
+            for finished in new:
+                if finished.epoch == record.epoch:
+                    hooks.round_end(finished, record.metrics)
+            progress.state = hooks.epoch_end(replace(record, state=progress.state))
+
+    def _assemble(self) -> None:
+        """See that all workers can run at once, before any row is read.
+
+        Raises:
+            CapacityError, WaitError: they cannot, or not within `join_timeout`.
+        """
+        limit = self._fit.options.join_timeout
+        check_slots(self._session, self._size)
+        try:
+            self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit)
+        except Overdue:
+            raise WaitError(
+                f"expected {self._size} tasks to run at the same time, and they did not within join_timeout={limit:g} s: Spark "
+                "has fewer slots, or other jobs hold them. Use fewer workers (num_workers=), or give a longer join_timeout."
+            ) from None
+
+    def _join(self) -> list[Joined]:
+        """Write all rows, and return what the workers join with."""
+        self._write(self._rows, self._datasets.training)
+        if self._validation is not None and self._datasets.validation is not None:
+            self._write(self._validation, self._datasets.validation)
+        found = self._gang(Join(self._fit.factory, self._datasets), "compile the model", [[b""]] * self._size)
+        return sorted(map(_unless_failed, found), key=lambda joined: joined.worker)
+
+    def _write(self, rows: GangRows, dataset: str) -> None:
+        task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
+        for answer in run_gang(
+            self._session,
+            rows.frame,
+            self._size,
+            task,
+            name=self._group,
+            title=f"{self._title}: write shards",
+            seconds=math.inf,
+        ):
+            _unless_failed(answer)
+
+    def _train(self, plan: FitPlan) -> Epochs:
+        """Train some epochs, from the fit's progress."""
+        fit = self._fit
+        layout, conf, asked = fit.hooks.variables.layout, conf_of(self._session), fit.options.tls
+        lead = LeadingEpochs(
+            plan=pickle_by_value(plan),
+            options=replace(fit.options, strategy=None, custom_objects={}),
+            layout_hash=layout.hash,
+            sizes=Sizes.of(layout, fit.options.codec),
+            with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
+            tls=wants_tls(conf, asked, allow_plain_text=fit.options.allow_plain_text) and (asked or True),
+            token=new_token(),
+        )
+        given = list(pieces_of(pickle.dumps(fit.progress.arrays(), 5)))
+        task = TrainEpochs(lead, fit.factory, self._datasets)
+        first = fit.progress.epoch + 1
+        title = f"epoch {first}" if plan.end == first else f"epochs {first} to {plan.end}"
+        found = self._gang(task, title, [given, *[[b""]] * (self._size - 1)])
+        (answer,) = [b"".join(pieces) for pieces in found if pieces]
+        result = pickle.loads(answer)  # noqa: S301  Spark handed over what a member wrote
+        if isinstance(result, Failure):
+            raise ShardMissing(result.message)
+        return Epochs.of(answer)
+
+    def _gang(
+        self, task: Task, title: str, given: Sequence[Sequence[bytes]], seconds: float = math.inf
+    ) -> list[list[bytes]]:
+        return run_gang(
+            self._session,
+            notes(self._session, given),
+            self._size,
+            task,
+            name=self._group,
+            title=f"{self._title}: {title}",
+            seconds=seconds,
+        )
+
+    def _again(self, job: Callable[[], Result], what: str) -> Result:
+        """Return what a job returns; try again if its tasks die, and write the rows anew if their files are gone."""
+        attempt = 1
+        while True:
+            try:
+                return job()
+            except ElephasError as error:
+                if attempt == ATTEMPTS or not _lost(error):
+                    raise
+                log.warning("%s: %s was lost and is run again: %s", self._title, what, str(error).splitlines()[0])
+                if isinstance(error, ShardMissing):
+                    self._again(self._join, "writing the rows")
+            attempt += 1
+
+
+def _present(member: Member, batches: Iterable[pa.RecordBatch]) -> Iterable[bytes]:
+    """Say that a member is there."""
+    return [b""]
+
+
+def _unless_failed(pieces: Iterable[bytes]) -> Any:
+    """Return what a member has answered, or raise its Failure."""
+    answer = pickle.loads(b"".join(pieces))  # noqa: S301  Spark handed over what a member wrote
+    if isinstance(answer, Failure):
+        raise answer.error()
+    return answer
+
+
+def _lost(error: ElephasError) -> bool:
+    """Whether a job failed because tasks died or files are gone, and not because of the user's code or rows."""
+    if isinstance(error, CapacityError | WaitError):
+        return False
+    return not isinstance(error, WorkerError) or isinstance(error, ConnectionLostError | ShardMissing)

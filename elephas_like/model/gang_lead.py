@@ -1,0 +1,178 @@
+"""The leader of a gang: the parameter server and the loop of some epochs, in the task of one member.
+
+The client sends the fit's plan and progress, and gets back the progress after those epochs, with a record of each. Callbacks stay
+with the client.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+
+import cloudpickle
+import numpy as np
+
+from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
+from elephas_like.core.progress import FitProgress
+from elephas_like.core.types import EpochRecord, Floats, RoundRecord, TrainState
+from elephas_like.core.workers import AsyncWorkers
+from elephas_like.exchange.client import Client, ClientSettings
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.tls import identity
+from elephas_like.model.options import Options
+from elephas_like.model.serving import server_kind, store_of
+from elephas_like.spark.gang import Member, pieces_of
+
+_NOTHING = TrainState(*[np.zeros(0)] * len(fields(TrainState)))  # type: ignore[arg-type]  # of no layout
+GOODBYE_SECONDS = 30.0
+"""How long the leader waits for members to hear that the epochs are over."""
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """What a gang has trained: the progress after it, a record of each finished epoch, and the error that ended it, if any.
+
+    The records hold the state after all of them.
+    """
+
+    progress: FitProgress
+    records: list[EpochRecord]
+    error: BaseException | None
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it in pieces of bytes, for Spark to move."""
+        told = [(each.epoch, each.samples, each.metrics, each.validation) for each in self.records]
+        error = None if self.error is None else cloudpickle.dumps(self.error)
+        yield from pieces_of(pickle.dumps((self.progress.arrays(), told, error), 5))
+
+    @classmethod
+    def of(cls, found: bytes) -> Epochs:
+        """Return what `pieces` was made of."""
+        arrays, told, error = pickle.loads(found)  # noqa: S301  Spark handed over what a member wrote
+        progress = FitProgress.from_arrays(arrays)
+        records = [
+            EpochRecord(epoch, progress.state, metrics, samples, validation, tuple(progress.rounds_in(epoch)))
+            for epoch, samples, metrics, validation in told
+        ]
+        return cls(progress, records, None if error is None else pickle.loads(error))  # noqa: S301  likewise
+
+
+@dataclass(frozen=True)
+class LeadingEpochs:
+    """What makes a leader (engine.gang_rounds.Lead): picklable, the same for all epochs of a job.
+
+    plan: by value, with the strategy's code. with_loss: whether the metric sums begin with those of the loss.
+    token: that workers show. tls: whether the server speaks TLS, or with which files.
+    """
+
+    plan: bytes
+    options: Options
+    layout_hash: str
+    sizes: Sizes
+    with_loss: bool
+    tls: bool | tuple[str, str]
+    token: str = field(repr=False)
+
+    @contextmanager
+    def begin(self, note: bytes, member: Member) -> Iterator[Leader]:
+        """Start server and loop, from the progress in `note`."""
+        plan: FitPlan = cloudpickle.loads(self.plan)
+        progress = FitProgress.from_arrays(pickle.loads(note))  # noqa: S301  Spark handed over what the client wrote
+        store = store_of(self.options, member.size, self.layout_hash, self.sizes)
+        own = identity(self.tls if isinstance(self.tls, tuple) else None) if self.tls else None
+        serving = server_kind(self.options)(store, self.token, self.sizes, member.host, self.options.port, identity=own)
+        with serving as server:
+            host, port = server.address
+            told = {"host": host, "port": port, "fingerprint": None if own is None else own.fingerprint}
+            leader = Leader(plan, progress, store, json.dumps(told), loss_of if self.with_loss else no_loss)
+            try:
+                yield leader
+                server.left(GOODBYE_SECONDS)
+            finally:
+                leader.stop()
+
+    def connect(self, address: str, worker: int, attempt: int) -> Client:
+        """Return the connection of a worker to the leader."""
+        told = json.loads(address)
+        advice = (
+            "Executors must reach each other: a network policy or a firewall may need port=<one that it lets through>."
+        )
+        kind = self.options.parameter_server_mode
+        return ClientSettings(kind=kind, token=self.token, sizes=self.sizes, advice=advice, **told).connect(
+            worker, attempt
+        )
+
+
+class Leader:
+    """A loop that runs in a thread beside the member's own work (engine.gang_rounds.Leading)."""
+
+    def __init__(self, plan, progress, store, address, loss_of) -> None:  # type: ignore[no-untyped-def]
+        self.address: str = address
+        self._plan, self._progress, self._store, self._loss_of = plan, progress, store, loss_of
+        self._hooks = _Recorder()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="elephas_like-leader", daemon=True)
+        self._thread.start()
+
+    def result(self) -> Iterator[bytes]:
+        """Wait for the end of the loop, and yield what it leaves."""
+        self._thread.join()
+        yield from Epochs(self._progress, self._hooks.records, self._error).pieces()
+
+    def stop(self) -> None:
+        """End the loop, whatever it is doing."""
+        self._store.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            store, plan, hooks, progress = self._store, self._plan, self._hooks, self._progress
+            store.joined()
+            if isinstance(store, AsyncWorkers):
+                fit_asynchronously(store, plan, hooks, progress, self._loss_of, _keep_center)
+            else:
+                fit_synchronously(store, plan, hooks, progress, self._loss_of)
+        except Exception as error:  # the client raises it
+            self._error = error
+        finally:
+            self._store.stop()
+
+
+class _Recorder:
+    """Hooks that record epochs for the client, whose callbacks see them later."""
+
+    def __init__(self) -> None:
+        self.records: list[EpochRecord] = []
+
+    def stopped(self) -> bool:
+        """Whether a callback asked for the end of training: none is here."""
+        return False
+
+    def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
+        """Begin an epoch."""
+        return state
+
+    def round_end(self, record: RoundRecord, metrics: Floats) -> None:
+        """End a round."""
+
+    def epoch_end(self, record: EpochRecord) -> TrainState:
+        """Record an epoch, without its state, which may be large."""
+        self.records.append(replace(record, state=_NOTHING, center={}))
+        return record.state
+
+
+def loss_of(metrics: Floats) -> float | None:
+    """Return the mean loss in metric sums, which begin with the loss tracker's (total, count)."""
+    return float(metrics[0] / metrics[1]) if metrics.size > 1 and metrics[1] else None
+
+
+def no_loss(metrics: Floats) -> None:
+    """Return None: the model keeps no loss among its metrics."""
+
+
+def _keep_center(progress: FitProgress) -> None:
+    """Save nothing, but have the shared state recorded at each epoch's end: the next gang goes on from it."""

@@ -1,0 +1,190 @@
+"""Gangs: the K tasks of a barrier stage, which run at the same time and know each other's addresses.
+
+A gang is started by a DataFrame operation, so it runs over Spark Connect as over a classic session. Spark never retries a barrier
+stage that ends a job: whoever starts one decides what happens when a task dies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import BarrierTaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from elephas_like.core.errors import CapacityError, ElephasError
+from elephas_like.spark.remote import run_job
+from elephas_like.spark.session import conf_of, context_of, is_local_master
+from elephas_like.spark.slots import slots
+
+CHUNK_BYTES = 2**20
+"""Bytes of a piece in which notes and results travel as rows."""
+
+_RESULTS = "rank long, number long, payload binary"
+_NOTES = pa.schema([("key", pa.int64()), ("number", pa.int64()), ("note", pa.binary())])
+_ADVICE = "Use fewer (num_workers=), or give Spark more cores."
+_NO_SLOTS = "SPARK-24819"
+_GROWING = "SPARK-24942"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One task of a gang, for the function that runs in it.
+
+    rank: from 0 to size - 1. attempt: Spark's number of the task attempt, unique in the application.
+    hosts: the address of each member's executor, without a port, by rank.
+    """
+
+    rank: int
+    size: int
+    attempt: int
+    hosts: tuple[str, ...]
+
+    @property
+    def host(self) -> str:
+        """The address of this member's executor."""
+        return self.hosts[self.rank]
+
+    def all_gather(self, text: str) -> list[str]:
+        """Wait for all members, and return what each of them has given, by rank. Takes about a second."""
+        return list(BarrierTaskContext.get().allGather(text))
+
+    def barrier(self) -> None:
+        """Wait for all members. Takes about a second."""
+        BarrierTaskContext.get().barrier()
+
+
+class Task(Protocol):
+    """What a member does: picklable. It reads its rows, and yields pieces of its result."""
+
+    def __call__(self, member: Member, batches: Iterator[pa.RecordBatch], /) -> Iterable[bytes]:
+        """Yield the result of one member, in pieces."""
+        ...
+
+
+def run_gang(
+    session: SparkSession, rows: DataFrame, size: int, task: Task, *, name: str, title: str, seconds: float
+) -> list[list[bytes]]:
+    """Run a task on all members of a gang at once, and return the pieces that each has yielded, by rank.
+
+    Args:
+        rows: in exactly `size` partitions, with no coalesce or union after the last shuffle: one for each member.
+        name, title: of the job.
+        seconds: the longest time that it may take, waiting for slots included.
+
+    Raises:
+        CapacityError: Spark cannot run so many tasks at once.
+        Overdue: the time has passed.
+        WorkerError, ElephasError: a member raised an error, or died.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = BarrierTaskContext.get()
+        hosts = tuple(info.address.rpartition(":")[0] for info in context.getTaskInfos())
+        member = Member(context.partitionId(), len(hosts), int(context.taskAttemptId()), hosts)
+        rest = iter(batches)
+        for number, piece in enumerate(task(member, rest)):
+            yield pa.record_batch([[member.rank], [number], pa.array([piece], pa.binary())], names=_names(_RESULTS))
+        for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
+            pass
+
+    job = rows.mapInArrow(run, _RESULTS, barrier=True)
+    try:
+        found = run_job(session, name, title, seconds, job.collect)
+    except ElephasError as error:
+        raise _capacity_error(error, size) or error from None
+    results: list[list[bytes]] = [[] for _ in range(size)]
+    for row in sorted(found, key=lambda row: (row.rank, row.number)):
+        results[row.rank].append(bytes(row.payload))
+    return results
+
+
+def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]]) -> DataFrame:
+    """Return the rows for a gang whose members are given bytes: the pieces of each, in order, as `noted` reads them.
+
+    Which member gets which pieces is Spark's affair: the first piece should say whose they are.
+    """
+    keys = partition_keys(session, len(pieces))
+    flat = [
+        (key, number, piece)
+        for key, mine in zip(keys, pieces, strict=True)
+        for number, piece in enumerate(mine or [b""])
+    ]
+    table = pa.Table.from_pydict(dict(zip(_NOTES.names, zip(*flat, strict=True), strict=True)), schema=_NOTES)
+    df = session.createDataFrame(table)
+    return df.repartition(len(pieces), "key").sortWithinPartitions("number").select("note")
+
+
+def noted(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield the pieces that a member was given by `notes`."""
+    for batch in batches:
+        yield from batch.column("note").to_pylist()
+
+
+def pieces_of(text: bytes) -> Iterator[bytes]:
+    """Yield bytes in pieces of a size that Spark moves well; one piece, if there are none."""
+    view = memoryview(text)
+    for begin in range(0, max(1, len(view)), CHUNK_BYTES):
+        yield bytes(view[begin : begin + CHUNK_BYTES])
+
+
+def partition_keys(session: SparkSession, size: int) -> list[int]:
+    """Return numbers that `repartition(size, key)` puts into different partitions, so that none is empty: key i into partition i.
+
+    It asks Spark for the hashes of some numbers, instead of knowing how it hashes.
+    """
+    found: dict[int, int] = {}
+    for begin in itertools.count(0, 64 * size):
+        hashed = session.range(begin, begin + 64 * size).selectExpr("id", f"pmod(hash(id), {size}) AS place")
+        for row in hashed.collect():
+            found.setdefault(row.place, row.id)
+        if len(found) == size:
+            break
+    return [found[place] for place in range(size)]
+
+
+def default_parallelism(session: SparkSession) -> int:
+    """Return the partitions that Spark makes by default: its slots, as far as a session without a context can see.
+
+    `spark.default.parallelism`, or else the cores that are registered.
+    """
+    context = context_of(session)
+    if context is not None:
+        return int(context.defaultParallelism)
+    return session.range(2**16).selectExpr("spark_partition_id() AS part").distinct().count()
+
+
+def check_slots(session: SparkSession, size: int) -> None:
+    """Raise CapacityError if Spark certainly has fewer slots than a gang needs: it would look for more for ten minutes.
+
+    Of a cluster behind Spark Connect nothing certain is known: nothing is raised.
+    """
+    context = context_of(session)
+    if context is not None:
+        found = slots(context, wanted=size)
+    elif is_local_master(conf_of(session).get("spark.master", "") or ""):
+        found = default_parallelism(session)
+    else:
+        return
+    if found < size:
+        raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
+
+
+def _capacity_error(error: ElephasError, size: int) -> CapacityError | None:
+    """Return what Spark's own words for too few slots mean here; None for another error."""
+    text = str(error)
+    if _GROWING in text:
+        return CapacityError(
+            "Spark runs no barrier stage, which engine='gang' needs, under dynamic allocation: set "
+            "spark.dynamicAllocation.enabled=false, or use engine='jobs' or 'server' on a classic session."
+        )
+    if _NO_SLOTS in text:
+        return CapacityError(f"{size} workers must run at the same time, and Spark has fewer slots. {_ADVICE}")
+    return None
+
+
+def _names(schema: str) -> list[str]:
+    return [field.split()[0] for field in schema.split(", ")]

@@ -1,0 +1,63 @@
+"""Jobs of sessions of either kind: a classic one's are cancelled by their group, Spark Connect's by a tag."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from elephas_like.spark.failures import readable
+from elephas_like.spark.session import context_of
+from elephas_like.spark.waits import Overdue, run_within
+
+Result = TypeVar("Result")
+
+
+def new_tag(what: str) -> str:
+    """Return a name for a job of its own."""
+    return f"elephas_like-{what}-{uuid.uuid4().hex[:16]}"
+
+
+def run_job(session: SparkSession, name: str, description: str, seconds: float, job: Callable[[], Result]) -> Result:
+    """Run a job of either kind of session and return its result. Ctrl-C and the time limit cancel it.
+
+    Args:
+        name: of its group, or its tag: no spaces or commas.
+        seconds: the longest time that it may take.
+
+    Raises:
+        Overdue: it took longer, and was cancelled.
+        ElephasError: it failed; a worker's own error is a WorkerError.
+    """
+    context = context_of(session)
+    if context is not None:
+        return run_within(seconds, context, name, description, job)
+    return _tagged(session, name, seconds, job)
+
+
+def _tagged(session: SparkSession, tag: str, seconds: float, job: Callable[[], Result]) -> Result:
+    overdue = threading.Event()
+
+    def cancel() -> None:
+        overdue.set()
+        session.interruptTag(tag)
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), cancel)
+    timer.daemon = True
+    session.addTag(tag)
+    try:
+        timer.start()
+        return job()
+    except KeyboardInterrupt:
+        session.interruptTag(tag)
+        raise
+    except Exception as error:  # Spark Connect raises many kinds
+        if overdue.is_set():
+            raise Overdue(f"cancelled after {seconds:g} s") from None
+        raise readable(error) from None
+    finally:
+        timer.cancel()
+        session.removeTag(tag)

@@ -1,0 +1,174 @@
+"""Everything that works over Spark Connect, and what is said where something does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+from data import X, Y, classifier
+from pyspark.sql import functions
+
+from elephas_like import (
+    CapacityError,
+    DataError,
+    ElephasEstimator,
+    ElephasTransformer,
+    SparkModel,
+    VotingModel,
+    WaitError,
+    WorkerError,
+    register_keras_udf,
+    run_on_workers,
+    search,
+    shard,
+    train_ensemble,
+)
+from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.session import active_remote, conf_of, context_of, is_remote
+
+
+def fitted(data, epochs: int = 2, fit: dict | None = None, **options):
+    model = classifier()
+    history = SparkModel(model, seed=5, batch_size=16, **options).fit(data, epochs=epochs, verbose=0, **(fit or {}))
+    return model, history
+
+
+def same(one: keras.Model, other: keras.Model) -> bool:
+    pairs = zip(one.variables, other.variables, strict=True)
+    return all(np.array_equal(np.array(a.value), np.array(b.value)) for a, b in pairs)
+
+
+def test_the_session_is_known_as_remote(remote) -> None:
+    assert is_remote(remote)
+    assert context_of(remote) is None
+    assert conf_of(remote).get("spark.master", "") == "local[2]"
+    assert active_remote() is remote
+
+
+def test_a_fit_takes_every_slot_and_is_always_the_same(df) -> None:
+    one, history = fitted(df, fit={"validation_split": 0.1})
+    other, again = fitted(df, engine="gang", epochs_per_job=1, num_workers=2, fit={"validation_split": 0.1})
+    assert same(one, other)
+    assert history.history == again.history
+    assert history.epoch == [0, 1]
+    assert {len(record.workers) for record in history.rounds} == {2}
+
+
+def test_arrays_are_trained_over_connect_as_in_this_process(remote) -> None:
+    over_connect, history = fitted(X, engine="gang", num_workers=2, fit={"y": Y})
+    here, expected = fitted(X, engine="in_process", num_workers=2, fit={"y": Y})
+    np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-4)
+    for a, b in zip(over_connect.get_weights(), here.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_callbacks_run_here_and_may_use_the_session(df) -> None:
+    seen = []
+
+    class Counts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None) -> None:
+            seen.append((epoch, df.count(), "val_loss" in logs))
+            self.model.stop_training = epoch == 1
+
+    _, history = fitted(df, epochs=4, fit={"callbacks": [Counts()], "validation_data": df.limit(40)})
+    assert seen == [(0, 240, True), (1, 240, True)]
+    assert history.epoch == [0, 1]
+
+
+def test_asynchronous_workers(df) -> None:
+    _, history = fitted(df, mode="asynchronous")
+    assert history.epoch == [0, 1]
+
+
+def test_predictions_and_evaluations_are_keras(df) -> None:
+    model = classifier()
+    spark_model = SparkModel(model)
+    np.testing.assert_allclose(spark_model.predict(df), model.predict(X, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(spark_model.evaluate(df), model.evaluate(X, Y, verbose=0), rtol=1e-4)
+    rows = spark_model.predict(df, collect=False).select("prediction").collect()
+    np.testing.assert_allclose([row.prediction for row in rows], model.predict(X, verbose=0), atol=1e-6)
+
+
+def test_votes(df) -> None:
+    models = [classifier(), classifier()]
+    voting = VotingModel(models)
+    np.testing.assert_array_equal(voting.predict(df), models[0].predict(X, verbose=0).argmax(axis=1))
+
+
+def test_a_transformer_and_a_sql_function(remote, df) -> None:
+    expected = classifier().predict(X, verbose=0).argmax(axis=1)
+    found = ElephasTransformer(classifier()).transform(df).select("prediction").collect()
+    assert [int(row.prediction) for row in found] == expected.tolist()
+    register_keras_udf(remote, "digit", classifier())
+    df.createOrReplaceTempView("digits")
+    assert [
+        int(row.found) for row in remote.sql("SELECT digit(features) AS found FROM digits").collect()
+    ] == expected.tolist()
+
+
+def test_an_estimator_fits_and_its_transformer_predicts(df) -> None:
+    transformer = ElephasEstimator(classifier(), epochs=2, num_workers=2, verbose=0).fit(df)
+    assert transformer.transform(df).select("prediction").count() == 240
+
+
+def test_a_stream_of_files_is_predicted_and_trained_on(remote, df, tmp_path) -> None:
+    source = str(tmp_path / "rows")
+    df.write.parquet(source)
+    stream = remote.readStream.schema(df.schema).parquet(source)
+    scored = ElephasTransformer(classifier()).transform(stream).select("label", "prediction")
+    query = scored.writeStream.format("memory").queryName("scored").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    expected = sorted(zip(Y.tolist(), classifier().predict(X, verbose=0).argmax(axis=1).tolist(), strict=True))
+    found = sorted((row.label, int(row.prediction)) for row in remote.table("scored").collect())
+    assert found == expected
+
+
+def test_functions_on_workers(remote) -> None:
+    def work(member, factor):
+        return member.rank * factor, member.all_gather(str(member.rank))
+
+    assert run_on_workers(work, 2, args=(3,)) == [(0, ["0", "1"]), (3, ["0", "1"])]
+
+
+def test_a_workers_error_has_its_type(df) -> None:
+    with pytest.raises(DataError, match=r"column 'features', partition 0, row \d+: .*64"):
+        ragged = functions.slice("features", 1, functions.when(df.label == 3, 60).otherwise(64))
+        fitted(df.withColumn("features", ragged))
+    with pytest.raises(WorkerError):
+        fitted(df.withColumn("label", df.label + 10))
+
+
+def test_a_job_is_cancelled_by_its_tag(remote) -> None:
+    def wait(batches):
+        threading.Event().wait(600)
+        yield from batches
+
+    job = remote.range(2).mapInArrow(wait, "id long").collect
+    with pytest.raises(WaitError, match="timeout=2 s"):
+        run_on_workers(lambda member: threading.Event().wait(600), 2, timeout=2)
+    began = time.monotonic()
+    timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(remote, new_tag("wait"), "wait", 600, job)
+    assert time.monotonic() - began < 300
+
+
+def test_what_connect_has_not_is_said_in_a_sentence(remote, df) -> None:
+    with pytest.raises(CapacityError, match="3 workers must run at the same time, and Spark has 2 slots"):
+        fitted(df, num_workers=3)
+    for engine in ("server", "jobs"):
+        with pytest.raises(ValueError, match=f"engine='{engine}' needs a classic session; over Spark Connect use"):
+            fitted(df, engine=engine)
+    for ask in (
+        lambda: shard(df, 2),
+        lambda: train_ensemble(classifier, df, num_members=2),
+        lambda: search(lambda units: classifier(), {"units": [8]}, df, max_evals=1),
+    ):
+        with pytest.raises((TypeError, ValueError), match="Spark Connect"):
+            ask()

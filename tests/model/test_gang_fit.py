@@ -1,0 +1,156 @@
+"""Fits over barrier stages, on a classic session. Over Spark Connect: tests/connect; bits as other engines': integration."""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+import keras
+import numpy as np
+import pytest
+from small import digits
+
+from elephas_like import CapacityError, DataError, SparkModel, WorkerError
+from elephas_like.testing import fail, inject, kill
+
+X, Y = (part[:240] for part in digits())
+
+
+def classifier(seed: int = 3) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(10, "softmax")]
+    model = keras.Sequential([keras.Input(X.shape[1:]), *layers])
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def rdd(sc):
+    return sc.parallelize(list(zip(X, Y.tolist(), strict=True)), 2)
+
+
+def fitted(data, epochs: int = 4, model: keras.Model | None = None, fit: dict | None = None, **options):
+    model = model or classifier()
+    spark_model = SparkModel(model, 2, seed=5, engine="gang", batch_size=16, **options)
+    return model, spark_model.fit(data, epochs=epochs, verbose=0, **(fit or {}))
+
+
+def same(one: keras.Model, other: keras.Model) -> bool:
+    pairs = zip((*one.variables, *one.optimizer.variables), (*other.variables, *other.optimizer.variables), strict=True)
+    return all(np.array_equal(np.array(a.value), np.array(b.value)) for a, b in pairs)
+
+
+class Counts(keras.callbacks.Callback):
+    """Runs a Spark job at each epoch's end, and ends the training at one of them."""
+
+    def __init__(self, rdd, last: int) -> None:
+        super().__init__()
+        self._rdd, self._last, self.seen = rdd, last, []
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.seen.append((epoch, self._rdd.count(), sorted(logs)))
+        self.model.stop_training = epoch == self._last
+
+
+def test_the_epochs_of_a_job_change_no_bit(rdd, monkeypatch: pytest.MonkeyPatch) -> None:
+    validated = {"validation_split": 0.1}
+    one, by_one = fitted(rdd, epochs_per_job=1, fit=validated)
+    at_once, together = fitted(rdd, epochs_per_job=4, fit=validated)
+    assert same(one, at_once)
+    assert by_one.history == together.history
+    assert by_one.epoch == [0, 1, 2, 3]
+    assert [record.samples for record in by_one.rounds] == [record.samples for record in together.rounds]
+
+
+def test_callbacks_are_called_here_may_use_spark_and_end_the_training(rdd) -> None:
+    callback = Counts(rdd, last=1)
+    _, history = fitted(rdd, epochs=5, fit={"callbacks": [callback], "validation_data": (X[:40], Y[:40])})
+    names = ["accuracy", "loss", "val_accuracy", "val_loss"]
+    assert callback.seen == [(0, 240, names), (1, 240, names)]
+    assert history.epoch == [0, 1]
+
+
+def test_a_killed_worker_costs_a_job_and_no_bit(rdd, caplog: pytest.LogCaptureFixture) -> None:
+    expected, _ = fitted(rdd, epochs=2)
+    with inject(kill(1, epoch=1, signal=signal.SIGKILL)) as faults, caplog.at_level(logging.WARNING):
+        survived, history = fitted(rdd, epochs=2, epochs_per_job=1)
+    assert len(faults.happened) == 1
+    assert "epoch 2 was lost and is run again" in caplog.text
+    assert same(expected, survived)
+    assert history.epoch == [0, 1]
+
+
+def test_a_workers_error_comes_with_its_type_and_leaves_the_last_epochs_state(rdd) -> None:
+    expected, _ = fitted(rdd, epochs=1)
+    model = classifier()
+    with inject(fail(0, epoch=1, error=LookupError("gone"))), pytest.raises(WorkerError, match="gone") as raised:
+        fitted(rdd, model=model, epochs_per_job=1)
+    assert isinstance(raised.value, LookupError)
+    np.testing.assert_array_equal(expected.get_weights()[0], model.get_weights()[0])
+
+
+def test_asynchronous_workers_train_every_row(rdd) -> None:
+    for mode in ("asynchronous", "hogwild"):
+        _, history = fitted(rdd, epochs=3, mode=mode, epochs_per_job=2)
+        assert history.epoch == [0, 1, 2]
+        assert history.history["loss"][-1] < history.history["loss"][0]
+        assert sum(record.samples for record in history.rounds) >= 3 * 240
+
+
+def test_workers_keep_what_is_theirs_from_job_to_job(rdd) -> None:
+    one, _ = fitted(rdd, optimizer_state="per_worker", epochs_per_job=1)
+    at_once, _ = fitted(rdd, optimizer_state="per_worker", epochs_per_job=4)
+    assert same(one, at_once)
+
+
+def test_one_round_for_the_whole_fit(rdd) -> None:
+    _, history = fitted(rdd, epochs=3, strategy="one_shot")
+    assert [record.samples for record in history.rounds] == [3 * 240]
+
+
+def test_both_transports_and_tls(rdd) -> None:
+    expected, _ = fitted(rdd, epochs=1)
+    over_tcp, _ = fitted(rdd, epochs=1, parameter_server_mode="socket", tls=True)
+    assert same(expected, over_tcp)
+
+
+def test_arrays_and_dataframes(spark) -> None:
+    df = spark.createDataFrame(
+        [(row, int(label)) for row, label in zip(X.tolist(), Y, strict=True)], ["features", "label"]
+    )
+    for data in ((X, Y), (df,)):
+        model = classifier()
+        history = SparkModel(model, 2, seed=5, engine="gang").fit(*data, epochs=1, verbose=0)
+        assert sum(record.samples for record in history.rounds) == 240
+
+
+def test_a_fit_goes_on_from_a_checkpoint(rdd, tmp_path) -> None:
+    expected, _ = fitted(rdd, epochs=3)
+
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    kept = {"checkpoint_dir": str(tmp_path)}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(rdd, epochs=3, fit={**kept, "callbacks": [Stops()]})
+    resumed, history = fitted(rdd, epochs=3, fit=kept)
+    assert same(expected, resumed)
+    assert history.epoch == [0, 1, 2]
+
+
+def test_what_cannot_be_is_said_before_any_job(rdd) -> None:
+    with pytest.raises(ValueError, match="quorum needs"):
+        fitted(rdd, quorum=1)
+    with pytest.raises(ValueError, match="worker_callbacks need"):
+        fitted(rdd, fit={"worker_callbacks": [keras.callbacks.Callback()]})
+    with pytest.raises(CapacityError, match="3 workers"):
+        SparkModel(classifier(), 3, engine="gang").fit(rdd, verbose=0)
+
+
+def test_bad_rows_are_named(sc) -> None:
+    rows = [(row, int(label)) for row, label in zip(X, Y, strict=True)]
+    rows[200] = (rows[200][0][:3], 1)
+    with pytest.raises(DataError, match=r"partition 1, row 80: .*expected shape"):
+        fitted(sc.parallelize(rows, 2))

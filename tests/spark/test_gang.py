@@ -1,0 +1,82 @@
+"""Barrier stages: who runs, what members are given and answer, and what is said where there are too few slots."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import TaskContext
+
+from elephas_like.core.errors import CapacityError, WorkerError
+from elephas_like.spark.gang import (
+    CHUNK_BYTES,
+    check_slots,
+    default_parallelism,
+    noted,
+    notes,
+    partition_keys,
+    pieces_of,
+    run_gang,
+)
+from elephas_like.spark.waits import Overdue
+
+
+def run(spark, given, task, seconds: float = 120):
+    return run_gang(spark, notes(spark, given), len(given), task, name="gang", title="a gang", seconds=seconds)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_keys_fill_every_partition(spark, size: int) -> None:
+    keys = partition_keys(spark, size)
+    rows = spark.createDataFrame([(key,) for key in keys], "key long").repartition(size, "key").rdd
+    places = rows.mapPartitionsWithIndex(lambda index, found: [(index, row.key) for row in found]).collect()
+    assert places == list(enumerate(keys))
+
+
+def test_members_get_their_pieces_in_order_and_answer_by_rank(spark) -> None:
+    def task(member, batches):
+        mine = list(noted(batches))
+        yield member.all_gather(f"{member.rank} of {member.size}")[1].encode()
+        yield b"".join(mine)
+
+    given = [[b"a", b"b" * 3000, b"c"], []]
+    found = run(spark, given, task)
+    assert [pieces[0] for pieces in found] == [b"1 of 2", b"1 of 2"]
+    assert [pieces[1] for pieces in found] == [b"a" + b"b" * 3000 + b"c", b""]
+
+
+def test_a_members_error_is_the_drivers(spark) -> None:
+    def task(member, batches):
+        if member.rank == 1:
+            raise KeyError("missing")
+        member.barrier()
+        return []
+
+    with pytest.raises(WorkerError, match="missing") as raised:
+        run(spark, [[b""], [b""]], task)
+    assert isinstance(raised.value, KeyError)
+
+
+def test_a_gang_that_takes_too_long_is_cancelled(spark) -> None:
+    def task(member, batches):
+        while TaskContext.get() is not None:
+            member.barrier() if member.rank == 0 else None
+        return []
+
+    with pytest.raises(Overdue):
+        run(spark, [[b""], [b""]], task, seconds=2)
+
+
+def test_too_few_slots_are_said_at_once(spark) -> None:
+    check_slots(spark, 2)
+    with pytest.raises(CapacityError, match="3 workers must run at the same time, and Spark has 2 slots"):
+        check_slots(spark, 3)
+    assert default_parallelism(spark) == 2
+
+
+@given(st.binary(max_size=100), st.integers(0, 3))
+def test_pieces_put_together_are_what_they_were(text: bytes, times: int) -> None:
+    whole = text + b"x" * (times * CHUNK_BYTES)
+    pieces = list(pieces_of(whole))
+    assert b"".join(pieces) == whole
+    assert len(pieces) == max(1, -(-len(whole) // CHUNK_BYTES))
