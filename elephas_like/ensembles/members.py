@@ -17,9 +17,11 @@ from elephas_like.core.types import (
     FitConfig,
     Frequency,
     Joined,
+    Memories,
     Mode,
     OnNaN,
     Order,
+    Recollection,
     ShardRef,
     TrainState,
     Update,
@@ -117,3 +119,9 @@ class _Alone:
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         return iter([self._worker.evaluate(order)])
+
+    def recall(self, after: int) -> Iterator[Recollection]:
+        return iter([self._worker.recall(Order("recall", version=after))])
+
+    def remind(self, memories: Memories) -> None:
+        self._worker.remind(Order("remind", memory=memories[0]))

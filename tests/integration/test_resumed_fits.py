@@ -7,7 +7,7 @@ from pathlib import Path
 
 import keras
 import pytest
-from mortal import Killed, Mortal, bits
+from mortal import Killed, Mortal, MortalElastic, bits
 from scripts import Script
 from small import classifier, digits, rows
 
@@ -34,6 +34,36 @@ def test_any_engine_goes_on_where_another_one_died(sc, tmp_path: Path) -> None:
             fit(engine, dies_at=dies_at, **kept)
     assert bits(fit("server", **kept)) == bits(whole)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": MortalElastic(), "optimizer_state": "per_worker"},
+        {"codec": "one_bit", "optimizer_state": "per_worker"},
+        {"codec": "top_k"},
+    ],
+    ids=str,
+)
+def test_what_workers_remember_goes_on_with_any_engine(sc, tmp_path: Path, options: dict) -> None:
+    x, y = digits()
+    data = sc.parallelize(rows(x[:320], y[:320]), 2)
+
+    def fit(engine: str, *, dies_at: int | None = None, **given: object) -> keras.Model:
+        Mortal.dies_at = dies_at
+        model = classifier()
+        chosen = {"strategy": Mortal()} | options
+        SparkModel(model, 2, engine=engine, seed=1, batch_size=16, frequency=5, **chosen).fit(
+            data, epochs=3, verbose=0, **given
+        )
+        return model
+
+    whole = fit("server")
+    kept = {"checkpoint_dir": tmp_path, "checkpoint_freq": 1e-9}
+    for engine, dies_at in (("server", 1), ("in_process", 2), ("server", 4)):
+        with pytest.raises(Killed):
+            fit(engine, dies_at=dies_at, **kept)
+    assert bits(fit("server", **kept)) == bits(whole)
 
 
 @pytest.mark.fault(
