@@ -161,7 +161,7 @@ def fit_synchronously(
     """
     fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, saving or NotSaved())
     if progress.memories:
-        workers.remind(progress.memories)
+        workers.remind(progress.memories, progress.orders - 1)
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
     for first, epoch, parts in epochs_of(plan, fit.round_length, begin, progress.span):
         # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.

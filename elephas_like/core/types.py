@@ -148,8 +148,8 @@ class Order:
     kind: "train" and "evaluate" are work. "recall": send what you remember. "remind": remember `memory`. "wait": ask again.
         "stop": the run is over. "suspend": end the task; a later task carries on with the same rows.
     number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0; or from `ASIDE`.
-    version: exchanges that are in `state`; what staleness is counted from. In a recall, the number of the order after which
-        the worker's memory is wanted: no later update of it is in the driver's state. -1: before the first.
+    version: exchanges that are in `state`; what staleness is counted from. In a recall or reminder, the number of the order
+        after which the memory was or is wanted: no later update of the worker is in the driver's state. -1: before the first.
     """
 
     kind: Literal["train", "evaluate", "recall", "remind", "wait", "stop", "suspend"]

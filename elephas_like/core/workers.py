@@ -45,8 +45,12 @@ class SyncWorkers(Protocol):
         """
         ...
 
-    def remind(self, memories: Memories) -> None:
-        """Have the workers remember what they did when a checkpoint was written. Called before the first order."""
+    def remind(self, memories: Memories, after: int) -> None:
+        """Have the workers remember what they did when a checkpoint was written. Called before the first order.
+
+        Args:
+            after: the number of the last order before the checkpoint.
+        """
         ...
 
 

@@ -63,10 +63,10 @@ class InProcessSyncWorkers:
         """Return what the workers remember. None of them is ahead: a worker trains when its update is asked for."""
         return (worker.recall(Order("recall", ASIDE, after)) for worker in self._workers)
 
-    def remind(self, memories: Memories) -> None:
+    def remind(self, memories: Memories, after: int = -1) -> None:
         """Have the workers remember what they did when a checkpoint was written."""
         for index, worker in enumerate(self._workers):
-            worker.remind(Order("remind", ASIDE, memory=memories.get(index, {})))
+            worker.remind(Order("remind", ASIDE, after, memory=memories.get(index, {})))
 
 
 class InProcessQuorumWorkers(InProcessSyncWorkers):

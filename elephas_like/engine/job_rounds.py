@@ -167,7 +167,7 @@ class JobRounds:
         """Return nothing: workers of jobs remember nothing from round to round."""
         return iter(())
 
-    def remind(self, memories: Memories) -> None:
+    def remind(self, memories: Memories, after: int) -> None:
         """Do nothing: workers of jobs remember nothing from round to round."""
 
     def _job(self, order: Order | None, act: Callable[[Worker, Order], Result]) -> list[Result]:

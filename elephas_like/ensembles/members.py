@@ -13,6 +13,7 @@ from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
+    ASIDE,
     Evaluation,
     FitConfig,
     Frequency,
@@ -121,7 +122,7 @@ class _Alone:
         return iter([self._worker.evaluate(order)])
 
     def recall(self, after: int) -> Iterator[Recollection]:
-        return iter([self._worker.recall(Order("recall", version=after))])
+        return iter([self._worker.recall(Order("recall", ASIDE, after))])
 
-    def remind(self, memories: Memories) -> None:
-        self._worker.remind(Order("remind", memory=memories[0]))
+    def remind(self, memories: Memories, after: int) -> None:
+        self._worker.remind(Order("remind", ASIDE, after, memory=memories[0]))

@@ -41,10 +41,10 @@ class RoundStore(Store):
         """Ask all workers what they remember, and yield it in worker order."""
         return self._collect(self._publish(Order("recall", self._last[1] + 1, after)), Recollection)
 
-    def remind(self, memories: Memories) -> None:
+    def remind(self, memories: Memories, after: int) -> None:
         """Have all workers remember what they did when a checkpoint was written, and wait until they do."""
         self._memories = memories
-        for _ in self._collect(self._publish(Order("remind", self._last[1] + 1)), Recollection):
+        for _ in self._collect(self._publish(Order("remind", self._last[1] + 1, after)), Recollection):
             pass
         self._memories = {}
 

@@ -212,6 +212,8 @@ class LocalTrainer:
     def remind(self, order: Order) -> Recollection:
         """Remember what a checkpoint says that this worker did."""
         self._begin_order(order)
+        if order.number >= ASIDE:  # the next order is the one after the checkpoint's last
+            self._answered = order.version
         self._remember(order.memory)
         return Recollection(self._worker, order.number)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_world import AT_ONCE, LAYOUT, HandClock, joined, state, train_order, update
+from small_world import AT_ONCE, LAYOUT, HandClock, floats, joined, state, train_order, update
 from stores import let_time_pass
 
 from elephas_like.core.errors import WaitError
@@ -105,6 +105,14 @@ def test_what_workers_remember_is_asked_for_as_the_state_knows_them() -> None:
     store.answer(100, update(0, 5))
     store.answer(100, update(0, 6))
     assert told(list(fourth)) == [(0, 5), (0, 6)]
+    again, dropped = store.recall(after=6), store.dropped
+    order = store.answer(100, Recollection(0, late[0].number, {"own": floats(7)}))  # once more, of the first recall
+    assert (order.kind, order.version, store.dropped) == ("recall", 6, dropped + 1)
+    for worker in range(3):
+        if worker:
+            store.answer(100, update(worker, 6))
+        store.answer(100, Recollection(worker, order.number))
+    assert [one.memory for one in again] == [{}] * 3
 
 
 def test_an_evaluation_waits_for_everyone() -> None:

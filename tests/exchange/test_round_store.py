@@ -182,7 +182,7 @@ def test_what_workers_remember_is_asked_for_and_given_back_apart_from_all_other_
     store, _ = rounds()
     for worker in (0, 1):
         store.join(joined(worker))
-    reminded = Background(lambda: store.remind({1: {"own": floats(1, 2)}}))
+    reminded = Background(lambda: store.remind({1: {"own": floats(1, 2)}}, after=-1))
     for worker, memory in ((0, {}), (1, {"own": [1, 2]})):
         order = Background(lambda worker=worker: asked(store, worker)).result()
         assert (order.kind, {name: array.tolist() for name, array in order.memory.items()}) == ("remind", memory)

@@ -114,7 +114,7 @@ def test_two_workers_exchange_for_three_rounds_and_stop(kind: str, own: Identity
         evaluations = list(store.evaluate(Order("evaluate", 3, state=state(2.0, 3.0))))
         assert [one.metrics.tolist() for one in evaluations] == [[5.0, 1.0], [5.0, 1.0]]
         assert [one.memory["trained"].tolist() for one in store.recall(3)] == [[0, 1, 2]] * 2
-        store.remind({0: {"trained": integers(7)}, 1: {"trained": integers()}})
+        store.remind({0: {"trained": integers(7)}, 1: {"trained": integers()}}, after=3)
         assert len(list(store.train(train_order(4)))) == 2
         assert [one.memory["trained"].tolist() for one in store.recall(4)] == [[7, 4], [4]]
         store.stop()

@@ -529,8 +529,14 @@ def test_what_a_worker_remembers_is_told_and_taken_over(tmp_path: Path) -> None:
         "residual": start.weights.size,
         "memory.own": start.weights.size,
     }
-    assert comes.remind(Order("remind", ASIDE, memory=kept.memory)) == Recollection(0, ASIDE)
+    reminder = Order("remind", ASIDE, 4, memory=kept.memory)
+    assert comes.remind(reminder) == Recollection(0, ASIDE)
     assert told(comes.recall(Order("recall", ASIDE + 1, 4))) == told(kept)
+    # it may be suspended before its first order
+    comes.save(str(tmp_path / "saved" / "worker-0.npz"))
+    comes.close()
+    comes = remembering(model, ref)
+    comes.restore(str(tmp_path / "saved" / "worker-0.npz"))
     expected = train(stays, start, Span(1), number=5).delta.tobytes()
     assert train(comes, start, Span(1), number=5).delta.tobytes() == expected
     assert train(fresh, start, Span(1), number=5).delta.tobytes() != expected
