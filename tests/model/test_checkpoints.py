@@ -199,7 +199,7 @@ def remembering(request: pytest.FixtureRequest) -> tuple[dict, list[bytes], tupl
     return request.param, bits(model), told(history)
 
 
-@pytest.mark.parametrize(("freq", "deaths"), [("epoch", [7, 16]), (1e-9, [1, 8])])
+@pytest.mark.parametrize(("freq", "deaths"), [("epoch", [7, 7]), (1e-9, [1, 8])])
 def test_what_workers_remember_goes_on(
     tmp_path: Path, remembering: tuple[dict, list[bytes], tuple], freq: str | float, deaths: list[int]
 ) -> None:
