@@ -398,16 +398,21 @@ WORKER = st.integers(0, 2)
 
 
 class Updates(RuleBasedStateMachine):
-    """Three workers do anything in any order; every update that is answered for the first time is in the weights once."""
+    """Three workers do anything in any order; every update that is answered for the first time is in the weights once.
+
+    At the end of each epoch they are asked what they remembered after their last update that is in its weights.
+    """
 
     WORKERS = 3
 
     def __init__(self) -> None:
         super().__init__()
-        self.store, self.clock = asynchronous(self.WORKERS, epochs=3, rows=24, validates=True)
+        self.store, self.clock = asynchronous(self.WORKERS, epochs=3, rows=24, validates=True, recalls=True)
         self.holders = dict.fromkeys(range(self.WORKERS), 100)
         self.orders: dict[int, Order] = {}
         self.attempts, self.applied, self.epochs = 100, 0, 0
+        self.in_weights = dict.fromkeys(range(self.WORKERS), -1)
+        self.at_ends: list[dict[int, int]] = []
 
     @property
     def progress(self) -> AsyncProgress:
@@ -415,7 +420,7 @@ class Updates(RuleBasedStateMachine):
 
     def told(self, worker: int, order: Order, answered: bool = False) -> None:
         """Orders rise: the next one has the next number, and one that is not answered comes again."""
-        assert order.kind in ("train", "evaluate", "wait")
+        assert order.kind in ("train", "evaluate", "recall", "wait")
         former = self.orders.get(worker)
         if order.kind == "wait":
             if answered:
@@ -445,6 +450,13 @@ class Updates(RuleBasedStateMachine):
             reply = self.store.answer(self.holders[worker], update(worker, number, 1.0, 0.0))
             self.applied += not over
             assert self.store.late == late + over
+            if not over:
+                self.in_weights[worker] = number
+            if self.progress.epoch > len(self.at_ends):
+                self.at_ends.append(dict(self.in_weights))
+        elif order.kind == "recall":
+            kept = {"after": np.array([order.version])}
+            reply = self.store.answer(self.holders[worker], Recollection(worker, number, kept))
         else:
             reply = self.store.answer(self.holders[worker], Evaluation(worker, number, 1, np.array([1.0, 1.0])))
         assert reply.number > number or reply.kind == "wait"
@@ -492,6 +504,9 @@ class Updates(RuleBasedStateMachine):
         assert record.epoch == self.epochs
         assert record.validation is not None
         assert record.validation.tolist() == [self.WORKERS, self.WORKERS]
+        assert record.memories is not None
+        after = {worker: int(memory["after"][0]) for worker, memory in record.memories.items()}
+        assert after == self.at_ends[record.epoch]
         self.epochs += 1
 
     def teardown(self) -> None:
