@@ -2,7 +2,8 @@
 
     python benchmarks/checkpoints.py [rounds]
 
-Two models with Adam: the MLP of the other benchmarks, and one of 25 million weights. Medians, with the fastest and the slowest.
+Two models with Adam: the MLP of the other benchmarks, and one of 25 million weights; the first also with eight workers that keep
+optimizer slots of their own. Medians, with the fastest and the slowest.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ def mlp(inputs: int, units: int, layers: int) -> keras.Model:
     return model
 
 
-def measured(model: keras.Model, rounds: int) -> None:
+def measured(model: keras.Model, rounds: int, workers: int = 0) -> None:
+    """workers: those that keep slots of their own."""
     hooks = DriverHooks(model, (), epochs=1, verbose=0)
     state, _ = hooks.train_begin(0)
-    progress = FitProgress(state, outer=Nesterov().init(state.weights))
+    memories = {worker: {"slots": state.slots} for worker in range(workers)} or None
+    progress = FitProgress(state, outer=Nesterov().init(state.weights), memories=memories)
     written, read, size = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(folder, None, None)
@@ -45,7 +48,7 @@ def measured(model: keras.Model, rounds: int) -> None:
         checkpoints.workers_joined([Joined(0, 0, "", 1, 0, "")], progress)
         for _ in range(rounds):
             started = time.perf_counter()
-            checkpoints.save(progress)
+            checkpoints.save(progress, due=True)
             written.append(time.perf_counter() - started)
             started = time.perf_counter()
             found = Checkpoints(folder, None, None).found(True)
@@ -55,13 +58,14 @@ def measured(model: keras.Model, rounds: int) -> None:
         size = sum(path.stat().st_size for path in Path(folder).glob("*-0.*"))
     for what, seconds in (("write", written), ("read", read)):
         print(
-            f"{model.count_params():>10,} weights, {size / 2**20:6.1f} MiB: {what:5s} {statistics.median(seconds):.3f} s "
+            f"{model.count_params():>10,} weights, {workers} workers' slots, {size / 2**20:6.1f} MiB: {what:5s} {statistics.median(seconds):.3f} s "
             f"({min(seconds):.3f} to {max(seconds):.3f})"
         )
 
 
 def main(rounds: int = 7) -> None:
     measured(mlp(784, 128, 1), rounds)
+    measured(mlp(784, 128, 1), rounds, workers=8)
     measured(mlp(2048, 2048, 6), rounds)
 
 

@@ -15,7 +15,7 @@ from elephas_like.core.center import HogwildCenter, LearningRate, LockedCenter, 
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
-from elephas_like.core.progress import FitProgress, Save
+from elephas_like.core.progress import FitProgress, NotSaved, Saving
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy
@@ -67,6 +67,7 @@ class FitPlan:
     learning_rate: the optimizers' in a state, after so many further steps.
     waits_for_all: whether every round has an update of every worker. With a quorum an epoch may lack rows of stragglers.
     until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
+    workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     """
 
     layout: Layout
@@ -91,6 +92,7 @@ class FitPlan:
     learning_rate: LearningRate = plain_rate
     waits_for_all: bool = True
     until: int | None = None
+    workers_remember: bool = False
 
     @property
     def end(self) -> int:
@@ -129,10 +131,6 @@ class FitPlan:
         return epoch + 1 in self.validation_freq
 
 
-def nothing_saved(progress: FitProgress) -> None:
-    """Save nothing: a fit without checkpoints."""
-
-
 def epochs_of(
     plan: FitPlan, round_length: RoundLength, first: int | None = None, done: Span | None = None
 ) -> Iterator[tuple[int, int, Iterator[Span]]]:
@@ -158,7 +156,7 @@ def fit_synchronously(
     hooks: Hooks,
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
-    save: Save | None = None,
+    saving: Saving | None = None,
 ) -> TrainState:
     """Train all epochs and return the final state. Every row is trained on exactly once per epoch, or this raises.
 
@@ -166,10 +164,11 @@ def fit_synchronously(
         workers: the engine, with all workers joined.
         progress: where to begin; updated after every round.
         loss_of: the mean loss that metric sums hold, for `history.rounds`.
-        save: called with the progress after each round, and after each epoch's callbacks; not at the end.
+        saving: where the progress is saved after rounds, and after epochs' callbacks; not at the end.
     """
-    save = save or nothing_saved
-    fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, save)
+    fit = _SynchronousFit(workers, plan, hooks, progress, loss_of, saving or NotSaved())
+    if progress.memories:
+        workers.remind(progress.memories, progress.orders - 1)
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
     for first, epoch, parts in epochs_of(plan, fit.round_length, begin, progress.span):
         # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.
@@ -199,7 +198,7 @@ def fit_synchronously(
         if hooks.stopped():
             break
         if progress.epoch < plan.end:
-            save(progress)
+            fit.save()
     return progress.state
 
 
@@ -213,11 +212,11 @@ class _SynchronousFit:
         hooks: Hooks,
         progress: FitProgress,
         loss_of: Callable[[Floats], float | None],
-        save: Save,
+        saving: Saving,
     ) -> None:
         self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds, progress.level)
         self._workers, self._plan, self._hooks, self._progress = workers, plan, hooks, progress
-        self._loss_of, self._save = loss_of, save
+        self._loss_of, self._saving = loss_of, saving
         self._monitor = DriftMonitor(progress.directions)
         if progress.outer is None:
             progress.outer = plan.strategy.init(progress.state.weights)
@@ -231,7 +230,17 @@ class _SynchronousFit:
             if self._hooks.stopped():
                 break
             if span.end < span.of:  # at the end of an epoch its callbacks come first
-                self._save(progress)
+                self.save()
+
+    def save(self) -> None:
+        """Save the progress if that is due, with what workers remember."""
+        progress = self._progress
+        due = self._saving.due(progress.span is not None)
+        if due and self._plan.workers_remember:
+            recalled = self._workers.recall(progress.orders - 1)
+            progress.memories = {one.worker: one.memory for one in recalled}
+        self._saving.save(progress, due)
+        progress.memories = None  # as large as a state of every worker
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -274,6 +283,7 @@ class _SynchronousFit:
         progress.samples += finished.samples
         progress.metrics = scores.add([progress.metrics, *exchange.metrics])
         progress.level, progress.directions = self.round_length.level, self._monitor.directions
+        progress.memories = None  # workers have gone on from what a checkpoint had
         progress.rounds.append(finished)
         return finished
 
@@ -284,7 +294,7 @@ def fit_asynchronously(
     hooks: Hooks,
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
-    save: Save | None = None,
+    saving: Saving | None = None,
 ) -> TrainState:
     """Train until the workers together have seen `epochs` times the rows, and return the state at that moment.
 
@@ -293,7 +303,7 @@ def fit_asynchronously(
 
     Args:
         progress: where to begin; updated after each epoch.
-        save: called with the progress after each epoch's callbacks; not at the end.
+        saving: where the progress is saved after epochs' callbacks; not at the end.
     """
     begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
     if plan.end <= begin:
@@ -319,12 +329,17 @@ def fit_asynchronously(
         center.restore(progress.center)
     schedule = AsyncSchedule(plan.worker_rounds, begin, plan.worker_finest, monitor)
     counts = AsyncProgress(
-        plan.rows, plan.end, schedule, first_round=len(progress.rounds), keeps_center=save is not None
+        plan.rows, plan.end, schedule, first_round=len(progress.rounds), keeps_center=saving is not None
     )
-    workers.begin(center, counts, plan.validates_after)
+    saving = saving or NotSaved()
+
+    def recalls(epoch: int) -> bool:
+        return plan.workers_remember and epoch + 1 < plan.end and saving.due(False)
+
+    workers.begin(center, counts, plan.validates_after, recalls, progress.memories or {})
     del state  # no state of an earlier moment is kept: it may be large
     try:
-        return _through_epochs(workers, plan, hooks, progress, loss_of, save or nothing_saved)
+        return _through_epochs(workers, plan, hooks, progress, loss_of, saving)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
         progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)
         raise
@@ -336,7 +351,7 @@ def _through_epochs(
     hooks: Hooks,
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
-    save: Save,
+    saving: Saving,
 ) -> TrainState:
     """Run the callbacks of each finished epoch, and pass on what they change."""
     state = progress.state
@@ -350,12 +365,15 @@ def _through_epochs(
         if record.rounds:
             hooks.round_end(replace(record.rounds[-1], loss=loss_of(metrics)), metrics)
         state = hooks.epoch_end(record)
-        progress.state, progress.center = state, record.center
+        progress.state, progress.center, progress.memories = state, record.center, record.memories
         progress.end_epoch(record.epoch)
         if hooks.stopped():
             break
         if record.epoch + 1 < plan.end:
-            save(progress)
+            # Workers were asked what they remember when the epoch ended, if a checkpoint was due then.
+            due = record.memories is not None if plan.workers_remember else saving.due(False)
+            saving.save(progress, due)
+            progress.memories = None
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
             changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
             # Workers have gone on from the epoch's weights: how a callback moved these is added, so their way is not lost.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.strategies.algebra import OuterState
-from elephas_like.core.types import Array, Floats, RoundRecord, Span, TrainState, Vector, WorkerRecord
+from elephas_like.core.types import Array, Floats, Memories, RoundRecord, Span, TrainState, Vector, WorkerRecord
 
 _NUMBERS = ("orders", "version", "samples", "level", "epoch")
 _ROUND = np.dtype("i8, i8, i8, f8, f8, f8")  # epoch, of, number of workers; loss, cosine, drift
@@ -30,6 +31,8 @@ class FitProgress:
     first_rate: the learning rate at the start of the fit; NaN before.
     level: of the length of rounds (`RoundLength`). directions: of each worker's last update (`DriftMonitor`).
     center: the shared state of an asynchronous fit at the end of its last epoch (`Center.checkpoint`).
+    memories: what workers remember, while a checkpoint is written, and from reading one to the end of the next round (or
+        asynchronous epoch). None: not known, or the fit's workers remember nothing.
     """
 
     state: TrainState
@@ -45,6 +48,7 @@ class FitProgress:
     level: int = 0
     directions: dict[int, Vector] = field(default_factory=dict)
     center: Mapping[str, Array] = field(default_factory=dict)
+    memories: Memories | None = None
 
     def end_epoch(self, epoch: int) -> None:
         """Note that an epoch is over, callbacks included: the next one begins."""
@@ -80,6 +84,7 @@ class FitProgress:
             "outer_begun": np.array(self.outer is not None),
             **_under("direction", {str(worker): vector for worker, vector in self.directions.items()}),
             **_under("center", self.center),
+            **_memory_arrays(self.memories),
             **_tables(self.rounds),
         }
 
@@ -108,12 +113,32 @@ class FitProgress:
             first_rate=float(arrays["first_rate"]),
             directions={int(worker): vector for worker, vector in _taken("direction", arrays).items()},  # type: ignore[misc]
             center=_taken("center", arrays),
+            memories=_memories(arrays),
             **dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True)),
         )
 
 
-Save = Callable[[FitProgress], None]
-"""What is called with the progress after each round, and after each epoch's callbacks."""
+class Saving(Protocol):
+    """Where a fit's progress is saved (model/checkpoints.py)."""
+
+    def due(self, amid_epoch: bool) -> bool:
+        """Whether the progress is to be saved now: between the rounds of an epoch, or at the end of one. Thread-safe."""
+        ...
+
+    def save(self, progress: FitProgress, due: bool) -> None:
+        """Save the progress if it is due. Called after each round, and after each epoch's callbacks, also where it is not."""
+        ...
+
+
+class NotSaved:
+    """Saves nothing: a fit without checkpoints."""
+
+    def due(self, amid_epoch: bool) -> bool:
+        """Return False."""
+        return False
+
+    def save(self, progress: FitProgress, due: bool) -> None:
+        """Do nothing."""
 
 
 def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -122,6 +147,20 @@ def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def _taken(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+
+
+def _memory_arrays(memories: Memories | None) -> dict[str, Array]:
+    """Return memories as arrays. `recalled` tells workers that remember nothing from workers that were not asked."""
+    if memories is None:
+        return {}
+    of_all = {f"{worker}.{name}": array for worker, memory in memories.items() for name, array in memory.items()}
+    return {"recalled": np.array(sorted(memories), np.int64), **_under("memory", of_all)}
+
+
+def _memories(arrays: Mapping[str, Array]) -> Memories | None:
+    if "recalled" not in arrays:  # also in checkpoints written before workers were asked
+        return None
+    return {worker: _taken(f"memory.{worker}", arrays) for worker in arrays["recalled"].tolist()}
 
 
 def _tables(rounds: list[RoundRecord]) -> dict[str, Array]:

@@ -1,8 +1,8 @@
 """The vocabulary: read this file and you know the library.
 
-A *driver* turns a compiled Keras model into a `TrainState`. Rows become *shards*, one per worker. Workers train a
-*span* of their shard from the state they were ordered to start from, and bring an `Update`. A strategy turns updates
-into the next state. Everything that crosses a process is a frozen dataclass of plain data defined here.
+A *driver* turns a compiled Keras model into a `TrainState`. Rows become *shards*, one per worker. Workers train a *span* of
+their shard from the state they were ordered to start from, and bring an `Update`. A strategy turns updates into the next state.
+What crosses a process is a frozen dataclass of plain data defined here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.generic]
+Memories = Mapping[int, Mapping[str, Array]]
+"""What workers remember from round to round, by worker: arrays by name."""
+
+ASIDE = 2**62
+"""Orders about memory are numbered from here: checkpoints leave the numbers of others, which seeds are drawn from, as they are."""
 
 
 def nothing() -> Vector:
@@ -141,17 +146,19 @@ class Span:
 class Order:
     """What a worker is told at an exchange.
 
-    kind: "train" and "evaluate" are work. "wait": ask again. "stop": the run is over. "suspend": end the task; a later task
-        carries on with the same rows.
-    number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0.
-    version: exchanges that are in `state`; what staleness is counted from.
+    kind: "train" and "evaluate" are work. "recall": send what you remember. "remind": remember `memory`. "wait": ask again.
+        "stop": the run is over. "suspend": end the task; a later task carries on with the same rows.
+    number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0; or from `ASIDE`.
+    version: exchanges that are in `state`; what staleness is counted from. In a recall or reminder, the number of the order
+        after which the memory was or is wanted: no later update of the worker is in the driver's state. -1: before the first.
     """
 
-    kind: Literal["train", "evaluate", "wait", "stop", "suspend"]
+    kind: Literal["train", "evaluate", "recall", "remind", "wait", "stop", "suspend"]
     number: int = -1
     version: int = 0
     span: Span | None = None
     state: TrainState | None = None
+    memory: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def to_evaluate(cls, state: TrainState, number: int = -1, version: int = 0) -> Order:
@@ -199,6 +206,15 @@ class Evaluation:
     samples: int
     metrics: Floats
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """What one worker remembers: the answer to a recall. Without arrays, the answer to a reminder."""
+
+    worker: int
+    number: int
+    memory: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -252,6 +268,7 @@ class FitConfig:
     larger_batches: so many workers, the first ones, have a row more in each batch: a global batch that is no multiple.
     split_seed: of the rows held out, which stay the same over the fits of one SparkModel; None takes `seed`.
     bootstrap: seed of a draw with replacement of as many training rows as there are; None trains on each once.
+    keeps_before: whether a worker keeps what it remembered before its last order: when asked, it may be ahead of the driver.
     """
 
     batch_size: int = 32
@@ -266,6 +283,7 @@ class FitConfig:
     validation_split: float = 0.0
     class_weight: Mapping[int, float] | None = None
     optimizer_state: OptimizerState = OptimizerState.AVERAGE
+    keeps_before: bool = False
     resident_bytes: int = 128 * 2**20
     chunk_bytes: int = 16 * 2**20
 
@@ -337,6 +355,7 @@ class EpochRecord:
     """What the driver's callbacks are told at an epoch's end.
 
     center: the shared state of an asynchronous fit at that moment, for a checkpoint (`Center.checkpoint`).
+    memories: what its workers remember that belongs to that state; None if they were not asked.
     """
 
     epoch: int
@@ -346,6 +365,7 @@ class EpochRecord:
     validation: Floats | None = None
     rounds: tuple[RoundRecord, ...] = field(default=())
     center: Mapping[str, Array] = field(default_factory=dict)
+    memories: Memories | None = None
 
 
 class Worker(Protocol):
@@ -367,6 +387,14 @@ class Worker(Protocol):
         """The metric sums of an order's state on this worker's validation rows."""
         ...
 
+    def recall(self, order: Order) -> Recollection:
+        """What this worker remembers from round to round, as it was after the order that a recall names."""
+        ...
+
+    def remind(self, order: Order) -> Recollection:
+        """Remember what a reminder holds, in place of all that was remembered."""
+        ...
+
     def progress(self) -> int:
         """Steps done so far. Rises while `train` and `evaluate` are at work, and is asked for by another thread."""
         ...
@@ -382,6 +410,10 @@ class Worker(Protocol):
     def close(self) -> None:
         """Releases the shard's memory."""
         ...
+
+
+Result = Update | Evaluation | Recollection
+"""What a worker answers an order with."""
 
 
 class WorkerFactory(Protocol):
@@ -406,7 +438,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def answer(self, result: Update | Evaluation) -> Order:
+    def answer(self, result: Result) -> Order:
         """Brings the result of the last order and returns the next one."""
         ...
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Joined, Order, Update, Vector
+from elephas_like.core.types import (
+    Array,
+    EpochRecord,
+    Evaluation,
+    Joined,
+    Memories,
+    Order,
+    Recollection,
+    Update,
+    Vector,
+)
 
 
 class SyncWorkers(Protocol):
@@ -25,6 +36,23 @@ class SyncWorkers(Protocol):
         """Yield the workers' evaluations in worker order."""
         ...
 
+    def recall(self, after: int) -> Iterator[Recollection]:
+        """Yield what the workers remember that belongs to the driver's state, in worker order.
+
+        Args:
+            after: the number of the last order. Workers whose update of it is not in the state are asked for what they
+                remembered before.
+        """
+        ...
+
+    def remind(self, memories: Memories, after: int) -> None:
+        """Have the workers remember what they did when a checkpoint was written. Called before the first order.
+
+        Args:
+            after: the number of the last order before the checkpoint.
+        """
+        ...
+
 
 @runtime_checkable
 class AsyncWorkers(Protocol):
@@ -34,11 +62,20 @@ class AsyncWorkers(Protocol):
         """Wait for all workers and return them in order."""
         ...
 
-    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+    def begin(
+        self,
+        center: Center,
+        progress: AsyncProgress,
+        validates: Callable[[int], bool],
+        recalls: Callable[[int], bool] = lambda epoch: False,
+        memories: Memories = MappingProxyType({}),
+    ) -> None:
         """Start handing out work.
 
         Args:
             validates: whether workers evaluate the state after an epoch.
+            recalls: whether they are asked what they remembered when an epoch ended. Called once, at that moment.
+            memories: what they remembered when a checkpoint was written.
         """
         ...
 

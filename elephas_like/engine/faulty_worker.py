@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from elephas_like.core.fault_plan import Fault, FaultPlan
 from elephas_like.core.rounds import boundary
-from elephas_like.core.types import Evaluation, Joined, Order, Span, Update, Worker
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Span, Update, Worker
 from elephas_like.rows.shards import attempt_id
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,14 @@ class FaultyWorker:
     def evaluate(self, order: Order) -> Evaluation:
         """Return the worker's evaluation. Nothing happens to evaluations."""
         return self._inner.evaluate(order)
+
+    def recall(self, order: Order) -> Recollection:
+        """Return what the worker remembers."""
+        return self._inner.recall(order)
+
+    def remind(self, order: Order) -> Recollection:
+        """Have the worker remember."""
+        return self._inner.remind(order)
 
     def progress(self) -> int:
         """Return the worker's progress."""

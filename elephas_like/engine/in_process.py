@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,7 +17,20 @@ from elephas_like.core import scores
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.quorum import Quorum
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Floats, Joined, Order, Update, Vector, Worker
+from elephas_like.core.types import (
+    ASIDE,
+    Array,
+    EpochRecord,
+    Evaluation,
+    Floats,
+    Joined,
+    Memories,
+    Order,
+    Recollection,
+    Update,
+    Vector,
+    Worker,
+)
 
 SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""
@@ -44,6 +58,15 @@ class InProcessSyncWorkers:
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         """Return the workers' evaluations."""
         return (worker.evaluate(order) for worker in self._workers)
+
+    def recall(self, after: int) -> Iterator[Recollection]:
+        """Return what the workers remember. None of them is ahead: a worker trains when its update is asked for."""
+        return (worker.recall(Order("recall", ASIDE, after)) for worker in self._workers)
+
+    def remind(self, memories: Memories, after: int = -1) -> None:
+        """Have the workers remember what they did when a checkpoint was written."""
+        for index, worker in enumerate(self._workers):
+            worker.remind(Order("remind", ASIDE, after, memory=memories.get(index, {})))
 
 
 class InProcessQuorumWorkers(InProcessSyncWorkers):
@@ -104,9 +127,18 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
         self._arrivals: list[tuple[float, int, Order]] = []
         self._clock = [0.0] * len(workers)
 
-    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+    def begin(
+        self,
+        center: Center,
+        progress: AsyncProgress,
+        validates: Callable[[int], bool],
+        recalls: Callable[[int], bool] = lambda epoch: False,
+        memories: Memories = MappingProxyType({}),
+    ) -> None:
         """Start handing out work."""
-        self._center, self._progress, self._validates = center, progress, validates
+        self._center, self._progress, self._validates, self._recalls = center, progress, validates, recalls
+        if memories:
+            self.remind(memories)
         for worker in range(len(self._workers)):
             self._schedule(worker)
 
@@ -121,6 +153,8 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
             self._progress.record(update, self._center.commit(update), self._center)
             self._schedule(index)
         record = self._progress.finished.popleft()
+        if self._recalls(record.epoch):
+            record = replace(record, memories={one.worker: one.memory for one in self.recall(ASIDE)})
         if self._validates(record.epoch):
             order = Order.to_evaluate(record.state)
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))

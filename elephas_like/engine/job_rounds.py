@@ -19,7 +19,9 @@ from elephas_like.core.errors import DataError, ElephasError, Failure, ShardMiss
 from elephas_like.core.types import (
     Evaluation,
     Joined,
+    Memories,
     Order,
+    Recollection,
     TrainState,
     Update,
     Vector,
@@ -160,6 +162,13 @@ class JobRounds:
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         """Return the evaluations of one job."""
         return iter(self._job(order, lambda worker, given: worker.evaluate(given)))
+
+    def recall(self, after: int) -> Iterator[Recollection]:
+        """Return nothing: workers of jobs remember nothing from round to round."""
+        return iter(())
+
+    def remind(self, memories: Memories, after: int) -> None:
+        """Do nothing: workers of jobs remember nothing from round to round."""
 
     def _job(self, order: Order | None, act: Callable[[Worker, Order], Result]) -> list[Result]:
         """Run one job and return one result per worker, in worker order.

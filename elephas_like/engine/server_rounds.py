@@ -25,7 +25,7 @@ from elephas_like.core.errors import (
     StoppedError,
     SupersededError,
 )
-from elephas_like.core.types import Exchange, Order, Worker, WorkerFactory
+from elephas_like.core.types import Exchange, Order, Result, Worker, WorkerFactory
 from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
@@ -265,8 +265,22 @@ def serve(exchange: Exchange, worker: Worker, attempt: int) -> bool:
     """Join, then answer orders until the one to stop, or to suspend. Return whether the worker is suspended."""
     order: Order = exchange.join(worker.joined(attempt, platform.node()), worker.progress)
     while order.kind not in ("stop", "suspend"):
-        order = exchange.answer(worker.evaluate(order) if order.kind == "evaluate" else worker.train(order))
+        order = exchange.answer(_result(worker, order))
     return order.kind == "suspend"
+
+
+def _result(worker: Worker, order: Order) -> Result:
+    """Carry out an order."""
+    match order.kind:
+        case "train":
+            return worker.train(order)
+        case "evaluate":
+            return worker.evaluate(order)
+        case "recall":
+            return worker.recall(order)
+        case "remind":
+            return worker.remind(order)
+    raise ElephasError(f"expected an order to work; got {order.kind!r}.")
 
 
 # Functions of the module, since what a task's own function names is copied with it.

@@ -13,13 +13,16 @@ from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
+    ASIDE,
     Evaluation,
     FitConfig,
     Frequency,
     Joined,
+    Memories,
     Mode,
     OnNaN,
     Order,
+    Recollection,
     ShardRef,
     TrainState,
     Update,
@@ -117,3 +120,9 @@ class _Alone:
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         return iter([self._worker.evaluate(order)])
+
+    def recall(self, after: int) -> Iterator[Recollection]:
+        return iter([self._worker.recall(Order("recall", ASIDE, after))])
+
+    def remind(self, memories: Memories, after: int) -> None:
+        self._worker.remind(Order("remind", ASIDE, after, memory=memories[0]))

@@ -9,12 +9,23 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from elephas_like.core import scores
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center, Commit
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.types import Array, EpochRecord, Evaluation, Order, Update, Vector
+from elephas_like.core.types import (
+    Array,
+    EpochRecord,
+    Evaluation,
+    Memories,
+    Order,
+    Recollection,
+    Result,
+    Update,
+    Vector,
+)
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.store import Store
 
@@ -24,7 +35,7 @@ MOST_EPOCHS_WAITING = 2
 
 @dataclass
 class FinishedEpoch:
-    """An epoch that has ended, and its evaluations as they come; None if it is not evaluated.
+    """An epoch that has ended, and its evaluations and its workers' memories as they come; None if these are not asked for.
 
     since: when it ended.
     """
@@ -32,11 +43,16 @@ class FinishedEpoch:
     record: EpochRecord
     evaluations: dict[int, Evaluation] | None
     since: float
+    memories: dict[int, Mapping[str, Array]] | None = None
+
+    def owes(self, worker: int) -> bool:
+        """Whether the epoch waits for a worker."""
+        return any(asked is not None and worker not in asked for asked in (self.evaluations, self.memories))
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A worker's order. epoch: what an evaluation belongs to."""
+    """A worker's order. epoch: what an evaluation or a recall belongs to."""
 
     order: Order
     epoch: FinishedEpoch | None = None
@@ -71,24 +87,38 @@ class CenterStore(Store):
         self._assigned: dict[int, Assignment] = {}
         self._claimed: dict[int, Assignment] = {}
         self._numbers = dict.fromkeys(range(num_workers), -1)
-        self._to_evaluate: dict[int, deque[FinishedEpoch]] = {worker: deque() for worker in range(num_workers)}
+        self._recalls: Callable[[int], bool] = lambda epoch: False
+        self._in_center = dict.fromkeys(range(num_workers), -1)
+        self._asides: dict[int, deque[Assignment]] = {worker: deque() for worker in range(num_workers)}
         self._epochs: deque[FinishedEpoch] = deque()
 
-    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+    def begin(
+        self,
+        center: Center,
+        progress: AsyncProgress,
+        validates: Callable[[int], bool],
+        recalls: Callable[[int], bool] = lambda epoch: False,
+        memories: Memories = MappingProxyType({}),
+    ) -> None:
         """Start handing out orders.
 
         Args:
             validates: whether an epoch's state is evaluated by the workers.
+            recalls: whether workers are asked what they remembered when an epoch ended.
+            memories: what they remembered when a checkpoint was written.
         """
         with self._changed:
-            self._center, self._progress, self._validates = center, progress, validates
+            self._center, self._progress = center, progress
+            self._validates, self._recalls = validates, recalls
+            for worker, memory in memories.items():
+                self._asides[worker].append(Assignment(Order("remind", memory=memory)))
             self._changed.notify_all()
 
     def next_epoch(self) -> EpochRecord | None:
         """Wait for the next finished and evaluated epoch. Return None after the last.
 
         Raises:
-            WaitError: no worker made progress for `round_timeout` seconds, or one that has to evaluate did not.
+            WaitError: no worker made progress for `round_timeout` seconds, or one that an epoch waits for did not.
         """
         with self._changed:
             _, progress = self._begun()
@@ -124,26 +154,23 @@ class CenterStore(Store):
             busy = [worker for worker in everyone if self._pending(worker)]
             return {worker: self._membership.answer_due(worker, called) for worker in busy or everyone}
         epoch = self._epochs[0]
-        assert epoch.evaluations is not None  # else it is complete
         since = max(called, epoch.since)
-        return {
-            worker: self._membership.answer_due(worker, since) for worker in everyone if worker not in epoch.evaluations
-        }
+        return {worker: self._membership.answer_due(worker, since) for worker in everyone if epoch.owes(worker)}
 
     def _complete(self, epoch: FinishedEpoch) -> bool:
-        return epoch.evaluations is None or len(epoch.evaluations) == self.num_workers
+        return not any(epoch.owes(worker) for worker in range(self.num_workers))
 
     def _finished(self, epoch: FinishedEpoch) -> EpochRecord:
-        if epoch.evaluations is None:
-            return epoch.record
-        validation = scores.add(epoch.evaluations[worker].metrics for worker in range(self.num_workers))
-        return replace(epoch.record, validation=validation)
+        validation = None
+        if epoch.evaluations is not None:
+            validation = scores.add(epoch.evaluations[worker].metrics for worker in range(self.num_workers))
+        return replace(epoch.record, validation=validation, memories=epoch.memories)
 
     def _pending(self, worker: int) -> Order | None:
         assigned = self._assigned.get(worker)
         return None if assigned is None else assigned.order
 
-    def _last_number(self, worker: int) -> int:
+    def _last_number(self, worker: int, number: int) -> int:
         return self._numbers[worker]
 
     def _next(self, worker: int) -> Order | None:
@@ -159,19 +186,20 @@ class CenterStore(Store):
         return self._assigned[worker].order
 
     def _assign(self, worker: int, version: int, progress: AsyncProgress) -> Assignment | None:
-        """Return a new order for a worker: evaluations first, then training, if the driver's callbacks are not far behind.
+        """Return a new order for a worker: to train if nothing else is due, and the driver's callbacks are not far behind.
 
         An order to train gets its state when it is sent: the driver would hold a state for each worker.
         """
         number = self._numbers[worker] + 1
-        if self._to_evaluate[worker]:
-            epoch = self._to_evaluate[worker].popleft()
-            return Assignment(Order.to_evaluate(epoch.record.state, number, version), epoch)
+        if self._asides[worker]:
+            aside = self._asides[worker].popleft()
+            version = version if aside.order.kind == "evaluate" else aside.order.version
+            return replace(aside, order=replace(aside.order, number=number, version=version))
         if not progress.has_work(worker) or len(self._epochs) > MOST_EPOCHS_WAITING:
             return None
         return Assignment(replace(progress.order_without_state(worker), number=number))
 
-    def _with_state(self, order: Order) -> Order:
+    def _with_state(self, worker: int, order: Order) -> Order:
         if order.kind != "train":
             return order
         center, _ = self._begun()
@@ -183,21 +211,21 @@ class CenterStore(Store):
         ahead = self._read_ahead(worker)
         return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
 
-    def _claim(self, result: Update | Evaluation) -> Callable[[], None]:
+    def _claim(self, result: Result) -> Callable[[], None]:
         worker = result.worker
         self._check_kind(self._assigned[worker].order, result)
         self._claimed[worker] = self._assigned.pop(worker)
         self._membership.note_progress(worker)
         return partial(self._apply, result)
 
-    def _apply(self, result: Update | Evaluation) -> None:
+    def _apply(self, result: Result) -> None:
         """Apply a claimed result. Called without the lock."""
         try:
-            if isinstance(result, Evaluation):
-                self._add_evaluation(result)
-            else:
+            if isinstance(result, Update):
                 with self._center_lock:  # not the store's: heartbeats of others do not wait
                     self._commit(result)
+            else:
+                self._add_to_epoch(result)
         except Exception as error:  # whatever a strategy raises is raised on the driver
             self.fail(error)
         finally:
@@ -206,11 +234,16 @@ class CenterStore(Store):
                 self._reserved.pop(result.worker, None)
                 self._changed.notify_all()
 
-    def _add_evaluation(self, evaluation: Evaluation) -> None:
-        epoch = self._claimed[evaluation.worker].epoch
-        assert epoch is not None
-        assert epoch.evaluations is not None
-        epoch.evaluations[evaluation.worker] = evaluation
+    def _add_to_epoch(self, result: Evaluation | Recollection) -> None:
+        epoch = self._claimed[result.worker].epoch
+        if epoch is None:  # the answer to a reminder
+            return
+        if isinstance(result, Evaluation):
+            assert epoch.evaluations is not None
+            epoch.evaluations[result.worker] = result
+        else:
+            assert epoch.memories is not None
+            epoch.memories[result.worker] = result.memory
 
     def _commit(self, update: Update) -> None:
         center, progress = self._begun()
@@ -225,11 +258,17 @@ class CenterStore(Store):
             if progress.over:  # the others finished it while this one was adding without the lock
                 return
             progress.record(update, commit, center)
+            self._in_center[update.worker] = update.number
             while progress.finished:
-                record = progress.finished.popleft()
-                evaluations: dict[int, Evaluation] | None = {} if self._validates(record.epoch) else None
-                epoch = FinishedEpoch(record, evaluations, self._clock())
-                self._epochs.append(epoch)
-                if epoch.evaluations is not None:
-                    for queue in self._to_evaluate.values():
-                        queue.append(epoch)
+                self._end_epoch(progress.finished.popleft())
+
+    def _end_epoch(self, record: EpochRecord) -> None:
+        """Have workers evaluate the epoch's state, and send what they remembered at this moment, if that is asked for."""
+        epoch = FinishedEpoch(record, {} if self._validates(record.epoch) else None, self._clock())
+        epoch.memories = {} if self._recalls(record.epoch) else None
+        self._epochs.append(epoch)
+        for worker, asides in self._asides.items():
+            if epoch.evaluations is not None:
+                asides.append(Assignment(Order.to_evaluate(record.state), epoch))
+            if epoch.memories is not None:
+                asides.append(Assignment(Order("recall", version=self._in_center[worker]), epoch))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
-from elephas_like.core.types import Evaluation, Joined, Order, Update
+from elephas_like.core.types import Joined, Order, Result
 from elephas_like.exchange import protocol, wire
 from elephas_like.exchange.connections import LINES, Line, TokenError
 
@@ -108,7 +108,7 @@ class Client:
             reply = self._call(joined)
         return order
 
-    def answer(self, result: Update | Evaluation) -> Order:
+    def answer(self, result: Result) -> Order:
         """Send the result of the last order and return the next one.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies.codecs import Codec
-from elephas_like.core.types import Evaluation, Joined, Order, Role, Span, Update
+from elephas_like.core.types import Joined, Order, Result, Role, Span
 
 MAGIC = b"ELX1"
 PREFIX = struct.Struct("<4sI")
@@ -26,6 +26,8 @@ SIGNATURE_LETTERS = 512 * 2**10
 SHORT_LETTERS = 256
 PROGRESS_METRICS = 1024
 READ_AHEAD = 64 * 2**20
+MEMORY_VECTORS = 16
+"""Vectors of as many numbers as weights that a worker may remember. Our strategies and codecs need one each."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,20 @@ class Sizes:
     """How many numbers each part of a state has, by the name of its role: what the wire needs of a `Layout` and a codec.
 
     packed: bytes of an update's delta if a codec packs it; None if it is float32, one number per weight.
+    memory: most numbers that a worker remembers from round to round.
     """
 
     parts: Mapping[str, int]
     packed: int | None = None
+    memory: int = 0
 
     @staticmethod
-    def of(layout: Layout, codec: Codec | None = None) -> Sizes:
+    def of(layout: Layout, codec: Codec | None = None, *, workers_remember: bool = False) -> Sizes:
         """The sizes of a layout, with deltas as a codec packs them."""
         weights = layout.size(Role.WEIGHT)
         packed = None if codec is None else codec.nbytes(weights)
-        return Sizes({role.value: layout.size(role) for role in Role}, packed)
+        memory = layout.size(Role.SLOT) + MEMORY_VECTORS * weights if workers_remember else 0
+        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory)
 
     @property
     def read_ahead(self) -> int:
@@ -55,7 +60,7 @@ class Sizes:
     @property
     def most(self) -> int:
         """Bytes of the largest frame that there can be."""
-        return PREFIX.size + HEADER_BYTES + 8 * (sum(self.parts.values()) + METRIC_NUMBERS)
+        return PREFIX.size + HEADER_BYTES + 8 * max(sum(self.parts.values()) + METRIC_NUMBERS, self.memory)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Answer:
     """The result of a worker's order."""
 
     attempt: int
-    result: Update | Evaluation
+    result: Result
 
 
 @dataclass(frozen=True)
@@ -214,13 +219,14 @@ _count = _integer(0)
 _who = {"worker": _count, "attempt": _count}
 FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
     "order": {
-        "kind": _one_of("train", "evaluate", "wait", "stop", "suspend"),
+        "kind": _one_of("train", "evaluate", "recall", "remind", "wait", "stop", "suspend"),
         "number": _integer(-1),
-        "version": _count,
+        "version": _integer(-1),
         "span": _span,
     },
     "update": _who | {"number": _count, "version": _count, "samples": _count, "steps": _count, "seconds": _seconds},
     "evaluation": _who | {"number": _count, "samples": _count, "seconds": _seconds},
+    "recollection": _who | {"number": _count},
     "join": _who
     | {
         "host": _text(SHORT_LETTERS),
@@ -287,3 +293,8 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
                 )
         return [*brought, metrics]
     return [metrics] if kind == "evaluation" else []
+
+
+def holds_memory(kind: str, values: Mapping[str, object]) -> bool:
+    """Whether a message's arrays are what a worker remembers: any names and lengths, up to `Sizes.memory` numbers."""
+    return kind == "recollection" or (kind == "order" and values["kind"] == "remind")

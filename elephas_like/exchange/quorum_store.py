@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from elephas_like.core.quorum import Quorum
-from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.core.types import ASIDE, Order, Update
+from elephas_like.core.types import Result as AnyResult
 from elephas_like.exchange.round_store import Result, RoundStore
 
 
 class QuorumStore(RoundStore):
-    """Rounds that end at a quorum. Updates are yielded as they come; evaluations wait for all workers.
+    """Rounds that end at a quorum. Updates are yielded as they come; evaluations and recalls wait for all workers.
 
     A straggler trains its order to the end, and its update is yielded by the round that is under way when it comes. Then it
     gets that round's order, if the round is not over yet.
@@ -21,10 +23,12 @@ class QuorumStore(RoundStore):
 
     _late: deque[Update]
     _last_answered: dict[int, int]
+    _last_yielded: dict[int, int]
 
     def begin(self, quorum: Quorum) -> QuorumStore:
         """Set the quorum and return itself."""
-        self.quorum, self._late, self._last_answered, self._results = quorum, deque(), {}, {}
+        self.quorum, self._late, self._results = quorum, deque(), {}
+        self._last_answered, self._last_yielded = {}, {}
         return self
 
     def _publish(self, order: Order) -> float:
@@ -34,7 +38,7 @@ class QuorumStore(RoundStore):
             return super()._publish(order)
 
     def _collect(self, since: float, kind: type[Result]) -> Iterator[Result]:
-        if kind is Evaluation:
+        if kind is not Update:
             yield from super()._collect(since, kind)
             return
         self._reached: float | None = None
@@ -65,6 +69,7 @@ class QuorumStore(RoundStore):
     def _first_result(self, kind: type[Result]) -> Result:
         with self._changed:
             result = self._late.popleft() if self._late else self._results.pop(next(iter(self._results)))
+            self._last_yielded[result.worker] = result.number
             self._reserved.pop(result.worker, None)
             self._changed.notify_all()
         assert isinstance(result, kind)
@@ -72,17 +77,23 @@ class QuorumStore(RoundStore):
 
     def _wanted(self, worker: int, number: int) -> bool:
         assert self._order is not None
-        if number < self._order.number:  # of an earlier round: once, and not what came back before
+        if number < min(self._order.number, ASIDE):  # of an earlier round: once, and not what came back before
             return number > self._last_answered.get(worker, -1)
         return super()._wanted(worker, number)
+
+    def _with_state(self, worker: int, order: Order) -> Order:
+        if order.kind == "recall":  # what is late is not in the driver's state
+            return replace(order, version=self._last_yielded.get(worker, -1))
+        return super()._with_state(worker, order)
 
     def _may_read(self, worker: int, nbytes: int) -> bool:
         ahead = self._read_ahead(worker)
         return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
 
-    def _claim(self, result: Update | Evaluation) -> None:
+    def _claim(self, result: AnyResult) -> None:
         assert self._order is not None
-        self._last_answered[result.worker] = result.number
+        if result.number < ASIDE:
+            self._last_answered[result.worker] = result.number
         if result.number < self._order.number and isinstance(result, Update):
             self._late.append(result)
             self._changed.notify_all()

@@ -112,7 +112,7 @@ class FitRequestHandler(RequestHandler):
         self._store = store
 
     def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | protocol.Sign:
-        if head.kind in ("update", "evaluation"):
+        if head.kind in ("update", "evaluation", "recollection"):
             return self._answer(source, head)
         return self._small_request(wire.read_rest(source, head))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
-from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.core.types import ASIDE, Evaluation, Memories, Order, Recollection, Update
+from elephas_like.core.types import Result as AnyResult
 from elephas_like.exchange.store import Store
 
-Result = TypeVar("Result", Update, Evaluation)
+Result = TypeVar("Result", Update, Evaluation, Recollection)
 
 
 class RoundStore(Store):
@@ -19,6 +22,8 @@ class RoundStore(Store):
 
     _order: Order | None = None
     _turn: int = 0
+    _last: tuple[int, int] = (-1, ASIDE - 1)
+    _memories: Memories = MappingProxyType({})
 
     def train(self, order: Order) -> Iterator[Update]:
         """Give the order to all workers and yield their updates in worker order.
@@ -32,16 +37,29 @@ class RoundStore(Store):
         """Give the order to all workers and yield their evaluations in worker order."""
         return self._collect(self._publish(order), Evaluation)
 
+    def recall(self, after: int) -> Iterator[Recollection]:
+        """Ask all workers what they remember, and yield it in worker order."""
+        return self._collect(self._publish(Order("recall", self._last[1] + 1, after)), Recollection)
+
+    def remind(self, memories: Memories, after: int) -> None:
+        """Have all workers remember what they did when a checkpoint was written, and wait until they do."""
+        self._memories = memories
+        for _ in self._collect(self._publish(Order("remind", self._last[1] + 1, after)), Recollection):
+            pass
+        self._memories = {}
+
     def _publish(self, order: Order) -> float:
         """Hand the order out. Return since when it is to be answered."""
         with self._changed:
             self._raise_if_ended()
-            if self._order is not None and order.number <= self._order.number:
-                raise ValueError(f"order numbers must rise: {self._order.number} is followed by {order.number}.")
+            last = self._last_number(0, order.number)
+            if order.number <= last:
+                raise ValueError(f"order numbers must rise: {last} is followed by {order.number}.")
+            self._last = (self._last[0], order.number) if order.number >= ASIDE else (order.number, self._last[1])
             self._driver_waits()
             self._order = order
             self._answered: set[int] = set()
-            self._results: dict[int, Update | Evaluation] = {}
+            self._results: dict[int, AnyResult] = {}
             self._turn = 0
             self._reserved.clear()
             self._changed.notify_all()
@@ -74,16 +92,19 @@ class RoundStore(Store):
             return None
         return self._order
 
-    def _last_number(self, worker: int) -> int:
-        return -1 if self._order is None else self._order.number
+    def _last_number(self, worker: int, number: int) -> int:
+        return self._last[number >= ASIDE]
 
     def _next(self, worker: int) -> Order | None:
         return self._pending(worker)
 
+    def _with_state(self, worker: int, order: Order) -> Order:
+        return replace(order, memory=self._memories.get(worker, {})) if order.kind == "remind" else order
+
     def _may_read(self, worker: int, nbytes: int) -> bool:
         return worker == self._turn or self._read_ahead(worker) + nbytes <= self._waits.read_ahead
 
-    def _claim(self, result: Update | Evaluation) -> None:
+    def _claim(self, result: AnyResult) -> None:
         assert self._order is not None
         self._check_kind(self._order, result)
         self._answered.add(result.worker)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal
 
 from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
-from elephas_like.core.types import Evaluation, Joined, Order, Update, Vector, nothing, same
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Result, Update, Vector, nothing, same
 from elephas_like.exchange.membership import LONGEST_POLL, Membership, Waits
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,13 @@ log = logging.getLogger(__name__)
 STOP = Order("stop")
 WAIT = Order("wait")
 SUSPEND = Order("suspend")
+
+_ANSWERS: dict[type[Result], tuple[tuple[str, ...], str]] = {
+    Update: (("train",), "an update"),
+    Evaluation: (("evaluate",), "an evaluation"),
+    Recollection: (("recall", "remind"), "a recollection"),
+}
+"""The orders that each kind of answer answers, and how it is called."""
 
 
 class Store:
@@ -217,7 +224,7 @@ class Store:
                 self._reserved.pop(worker, None)
                 self._changed.notify_all()
 
-    def answer(self, attempt: int, result: Update | Evaluation) -> Order:
+    def answer(self, attempt: int, result: Result) -> Order:
         """Take a result, once, and return the worker's next order.
 
         Raises:
@@ -227,7 +234,7 @@ class Store:
         self.accept(attempt, result)
         return self.ask(result.worker, attempt)
 
-    def accept(self, attempt: int, result: Update | Evaluation) -> None:
+    def accept(self, attempt: int, result: Result) -> None:
         """Take a result, once. Call `ask` afterwards, without the result: the next order may be long in coming.
 
         Raises:
@@ -284,8 +291,8 @@ class Store:
         """Return the order that the worker has not answered, if any."""
         raise NotImplementedError
 
-    def _last_number(self, worker: int) -> int:
-        """Return the number of the worker's latest order; -1 before the first."""
+    def _last_number(self, worker: int, number: int) -> int:
+        """Return the number of the worker's latest order of the kind that `number` has; -1 before the first."""
         raise NotImplementedError
 
     def _next(self, worker: int) -> Order | None:
@@ -296,11 +303,11 @@ class Store:
         """Whether an answer of `nbytes` may be read now."""
         raise NotImplementedError
 
-    def _claim(self, result: Update | Evaluation) -> Callable[[], None] | None:
+    def _claim(self, result: Result) -> Callable[[], None] | None:
         """Mark the worker's order as answered by a result. Return what is to be done with it without the lock, if anything."""
         raise NotImplementedError
 
-    def _with_state(self, order: Order) -> Order:
+    def _with_state(self, worker: int, order: Order) -> Order:
         """Return the order with the state to start from. Called without the lock, as a state may take long to make."""
         return order
 
@@ -366,7 +373,7 @@ class Store:
         The values of frozen layers are left out if the worker has them from an order that it has answered.
         """
         try:
-            order = self._with_state(order)
+            order = self._with_state(worker, order)
         except Exception as error:  # whatever a strategy raises is raised on the driver
             self.fail(error)
             return STOP
@@ -387,23 +394,19 @@ class Store:
         pending = self._pending(worker)
         if pending is not None and pending.number == number:
             return True
-        if number <= self._last_number(worker):
+        last = self._last_number(worker, number)
+        if number <= last:
             return False
-        raise ElephasError(
-            f"worker {worker} answers order {number}; expected one up to {self._last_number(worker)}, its latest."
-        )
+        raise ElephasError(f"worker {worker} answers order {number}; expected one up to {last}, its latest.")
 
     def _note_dropped(self, worker: int) -> None:
         self.dropped += 1
         log.info("worker %d sent an answer again; it is not applied twice.", worker)
 
-    def _check_kind(self, order: Order, result: Update | Evaluation) -> None:
-        expected = "train" if isinstance(result, Update) else "evaluate"
-        if order.kind != expected:
-            raise ElephasError(
-                f"worker {result.worker} answered its {order.kind!r} order {order.number} with "
-                f"{'an update' if isinstance(result, Update) else 'an evaluation'}."
-            )
+    def _check_kind(self, order: Order, result: Result) -> None:
+        kinds, what = _ANSWERS[type(result)]
+        if order.kind not in kinds:
+            raise ElephasError(f"worker {result.worker} answered its {order.kind!r} order {order.number} with {what}.")
 
     def _read_ahead(self, besides: int) -> int:
         """Return the bytes of other workers' answers that are in, or about to come from workers that are alive."""

@@ -17,11 +17,12 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.types import Array, Evaluation, Order, Span, TrainState, Update
+from elephas_like.core.types import Array, Evaluation, Order, Recollection, Result, Span, TrainState, Update
 from elephas_like.exchange.protocol import (
     FIELDS,
     HEADER_BYTES,
     MAGIC,
+    MEMORY_VECTORS,
     PLAIN_KINDS,
     PLAIN_MESSAGES,
     PREFIX,
@@ -30,6 +31,7 @@ from elephas_like.exchange.protocol import (
     Message,
     Sizes,
     arrays_of,
+    holds_memory,
 )
 
 SMALL_BYTES = 16 * 2**10
@@ -95,9 +97,7 @@ def _taken_apart(message: Message) -> tuple[str, dict[str, object], Mapping[str,
     """Kind, fields and arrays of a message."""
     if isinstance(message, Answer):
         result = message.result
-        kind, arrays = (
-            ("update", result.arrays()) if isinstance(result, Update) else ("evaluation", {"metrics": result.metrics})
-        )
+        kind, arrays = _result_arrays(result)
         values = {"attempt": message.attempt} | {
             name: getattr(result, name) for name in FIELDS[kind] if name != "attempt"
         }
@@ -105,9 +105,19 @@ def _taken_apart(message: Message) -> tuple[str, dict[str, object], Mapping[str,
     if isinstance(message, Order):
         span = message.span and [getattr(message.span, field.name) for field in fields(Span)]
         values = {"kind": message.kind, "number": message.number, "version": message.version, "span": span}
-        return "order", values, message.state.parts() if message.state else {}
+        return "order", values, message.state.parts() if message.state else message.memory
     kind = PLAIN_KINDS[type(message)]
     return kind, {name: getattr(message, name) for name in FIELDS[kind]}, {}
+
+
+def _result_arrays(result: Result) -> tuple[str, Mapping[str, Array]]:
+    match result:
+        case Update():
+            return "update", result.arrays()
+        case Evaluation():
+            return "evaluation", {"metrics": result.metrics}
+        case Recollection():
+            return "recollection", result.memory
 
 
 def _joined_where_small(chunks: Sequence[Chunk]) -> list[Chunk]:
@@ -160,7 +170,10 @@ def read_head(source: ByteSource, length: int, sizes: Sizes) -> Head:
         )
     kind, values, arrays = _header(read(source, header_bytes))
     checked = _checked_fields(kind, values)
-    head = Head(kind, checked, _checked_arrays(kind, arrays, arrays_of(kind, checked, sizes)))
+    if holds_memory(kind, checked):
+        head = Head(kind, checked, _checked_memory(kind, arrays, sizes.memory))
+    else:
+        head = Head(kind, checked, _checked_arrays(kind, arrays, arrays_of(kind, checked, sizes)))
     if PREFIX.size + header_bytes + head.nbytes != length:
         raise FrameError(
             f"{kind}: expected a frame of {PREFIX.size + header_bytes + head.nbytes} bytes, got one of {length}."
@@ -254,6 +267,28 @@ def _checked_arrays(
     return tuple(checked)
 
 
+def _checked_memory(kind: str, arrays: list[object], most: int) -> tuple[tuple[str, str, int], ...]:
+    """The arrays of what a worker remembers. Strategies name them, and say how long they are."""
+    checked: dict[str, tuple[str, str, int]] = {}
+    numbers = 0
+    for found in arrays:
+        if not isinstance(found, list) or len(found) != 3:
+            raise FrameError(f"{kind}: expected [name, dtype, length], got {str(found)[:100]!r}.")
+        name, dtype, length = found
+        if not isinstance(name, str) or len(name) > SHORT_LETTERS or name in checked:
+            raise FrameError(f"{kind}: expected names of up to {SHORT_LETTERS} letters, got {str(name)[:100]!r}.")
+        if dtype not in _DTYPES:
+            raise FrameError(f"{kind}: expected {name!r} as one of {_DTYPES}, got {str(dtype)[:100]}.")
+        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= most - numbers:
+            raise FrameError(
+                f"{kind}: expected a worker to remember at most {most} numbers, got {numbers} and then {name[:100]!r} of "
+                f"{str(length)[:100]}. A strategy may keep {MEMORY_VECTORS} vectors as long as the weights."
+            )
+        checked[name] = (name, dtype, length)
+        numbers += length
+    return tuple(checked.values())
+
+
 def _listed(lengths: Container[int]) -> str:
     if isinstance(lengths, range):
         return f"at most {lengths[-1]}"
@@ -264,6 +299,13 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
     # the tables above hold the types of all fields, which mypy cannot see through
     if kind in PLAIN_MESSAGES:
         return PLAIN_MESSAGES[kind](**values)  # type: ignore[arg-type]
+    if holds_memory(kind, values):
+        memory = {"memory": arrays}
+        if kind == "order":
+            return Order(**values, **memory)  # type: ignore[arg-type]
+        attempt = values.pop("attempt")
+        assert isinstance(attempt, int)
+        return Answer(attempt, Recollection(**values, **memory))  # type: ignore[arg-type]
     if kind == "order":
         state = TrainState(**arrays) if arrays else None  # type: ignore[arg-type]
         return Order(state=state, **values)  # type: ignore[arg-type]

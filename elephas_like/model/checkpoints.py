@@ -81,7 +81,7 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, ArithmeticError, RuntimeErr
 
 
 class Checkpoints:
-    """The checkpoints of one fit. Call `found`, then `begin`, then `save` after each round and epoch, then `remove`.
+    """The checkpoints of one fit (core.progress.Saving). Call `found`, `begin`, `save` after rounds and epochs, then `remove`.
 
     Args:
         directory: a path, or a URL of any Hadoop filesystem. One fit at a time may use it.
@@ -188,7 +188,8 @@ class Checkpoints:
     def workers_joined(self, joined: Sequence[Joined], progress: FitProgress) -> None:
         """Compares the workers' rows with those of the checkpoint, and writes the first checkpoint.
 
-        If there are other workers or rows, the epoch that was under way begins again.
+        If there are other workers or rows, the epoch that was under way begins again. What workers remember goes to as many
+        workers as it came from, or is dropped.
         """
         shards = [[worker.rows, worker.checksum] for worker in joined]
         self._content |= {"num_workers": len(shards), "shards": shards}
@@ -202,9 +203,13 @@ class Checkpoints:
                 if found.num_workers != len(shards)
                 else f"the rows of worker {differ[0]} ({found.shards[differ[0]][0]} then, {shards[differ[0]][0]} now)"
             )
+            dropped = ""
+            if found.num_workers != len(shards) and progress.memories:
+                progress.memories = None
+                dropped = " What workers remember of their own between rounds begins anew."
             _warn(
                 f"the fit goes on with other workers or rows than its checkpoint's: {what}. It will not end with the weights "
-                "of a fit that was never interrupted."
+                f"of a fit that was never interrupted.{dropped}"
             )
             if [rows for rows, _ in found.shards] != [rows for rows, _ in shards]:
                 progress.begin_epoch_again()
@@ -214,14 +219,18 @@ class Checkpoints:
             self.remove()  # checkpoints that resume=False passed over
         self._write(progress)
 
-    def save(self, progress: FitProgress) -> None:
-        """Writes a checkpoint, if one is due. A failure is a warning: the fit goes on, and the next one is tried."""
+    def due(self, amid_epoch: bool) -> bool:
+        """Whether a checkpoint is to be written now, between the rounds of an epoch or at the end of one."""
+        if self._seconds is None:
+            return not amid_epoch
+        return self._clock() - self._written >= self._seconds
+
+    def save(self, progress: FitProgress, due: bool) -> None:
+        """Writes a checkpoint, if it is due. A failure is a warning: the fit goes on, and the next one is tried."""
         # Amid an epoch callbacks are as they were before it: on_epoch_begin will be called again.
         if progress.span is None:
             self._keep_callbacks()
-        if self._seconds is None and progress.span is not None:
-            return
-        if self._seconds is not None and self._clock() - self._written < self._seconds:
+        if not due:
             return
         try:
             self._write(progress)

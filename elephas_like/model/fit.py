@@ -15,7 +15,7 @@ from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency
+from elephas_like.core.types import EngineName, Frequency, Mode
 from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.model.engine_choice import chosen_engine, chosen_remotely
 from elephas_like.model.interrupts import Interrupts
@@ -138,15 +138,18 @@ def _prepared(
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
     described = _described(options, request, strategy, frequency, drawn)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
-    if found is not None and options.workers_remember(strategy):
+    remember = options.workers_remember(strategy)
+    if found is not None and remember and progress.rounds and progress.memories is None:
         warnings.warn(
             f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
-            "has workers remember something between rounds, which is in no checkpoint: they begin anew, as workers do "
-            "whose executor was killed.",
+            f"has workers remember something between rounds, which {found.place} does not have: an earlier version of "
+            "elephas_like wrote it. They begin anew, as workers do whose executor was killed.",
             ElephasWarning,
             stacklevel=4,
         )
-    config = replace(config, initial_epoch=begin)
+    # Workers that others do not wait for may be ahead of the driver when an epoch ends.
+    ahead = options.mode is not Mode.SYNCHRONOUS or options.quorum is not None
+    config = replace(config, initial_epoch=begin, keeps_before=remember and ahead and checkpoints is not None)
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
         config=config,

@@ -128,7 +128,7 @@ class GangFit:
             if hooks.stopped():
                 break
             if fit.checkpoints is not None and begin < plan.end:
-                fit.checkpoints.save(progress)
+                fit.checkpoints.save(progress, fit.checkpoints.due(False))
         self._over = True
 
     def _epochs(self, at_once: int) -> int:
@@ -195,7 +195,7 @@ class GangFit:
             plan=pickle_by_value(plan),
             options=replace(fit.options, strategy=None, custom_objects={}),
             layout_hash=layout.hash,
-            sizes=Sizes.of(layout, fit.options.codec),
+            sizes=Sizes.of(layout, fit.options.codec, workers_remember=fit.options.workers_remember(fit.strategy)),
             with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
             tls=wants_tls(conf, asked, allow_plain_text=fit.options.allow_plain_text) and (asked or True),
             token=new_token(),

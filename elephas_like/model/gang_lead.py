@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 
 from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
-from elephas_like.core.progress import FitProgress
+from elephas_like.core.progress import FitProgress, NotSaved
 from elephas_like.core.types import EpochRecord, Floats, RoundRecord, TrainState
 from elephas_like.core.workers import AsyncWorkers
 from elephas_like.exchange.client import Client, ClientSettings
@@ -133,7 +133,9 @@ class Leader:
             store, plan, hooks, progress = self._store, self._plan, self._hooks, self._progress
             store.joined()
             if isinstance(store, AsyncWorkers):
-                fit_asynchronously(store, plan, hooks, progress, self._loss_of, _keep_center)
+                fit_asynchronously(
+                    store, plan, hooks, progress, self._loss_of, NotSaved()
+                )  # which has the shared state recorded at each epoch's end
             else:
                 fit_synchronously(store, plan, hooks, progress, self._loss_of)
         except Exception as error:  # the client raises it
@@ -172,7 +174,3 @@ def loss_of(metrics: Floats) -> float | None:
 
 def no_loss(metrics: Floats) -> None:
     """Return None: the model keeps no loss among its metrics."""
-
-
-def _keep_center(progress: FitProgress) -> None:
-    """Save nothing, but have the shared state recorded at each epoch's end: the next gang goes on from it."""

@@ -271,7 +271,8 @@ def server_identity(
 @contextmanager
 def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
     options, num_workers = fit.options, data.num_workers
-    sizes = Sizes.of(fit.hooks.variables.layout, options.codec)
+    remember = options.workers_remember(fit.strategy)
+    sizes = Sizes.of(fit.hooks.variables.layout, options.codec, workers_remember=remember)
     store = store_of(options, num_workers, fit.hooks.variables.layout.hash, sizes)
     with exchange_server(context, options, store, sizes) as settings:
         yield Listening(store, settings if fit.faults is None else FaultySettings(settings, fit.faults))
@@ -341,11 +342,9 @@ def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], N
     joined = workers.joined()
     written()
     plan = plan_of(fit, joined)
-    save = None
     if fit.checkpoints is not None:
         fit.checkpoints.workers_joined(joined, fit.progress)
-        save = fit.checkpoints.save
     if isinstance(workers, AsyncWorkers):
-        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, save)
+        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)
     else:
-        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, save)
+        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)

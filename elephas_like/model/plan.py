@@ -101,6 +101,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         accumulation=accumulation,
         learning_rate=LearningRates(fit.hooks.model),
         waits_for_all=fit.options.quorum is None,
+        workers_remember=fit.options.workers_remember(fit.strategy),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 
@@ -26,11 +26,14 @@ from elephas_like.core.messages import Sender
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
+    ASIDE,
+    Array,
     Evaluation,
     FitConfig,
     Integers,
     Joined,
     Order,
+    Recollection,
     Role,
     ShardRef,
     Span,
@@ -82,7 +85,8 @@ class LocalTrainer:
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
         self._frozen: Vector | None = None
-        self._answered = -1
+        self._before: Mapping[str, Array] = {}
+        self._trained = self._answered = -1
         self._restored = False
         self._resident: list[Tensor] | None = None
         self._order: tuple[Integers, Tensor] | None = None
@@ -125,7 +129,9 @@ class LocalTrainer:
         """Train one span from the order's state and return the update."""
         assert order.state is not None
         assert order.span is not None
-        self._begin_order(order.number)
+        self._begin_order(order)
+        self._before = self._memory() if self._config.keeps_before else {}
+        self._trained = order.number
         state, span, program = self._with_frozen(order.state), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
@@ -171,7 +177,7 @@ class LocalTrainer:
     def evaluate(self, order: Order) -> Evaluation:
         """Return metric sums of the order's state over this worker's validation rows."""
         assert order.state is not None
-        self._begin_order(order.number)
+        self._begin_order(order)
         started = time.perf_counter()
         state = self._with_frozen(order.state)
         held = self._validation or self._shard
@@ -194,17 +200,33 @@ class LocalTrainer:
         program = self._program
         return 0 if program is None else program.training.done + program.testing.done
 
+    def recall(self, order: Order) -> Recollection:
+        """Return own optimizer slots, and what strategy and codec remember, as it was after the order that is named.
+
+        What was remembered before the last order is known if the configuration says so; nothing otherwise.
+        """
+        self._begin_order(order)
+        known = self._memory() if order.version >= self._trained else self._before
+        return Recollection(self._worker, order.number, known)
+
+    def remind(self, order: Order) -> Recollection:
+        """Remember what a checkpoint says that this worker did."""
+        self._begin_order(order)
+        if order.number >= ASIDE:  # the next order is the one after the checkpoint's last
+            self._answered = order.version
+        self._remember(order.memory)
+        return Recollection(self._worker, order.number)
+
     def save(self, path: str) -> None:
         """Save own optimizer slots, and what strategy and codec remember, for the worker that carries on."""
-        arrays = {"slots": self._slots, "residual": self._sender.residual}
-        kept = {name: array for name, array in arrays.items() if array is not None}
-        kept |= {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
+        kept = self._memory()
         if not kept:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
         unfinished = f"{path}.{os.getpid()}"
+        orders = np.array([self._answered, self._trained])
         with open(unfinished, "wb") as file:
-            np.savez(file, answered=np.array(self._answered), **kept)  # type: ignore[arg-type]  # the stubs expect a bool
+            np.savez(file, orders=orders, **kept)  # type: ignore[arg-type]  # the stubs expect a bool
         os.replace(unfinished, path)
 
     def restore(self, path: str) -> None:
@@ -213,26 +235,43 @@ class LocalTrainer:
             return
         with np.load(path, allow_pickle=False) as file:
             kept = dict(file)  # all of it, or an error and none
-        self._restored, self._answered = True, int(kept["answered"])
-        self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
-        self._sender.memory = {
-            name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
-        }
+        self._answered, self._trained = kept.pop("orders").tolist()
+        self._restored = True
+        self._remember(kept)
         os.remove(path)
         with suppress(OSError):  # others have files there
             os.rmdir(os.path.dirname(path))
 
-    def _begin_order(self, number: int) -> None:
+    def _memory(self) -> dict[str, Array]:
+        """Return what this worker remembers from round to round as arrays by name, which are never changed in place."""
+        arrays = {"slots": self._slots, "residual": self._sender.residual}
+        kept: dict[str, Array] = {name: array for name, array in arrays.items() if array is not None}
+        return kept | {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
+
+    def _remember(self, memory: Mapping[str, Array]) -> None:
+        """Take over what `_memory` returned."""
+        kept: Mapping[str, Vector] = memory  # type: ignore[assignment]  # as it was
+        self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
+        self._sender.memory = {
+            name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
+        }
+
+    def _begin_order(self, order: Order) -> None:
         """Note the order that is answered now.
 
         What was restored counts only for the next order: an older file may lie where this worker was suspended before.
         """
-        if self._restored and number != self._answered + 1:
+        aside = order.number >= ASIDE  # numbered apart from the others: it says which of them it follows
+        fits = order.version <= self._answered if aside else order.number == self._answered + 1
+        if self._restored and not fits:
             log.warning(
                 "worker %d goes on without what it remembered of earlier rounds: it is out of date", self._worker
             )
-            self._slots, self._sender.residual, self._sender.memory = None, None, {}
-        self._restored, self._answered = False, number
+            self._remember({})
+            self._trained = -1
+        self._restored = False
+        if not aside:
+            self._answered = order.number
 
     def close(self) -> None:
         """Call `on_train_end`; always release model and rows."""

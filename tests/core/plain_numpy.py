@@ -11,11 +11,14 @@ from elephas_like.core import rounds
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
     Joined,
+    Memories,
     Order,
+    Recollection,
     Role,
     RoundRecord,
     Span,
@@ -144,6 +147,12 @@ class Regression:
         sums = np.array([sum(float(error) ** 2 for error in errors), len(errors)])
         return Evaluation(self.worker, order.number, len(errors), sums if errors else np.zeros(0))
 
+    def recall(self, order: Order) -> Recollection:
+        return Recollection(self.worker, order.number)
+
+    def remind(self, order: Order) -> Recollection:
+        return Recollection(self.worker, order.number)
+
     def progress(self) -> int:
         return 0
 
@@ -154,6 +163,46 @@ class Regression:
         """Nothing was saved."""
 
     def close(self) -> None: ...
+
+
+class Elastic(Regression):
+    """A worker that keeps half of its way to itself: it trains from weights of its own, which it remembers."""
+
+    def __init__(self, worker: int, rows: Sequence[Row]) -> None:
+        super().__init__(worker, rows)
+        self.memory: Mapping[str, np.ndarray] = {}
+
+    def train(self, order: Order) -> Update:
+        own = self.memory.get("own", order.state.weights)
+        brought = super().train(replace(order, state=order.state.but(weights=own)))
+        half = (own + brought.delta - order.state.weights) / np.float32(2)
+        self.memory = {"own": own + brought.delta - half}
+        return replace(brought, delta=half)
+
+    def recall(self, order: Order) -> Recollection:
+        return Recollection(self.worker, order.number, self.memory)
+
+    def remind(self, order: Order) -> Recollection:
+        self.memory = order.memory
+        return Recollection(self.worker, order.number)
+
+
+class Saves:
+    """Calls a function with the progress whenever that may be saved (core.progress.Saving).
+
+    skips: how many times it is not due first.
+    """
+
+    def __init__(self, save: Callable[[FitProgress], object], skips: int = 0) -> None:
+        self._save, self._skips = save, skips
+
+    def due(self, amid_epoch: bool) -> bool:
+        self._skips -= 1
+        return self._skips < 0
+
+    def save(self, progress: FitProgress, due: bool) -> None:
+        if due:
+            self._save(progress)
 
 
 class Notes:
@@ -207,7 +256,14 @@ class Arrivals:
     def joined(self) -> list[Joined]:
         return [worker.joined(0, "here") for worker in self._workers]
 
-    def begin(self, center: Center, progress: AsyncProgress, validates: Callable[[int], bool]) -> None:
+    def begin(
+        self,
+        center: Center,
+        progress: AsyncProgress,
+        validates: Callable[[int], bool],
+        recalls: Callable[[int], bool],
+        memories: Memories,
+    ) -> None:
         self._center, self._progress = center, progress
         self._orders = [progress.next_order(index, center) for index in range(len(self._workers))]
         while self._ahead and self._order:

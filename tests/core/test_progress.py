@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plain_numpy import LAYOUT, Notes, Regression, floats, state
+from plain_numpy import LAYOUT, Elastic, Notes, Regression, Saves, floats, state
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
@@ -86,7 +86,7 @@ def test_a_fit_goes_on_from_any_round_with_the_same_bits(strategy: str, frequenc
         notes,
         whole,
         lambda metrics: float(metrics[0]),
-        lambda progress: saved.append(written_and_read(progress).arrays()),
+        Saves(lambda progress: saved.append(written_and_read(progress).arrays())),
     )
     assert len(saved) == len(whole.rounds) - 1  # after every round but the last: amid the epochs, and at their ends
     for arrays in saved:
@@ -117,7 +117,7 @@ def test_an_asynchronous_fit_goes_on_at_the_end_of_an_epoch(mode: Mode, strategy
         notes,
         whole,
         lambda metrics: float(metrics[0]),
-        lambda progress: saved.append(written_and_read(progress)),
+        Saves(lambda progress: saved.append(written_and_read(progress))),
     )
     assert [progress.epoch for progress in saved] == [1, 2]
     for progress in saved:
@@ -126,7 +126,7 @@ def test_an_asynchronous_fit_goes_on_at_the_end_of_an_epoch(mode: Mode, strategy
         assert samples >= plan.rows * progress.epoch
         later = Halving()
         engine = InProcessAsyncWorkers(workers(), seed=3)
-        fit_asynchronously(engine, plan, later, progress, lambda metrics: 0.0, lambda now: None)
+        fit_asynchronously(engine, plan, later, progress, lambda metrics: 0.0, Saves(lambda now: None))
         # the shared state has counted on
         assert progress.center["counts"][0] > version
         assert progress.center["counts"][1] >= plan.rows * EPOCHS
@@ -149,7 +149,7 @@ def test_the_shared_state_goes_on_with_what_callbacks_made_of_it() -> None:
         Zero(),
         progress,
         lambda metrics: 0.0,
-        lambda now: saved.append(written_and_read(now)),
+        Saves(lambda now: saved.append(written_and_read(now))),
     )
     assert saved[0].state.weights.tolist() == [0, 0]
 
@@ -174,6 +174,7 @@ def test_arrays_and_back() -> None:
         level=2,
         directions={0: floats(1, 0), 11: floats(0, 1)},
         center={"outer.momentum": floats(3), "counts": np.array([1, 2, 3])},
+        memories={1: {"memory.own": floats(4, 5), "slots": floats(6)}, 2: {}, 11: {"slots": floats(7)}},
     )
     back = written_and_read(progress)
     assert str(back) == str(progress)
@@ -182,9 +183,82 @@ def test_arrays_and_back() -> None:
 
 def test_before_the_first_round() -> None:
     back = written_and_read(FitProgress(state(1, 2)))
-    assert (back.epoch, back.span, back.outer, back.rounds) == (-1, None, None, [])
+    assert (back.epoch, back.span, back.outer, back.rounds, back.memories) == (-1, None, None, [], None)
     remembered = written_and_read(replace(back, outer={}))
     assert remembered.outer == {}
+
+
+def elastic() -> list[Elastic]:
+    return [Elastic(one.worker, one.rows) for one in workers()]
+
+
+def test_workers_that_remember_go_on_from_any_round_with_the_same_bits() -> None:
+    plan = replace(plan_of(elastic(), Mode.SYNCHRONOUS, 1, "average"), workers_remember=True)
+    saved: list[Mapping[str, Array]] = []
+    whole = FitProgress(state(learning_rate=0.25))
+    saves = Saves(lambda progress: saved.append(written_and_read(progress).arrays()), skips=2)
+    fit_synchronously(InProcessSyncWorkers(elastic()), plan, Notes(), whole, lambda metrics: 0.0, saves)
+    assert len(saved) == len(whole.rounds) - 3
+    assert whole.memories is None  # they are large, and nobody needs them any more
+    for arrays in saved:
+        again, crew = FitProgress.from_arrays(arrays, state()), elastic()
+        assert {worker: memory["own"].tolist() for worker, memory in again.memories.items()} == {
+            worker: arrays[f"memory.{worker}.own"].tolist() for worker in range(3)
+        }
+        fit_synchronously(InProcessSyncWorkers(crew), plan, Notes(), again, lambda metrics: 0.0)
+        assert again.state.weights.tobytes() == whole.state.weights.tobytes()
+    # and what they remember matters
+    bare = FitProgress.from_arrays({name: part for name, part in saved[0].items() if name != "recalled"}, state())
+    assert bare.memories is None
+    fit_synchronously(InProcessSyncWorkers(elastic()), plan, Notes(), bare, lambda metrics: 0.0)
+    assert bare.state.weights.tobytes() != whole.state.weights.tobytes()
+
+
+def test_a_fit_that_ends_before_its_first_round_still_knows_what_workers_remember() -> None:
+    """Shards may be missing when a fit goes on: it then begins again from the same progress."""
+
+    class Broken(Elastic):
+        def train(self, order):
+            raise OSError("no shard")
+
+    plan = replace(plan_of(elastic(), Mode.SYNCHRONOUS, 1, "average"), workers_remember=True)
+    memories = {worker: {"own": floats(worker, 1)} for worker in range(3)}
+    progress = FitProgress(state(), memories=memories)
+    broken = [Broken(one.worker, one.rows) for one in workers()]
+    with pytest.raises(OSError, match="no shard"):
+        fit_synchronously(InProcessSyncWorkers(broken), plan, Notes(), progress, lambda metrics: 0.0)
+    assert [worker.memory["own"].tolist() for worker in broken] == [[0, 1], [1, 1], [2, 1]]
+    assert progress.memories is memories
+
+
+@pytest.mark.parametrize("skips", [0, 1])
+def test_asynchronous_workers_are_asked_when_a_checkpoint_is_due_at_the_end_of_an_epoch(skips: int) -> None:
+    saved: list[FitProgress] = []
+    crew = elastic()
+    remembered: list[dict[int, list[float]]] = []
+
+    class Looks(Notes):
+        def epoch_end(self, record: EpochRecord) -> TrainState:
+            remembered.append({worker.worker: list(worker.memory.get("own", ())) for worker in crew})
+            return super().epoch_end(record)
+
+    plan = replace(plan_of(crew, Mode.ASYNCHRONOUS, 3, "downpour"), workers_remember=True)
+    saves = Saves(lambda progress: saved.append(written_and_read(progress)), skips)
+    progress = FitProgress(state(learning_rate=0.05))
+    fit_asynchronously(InProcessAsyncWorkers(crew, 3), plan, Looks(), progress, lambda metrics: 0.0, saves)
+    assert [each.epoch for each in saved] == [1, 2][skips:]
+    for each in saved:
+        told = {worker: list(memory.get("own", ())) for worker, memory in each.memories.items()}
+        assert told == remembered[each.epoch - 1]
+    assert progress.memories is None
+    # it goes on with workers that remember
+    later = elastic()
+    engine = InProcessAsyncWorkers(later, 3)
+    orders = []
+    engine._schedule = lambda index: orders.append(list(later[index].memory.get("own", ())))  # type: ignore[method-assign]
+    with pytest.raises(IndexError):  # nobody has anything to do
+        fit_asynchronously(engine, plan, Notes(), saved[0], lambda metrics: 0.0)
+    assert orders == [remembered[saved[0].epoch - 1][worker] for worker in range(3)]
 
 
 def test_a_state_of_another_model_is_refused() -> None:
@@ -198,6 +272,6 @@ def test_one_round_for_the_whole_fit_has_nothing_to_go_on_from() -> None:
     crew = workers()
     plan = replace(plan_of(crew, Mode.SYNCHRONOUS, 1, "average"), frequency=Frequency.FIT, rounds_per_epoch=1)
     fit_synchronously(
-        InProcessSyncWorkers(crew), plan, Notes(), FitProgress(state()), lambda metrics: 0.0, saved.append
+        InProcessSyncWorkers(crew), plan, Notes(), FitProgress(state()), lambda metrics: 0.0, Saves(saved.append)
     )
     assert saved == []

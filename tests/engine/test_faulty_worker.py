@@ -14,7 +14,7 @@ from leftovers import eventually
 
 from elephas_like.core import rounds
 from elephas_like.core.fault_plan import Fault, FaultPlan, delay, fail, hang, kill
-from elephas_like.core.types import Evaluation, Joined, Order, Span, Update
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Span, Update
 from elephas_like.engine.faulty_worker import FaultyWorker
 
 STEPS = 10
@@ -49,6 +49,13 @@ class Notes:
     def evaluate(self, order: Order) -> Evaluation:
         return Evaluation(0, order.number, 3, np.ones(1))
 
+    def recall(self, order: Order) -> Recollection:
+        return Recollection(0, order.number, {"steps": np.array(self.trained)})
+
+    def remind(self, order: Order) -> Recollection:
+        self.said.append("remind")
+        return Recollection(0, order.number)
+
     def progress(self) -> int:
         return len(self.trained)
 
@@ -79,10 +86,12 @@ def test_all_else_is_the_workers_own() -> None:
     assert worker.train(order()).steps == 5
     assert worker.evaluate(order(1)).samples == 3
     assert worker.progress() == 5
+    assert worker.recall(Order("recall", 2)).memory["steps"].tolist() == [[0, step] for step in range(5, 10)]
+    worker.remind(Order("remind", 3))
     worker.save("a")
     worker.restore("b")
     worker.close()
-    assert notes.said == ["save a", "restore b", "close"]
+    assert notes.said == ["remind", "save a", "restore b", "close"]
 
 
 @pytest.mark.parametrize(

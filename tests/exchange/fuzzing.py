@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_world import SIZES
 from wire_frames import frame, raw
 
-from elephas_like.core.types import Evaluation, Joined, Order, Span, TrainState, Update
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Span, TrainState, Update
 from elephas_like.exchange import protocol
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -74,6 +74,13 @@ def updates(
     return (st.just(0) | COUNTS).flatmap(with_samples)
 
 
+def memories() -> st.SearchStrategy[dict[str, np.ndarray]]:
+    """What a worker remembers: arrays of any names, lengths and known types."""
+    kinds = st.sampled_from(["float32", "float64", "int64", "uint8"])
+    arrays = st.tuples(st.integers(0, 5), kinds).flatmap(lambda each: vectors(*each))
+    return st.dictionaries(texts(), arrays, max_size=4)
+
+
 @st.composite
 def spans(draw: st.DrawFn) -> Span:
     begin, end, of = sorted(draw(st.lists(COUNTS, min_size=3, max_size=3)))
@@ -82,10 +89,12 @@ def spans(draw: st.DrawFn) -> Span:
 
 def orders() -> st.SearchStrategy[Order]:
     numbers = {"number": st.integers(-1, 2**63 - 1), "version": COUNTS}
+    numbers["version"] |= st.just(-1)
     return (
         st.builds(Order, st.just("train"), **numbers, span=spans(), state=states())
+        | st.builds(Order, st.just("remind"), **numbers, span=st.none() | spans(), memory=memories())
         | st.builds(Order, st.just("evaluate"), **numbers, span=st.none() | spans(), state=states())
-        | st.builds(Order, st.sampled_from(["wait", "stop", "suspend"]), **numbers, span=st.none() | spans())
+        | st.builds(Order, st.sampled_from(["recall", "wait", "stop", "suspend"]), **numbers, span=st.none() | spans())
     )
 
 
@@ -127,7 +136,8 @@ def messages() -> st.SearchStrategy[protocol.Message]:
     evaluations = st.builds(
         Evaluation, COUNTS, COUNTS, COUNTS, st.integers(0, 4).flatmap(lambda size: vectors(size, "float64")), SECONDS
     )
-    return small_messages() | orders() | st.builds(protocol.Answer, COUNTS, updates() | evaluations)
+    recollections = st.builds(Recollection, COUNTS, COUNTS, memories())
+    return small_messages() | orders() | st.builds(protocol.Answer, COUNTS, updates() | evaluations | recollections)
 
 
 def content(value: object) -> object:
@@ -136,6 +146,8 @@ def content(value: object) -> object:
         return value.dtype.name, value.shape, value.tobytes()
     if hasattr(value, "__dataclass_fields__"):
         return type(value), [content(getattr(value, field.name)) for field in fields(value)]  # type: ignore[arg-type]
+    if isinstance(value, dict):
+        return [(name, content(each)) for name, each in value.items()]
     return value
 
 

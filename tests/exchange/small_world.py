@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Role, Span, TrainState, Update
+from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Recollection, Role, Span, TrainState, Update
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.protocol import Sizes
 
@@ -24,7 +24,7 @@ LAYOUT = Layout(
         LayoutEntry("seed", Role.SEED, (2,), "int64"),
     )
 )
-SIZES = Sizes.of(LAYOUT)
+SIZES = Sizes.of(LAYOUT, workers_remember=True)
 AT_ONCE = Waits(poll_seconds=0.0)
 """Requests are never held: for tests with a clock that stands still."""
 
@@ -120,15 +120,24 @@ class Background:
 
 
 def work(exchange: Exchange, worker: int, attempt: int = 100, *delta: float) -> int:
-    """A worker that answers each order until it is told to stop, with a delta of its own; how many it answered."""
-    answers = 0
+    """A worker that answers each order until it is told to stop, with a delta of its own; how many it answered.
+
+    It remembers the numbers of the orders that it has trained, after those that it is reminded of.
+    """
+    answers, memory = 0, integers()
     try:
         order = exchange.join(joined(worker, attempt))
         while order.kind != "stop":
-            assert order.state is not None
-            if order.kind == "train":
+            if order.kind == "recall":
+                order = exchange.answer(Recollection(worker, order.number, {"trained": memory}))
+            elif order.kind == "remind":
+                memory = order.memory["trained"]
+                order = exchange.answer(Recollection(worker, order.number))
+            elif order.kind == "train":
+                memory = np.append(memory, order.number)
                 order = exchange.answer(update(worker, order.number, *delta, version=order.version))
             else:
+                assert order.state is not None
                 metrics = np.array([float(order.state.weights.sum()), 1.0])
                 order = exchange.answer(Evaluation(worker, order.number, 1, metrics))
             answers += 1

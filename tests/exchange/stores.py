@@ -27,6 +27,7 @@ def asynchronous(
     epochs: int = 2,
     rows: int = 8,
     validates: bool = False,
+    recalls: bool = False,
     lock_free: bool = False,
     center: LockedCenter | HogwildCenter | None = None,
     rounds: tuple[int, ...] | None = None,
@@ -43,7 +44,8 @@ def asynchronous(
     for worker in range(num_workers):
         assert store.join(joined(worker)).kind == "wait"
     progress = AsyncProgress(rows, epochs, AsyncSchedule(rounds or (2,) * num_workers))
-    store.begin(center or LockedCenter(state(), LAYOUT, DownPour(), num_workers), progress, lambda epoch: validates)
+    center = center or LockedCenter(state(), LAYOUT, DownPour(), num_workers)
+    store.begin(center, progress, lambda epoch: validates, lambda epoch: recalls)
     return store, clock
 
 

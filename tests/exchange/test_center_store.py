@@ -18,7 +18,7 @@ from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import Commit, HogwildCenter, LockedCenter
 from elephas_like.core.errors import ElephasError, NonFiniteError, SupersededError, WaitError
 from elephas_like.core.strategies.asynchronous import DownPour
-from elephas_like.core.types import Evaluation, Order, Span, Update
+from elephas_like.core.types import Evaluation, Order, Recollection, Span, Update
 from elephas_like.exchange.center_store import CenterStore
 
 
@@ -356,20 +356,63 @@ def test_an_update_that_comes_while_workers_are_suspended_counts_once() -> None:
     assert waiting.result().samples == 8
 
 
+def test_what_workers_remembered_when_an_epoch_ended_belongs_to_its_state() -> None:
+    """Worker 0 ends the epoch by its order 1. Workers 1 and 2 are amid theirs, and are asked what was before these."""
+    store, _ = asynchronous(3, rows=12)
+    store.begin(
+        LockedCenter(state(), LAYOUT, DownPour(), 3),
+        AsyncProgress(12, 2, AsyncSchedule((2, 2, 2))),
+        lambda epoch: True,
+        lambda epoch: epoch == 0,
+        {1: {"own": floats(5)}},
+    )
+    order = store.ask(1, 100)
+    assert (order.kind, order.number, order.memory["own"].tolist()) == ("remind", 0, [5])
+    assert store.answer(100, Recollection(1, 0)).number == 1
+    for worker in (0, 2):
+        assert store.ask(worker, 100).number == 0
+    store.answer(100, update(1, 1))
+    store.answer(100, update(0, 0))
+    taken = Background(store.next_epoch)
+    first = store.answer(100, update(0, 1))
+    orders = [first, store.answer(100, update(1, 2)), store.answer(100, update(2, 0))]
+    assert [order.kind for order in orders] == ["evaluate"] * 3
+    for worker, order in enumerate(orders):
+        order = store.answer(100, Evaluation(worker, order.number, 1, np.array([1.0])))
+        assert (order.kind, order.version) == ("recall", (1, 1, -1)[worker])
+        store.answer(100, Recollection(worker, order.number, {"own": floats(worker)}))
+    record = taken.result()
+    assert {worker: memory["own"].tolist() for worker, memory in record.memories.items()} == {0: [0], 1: [1], 2: [2]}
+    assert record.validation.tolist() == [3.0]
+    # of the second epoch nothing is asked
+    assert store.answer(100, update(0, store.ask(0, 100).number)).kind == "evaluate"
+    for worker in range(3):
+        order = store.ask(worker, 100)
+        if order.kind == "train":
+            order = store.answer(100, update(worker, order.number))
+        store.answer(100, Evaluation(worker, order.number, 1, np.array([1.0])))
+    assert store.next_epoch().memories is None
+
+
 WORKER = st.integers(0, 2)
 
 
 class Updates(RuleBasedStateMachine):
-    """Three workers do anything in any order; every update that is answered for the first time is in the weights once."""
+    """Three workers do anything in any order; every update that is answered for the first time is in the weights once.
+
+    At the end of each epoch they are asked what they remembered after their last update that is in its weights.
+    """
 
     WORKERS = 3
 
     def __init__(self) -> None:
         super().__init__()
-        self.store, self.clock = asynchronous(self.WORKERS, epochs=3, rows=24, validates=True)
+        self.store, self.clock = asynchronous(self.WORKERS, epochs=3, rows=24, validates=True, recalls=True)
         self.holders = dict.fromkeys(range(self.WORKERS), 100)
         self.orders: dict[int, Order] = {}
         self.attempts, self.applied, self.epochs = 100, 0, 0
+        self.in_weights = dict.fromkeys(range(self.WORKERS), -1)
+        self.at_ends: list[dict[int, int]] = []
 
     @property
     def progress(self) -> AsyncProgress:
@@ -377,7 +420,7 @@ class Updates(RuleBasedStateMachine):
 
     def told(self, worker: int, order: Order, answered: bool = False) -> None:
         """Orders rise: the next one has the next number, and one that is not answered comes again."""
-        assert order.kind in ("train", "evaluate", "wait")
+        assert order.kind in ("train", "evaluate", "recall", "wait")
         former = self.orders.get(worker)
         if order.kind == "wait":
             if answered:
@@ -407,6 +450,13 @@ class Updates(RuleBasedStateMachine):
             reply = self.store.answer(self.holders[worker], update(worker, number, 1.0, 0.0))
             self.applied += not over
             assert self.store.late == late + over
+            if not over:
+                self.in_weights[worker] = number
+            if self.progress.epoch > len(self.at_ends):
+                self.at_ends.append(dict(self.in_weights))
+        elif order.kind == "recall":
+            kept = {"after": np.array([order.version])}
+            reply = self.store.answer(self.holders[worker], Recollection(worker, number, kept))
         else:
             reply = self.store.answer(self.holders[worker], Evaluation(worker, number, 1, np.array([1.0, 1.0])))
         assert reply.number > number or reply.kind == "wait"
@@ -454,6 +504,9 @@ class Updates(RuleBasedStateMachine):
         assert record.epoch == self.epochs
         assert record.validation is not None
         assert record.validation.tolist() == [self.WORKERS, self.WORKERS]
+        assert record.memories is not None
+        after = {worker: int(memory["after"][0]) for worker, memory in record.memories.items()}
+        assert after == self.at_ends[record.epoch]
         self.epochs += 1
 
     def teardown(self) -> None:

@@ -10,7 +10,9 @@ import pytest
 from small_world import LAYOUT, SIZES, floats, update
 from wire_frames import decode, frame, raw
 
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import CODECS, Codec, Int8
+from elephas_like.core.types import ASIDE, Recollection, Role
 from elephas_like.exchange import protocol, wire
 
 
@@ -35,6 +37,46 @@ def test_metrics_have_a_bound_that_costs_no_memory() -> None:
         decode(frame(header))
     with pytest.raises(wire.FrameError, match="expected a frame of 8 to"):
         decode(b"", SIZES.most + 1)
+
+
+def remembering(**memory: np.ndarray) -> bytes:
+    return raw(protocol.Answer(1, Recollection(0, ASIDE, memory)))
+
+
+def test_what_a_worker_remembers_has_a_bound() -> None:
+    most = 2 + 16 * 2  # slots, and vectors of as many numbers as weights
+    assert SIZES.memory == most
+    assert protocol.Sizes.of(LAYOUT).memory == 0
+    assert protocol.Sizes.of(LAYOUT).most == SIZES.most  # metrics may be larger
+    back = decode(remembering(own=np.arange(most - 1.0), count=np.ones(1, np.uint8)))
+    assert {name: array.size for name, array in back.result.memory.items()} == {"own": most - 1, "count": 1}
+    with pytest.raises(wire.FrameError, match=r"at most 34 numbers, got 33 and then 'count' of 2.*16 vectors"):
+        decode(remembering(own=np.arange(most - 1.0), count=np.ones(2, np.uint8)))
+    whole = remembering(own=floats(1))
+    with pytest.raises(wire.FrameError, match="at most 0 numbers, got 0 and then 'own' of 1"):
+        wire.decode(io.BytesIO(whole), len(whole), protocol.Sizes.of(LAYOUT))
+    large = Layout((LayoutEntry("kernel", Role.WEIGHT, (2**21,), "float32"),))
+    assert protocol.Sizes.of(large, workers_remember=True).most > 16 * 2**21 * 8
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (["own", "float32"], "expected .name, dtype, length."),
+        (["own", "object", 1], "expected 'own' as one of"),
+        (["own", [], 1], "expected 'own' as one of"),
+        ([["own"], "float32", 1], "expected names of up to 256 letters, got .*own"),
+        (["x" * 257, "float32", 1], "expected names of up to 256 letters"),
+        (["first", "float32", 1], "expected names of up to 256 letters, got 'first'"),  # twice
+        (["own", "float32", -1], "and then 'own' of -1"),
+        (["own", "float32", True], "and then 'own' of True"),
+        (["own", "float32", int("9" * 4300)], "and then 'own' of 999"),
+    ],
+)
+def test_memory_of_another_form_is_refused(array: list[object], message: str) -> None:
+    header = {"message": "recollection", "fields": {"worker": 0, "attempt": 1, "number": 2}}
+    with pytest.raises(wire.FrameError, match=message):
+        decode(frame(header | {"arrays": [["first", "uint8", 0], array]}))
 
 
 @pytest.mark.parametrize("codec", [kind() for kind in CODECS.values()])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_world import AT_ONCE, LAYOUT, HandClock, joined, state, train_order, update
+from small_world import AT_ONCE, LAYOUT, HandClock, floats, joined, state, train_order, update
 from stores import let_time_pass
 
 from elephas_like.core.errors import WaitError
 from elephas_like.core.quorum import Quorum
-from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.core.types import Evaluation, Order, Recollection, Update
 from elephas_like.exchange.quorum_store import QuorumStore
 
 
@@ -79,6 +79,40 @@ def test_a_late_update_between_two_rounds_waits_for_the_next() -> None:
     second = store.train(train_order(1))
     store.answer(100, update(0, 1))
     assert sorted(told(list(second))) == [(0, 1), (1, 0)]
+
+
+def test_what_workers_remember_is_asked_for_as_the_state_knows_them() -> None:
+    store, _ = store_of(3, 1, grace=0.0)
+    first = store.train(train_order(3))
+    store.answer(100, update(0, 3))
+    store.answer(100, update(1, 3))
+    assert told(list(first)) == [(0, 3), (1, 3)]
+    second = store.train(train_order(4))
+    store.answer(100, update(0, 4))
+    assert told(list(second)) == [(0, 4)]
+    recalled = store.recall(after=4)
+    late = [store.ask(0, 100), store.answer(100, update(1, 4)), store.answer(100, update(2, 3))]
+    assert [(order.kind, order.version) for order in late] == [("recall", 4), ("recall", 3), ("recall", -1)]
+    for worker, order in enumerate(late):
+        store.answer(100, Recollection(worker, order.number))
+    assert [one.worker for one in recalled] == [0, 1, 2]
+    store.answer(100, Recollection(1, late[1].number))  # its reply was lost
+    # updates that were late count in the next round, and those of the orders after a recall do
+    third = store.train(train_order(5))
+    store.answer(100, update(1, 5))
+    assert told(list(third)) == [(1, 4), (2, 3), (1, 5)]
+    fourth = store.train(train_order(6))
+    store.answer(100, update(0, 5))
+    store.answer(100, update(0, 6))
+    assert told(list(fourth)) == [(0, 5), (0, 6)]
+    again, dropped = store.recall(after=6), store.dropped
+    order = store.answer(100, Recollection(0, late[0].number, {"own": floats(7)}))  # once more, of the first recall
+    assert (order.kind, order.version, store.dropped) == ("recall", 6, dropped + 1)
+    for worker in range(3):
+        if worker:
+            store.answer(100, update(worker, 6))
+        store.answer(100, Recollection(worker, order.number))
+    assert [one.memory for one in again] == [{}] * 3
 
 
 def test_an_evaluation_waits_for_everyone() -> None:

@@ -14,7 +14,7 @@ from small_world import LAYOUT, Background, floats, joined, state, train_order, 
 from stores import beats, let_time_pass, rounds
 
 from elephas_like.core.errors import ElephasError, SupersededError, WaitError
-from elephas_like.core.types import Evaluation, Order, Update
+from elephas_like.core.types import Evaluation, Order, Recollection, Update
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
 
@@ -176,6 +176,46 @@ def test_numbers_of_orders_rise() -> None:
     store.train(train_order(1))
     with pytest.raises(ValueError, match="1 is followed by 1"):
         store.train(train_order(1))
+
+
+def test_what_workers_remember_is_asked_for_and_given_back_apart_from_all_other_orders() -> None:
+    store, _ = rounds()
+    for worker in (0, 1):
+        store.join(joined(worker))
+    reminded = Background(lambda: store.remind({1: {"own": floats(1, 2)}}, after=-1))
+    for worker, memory in ((0, {}), (1, {"own": [1, 2]})):
+        order = Background(lambda worker=worker: asked(store, worker)).result()
+        assert (order.kind, {name: array.tolist() for name, array in order.memory.items()}) == ("remind", memory)
+        store.answer(100, Recollection(worker, order.number))
+    reminded.result()
+    updates = store.train(train_order(0))
+    for worker in (0, 1):
+        order = store.answer(100, update(worker, 0))
+    list(updates)
+    recalled = store.recall(after=0)
+    order = store.answer(100, update(0, 0, 9.0, 9.0))  # its reply was lost; it is not taken for a recollection
+    assert (order.kind, order.version, store.dropped) == ("recall", 0, 1)
+    with pytest.raises(ElephasError, match=r"answered its 'recall' order \d+ with an update"):
+        store.answer(100, update(0, order.number))
+    for worker in (1, 0):
+        store.answer(100, Recollection(worker, order.number, {"own": floats(worker)}))
+    assert [(one.worker, one.memory["own"].tolist()) for one in recalled] == [(0, [0]), (1, [1])]
+    # the next round has the next number, and a recollection that comes again is none of it
+    updates = store.train(train_order(1))
+    assert store.offer(1, 100, order.number, 5).number == 1
+    assert store.answer(100, Recollection(0, order.number, {"own": floats(7)})).number == 1
+    with pytest.raises(ElephasError, match="expected one up to"):
+        store.offer(1, 100, order.number + 1, 5)
+    for worker in (0, 1):
+        store.answer(100, update(worker, 1))
+    assert len(list(updates)) == 2
+
+
+def asked(store: RoundStore, worker: int) -> Order:
+    """The next order of a worker, also if the driver has yet to give it."""
+    while (order := store.ask(worker, 100)).kind == "wait":
+        pass
+    return order
 
 
 WORKER = st.integers(0, 2)

@@ -19,7 +19,7 @@ from fuzzing import no_frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from leftovers import eventually
-from small_world import LAYOUT, SIZES, Background, HandClock, joined, state, train_order, update, work
+from small_world import LAYOUT, SIZES, Background, HandClock, integers, joined, state, train_order, update, work
 from wire_frames import raw
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
@@ -113,8 +113,12 @@ def test_two_workers_exchange_for_three_rounds_and_stop(kind: str, own: Identity
             assert [one.delta.tolist() for one in updates] == [[1.0, 10.0], [2.0, 10.0]]
         evaluations = list(store.evaluate(Order("evaluate", 3, state=state(2.0, 3.0))))
         assert [one.metrics.tolist() for one in evaluations] == [[5.0, 1.0], [5.0, 1.0]]
+        assert [one.memory["trained"].tolist() for one in store.recall(3)] == [[0, 1, 2]] * 2
+        store.remind({0: {"trained": integers(7)}, 1: {"trained": integers()}}, after=3)
+        assert len(list(store.train(train_order(4)))) == 2
+        assert [one.memory["trained"].tolist() for one in store.recall(4)] == [[7, 4], [4]]
         store.stop()
-        assert [worker.result() for worker in workers] == [4, 4]
+        assert [worker.result() for worker in workers] == [8, 8]
 
 
 def test_asynchronous_workers_go_on_alone(kind: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fuzzing import bad_frames, content, frames_with_another_header, messages, updates
+from fuzzing import bad_frames, content, frames_with_another_header, messages, taken_apart, updates
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_order, update
@@ -83,6 +83,17 @@ def test_answers_keep_their_arrays(result: object) -> None:
     assert isinstance(back, protocol.Answer)
     assert back.attempt == 7
     assert_same(result, back.result)
+
+
+def test_orders_and_updates_of_training_say_nothing_of_memory() -> None:
+    """A fit pays for its workers' memory only when a checkpoint asks for it."""
+    order, buffers = taken_apart(raw(train_order(3, 1.0, 2.0)))
+    assert order["fields"] == {"kind": "train", "number": 3, "version": 3, "span": [0, 0, 1, 1, 1]}
+    assert [name for name, _, _ in order["arrays"]] == [role.value for role in Role]
+    assert len(buffers) == 4 * (2 + 1 + 3 + 2 + 1) + 8 * (1 + 2)  # floats and integers of the state
+    sent, buffers = taken_apart(raw(protocol.Answer(7, update(1, 2))))
+    assert set(sent["fields"]) == {"worker", "attempt", "number", "version", "samples", "steps", "seconds"}
+    assert len(buffers) == 4 * (2 + 1 + 2) + 8 * (1 + 2 + 2)
 
 
 def test_large_arrays_are_not_copied() -> None:

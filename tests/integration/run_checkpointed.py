@@ -25,7 +25,7 @@ class Tells(keras.callbacks.Callback):
         sys.stdin.readline()
 
 
-def main(engine: str, folder: str) -> None:
+def main(engine: str, folder: str, options: str) -> None:
     conf = SparkConf().set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
     context = SparkContext("local[2]", "checkpointed", conf=conf)
     context.setLogLevel("OFF")
@@ -34,7 +34,7 @@ def main(engine: str, folder: str) -> None:
     # Two partitions of rows: the second of three has been joined with the first
     data = context.parallelize(rows(x[:600], y[:600]), 3).coalesce(2)
     stopping = keras.callbacks.EarlyStopping("loss", patience=100, restore_best_weights=True)
-    history = SparkModel(model, 2, engine=engine, seed=5).fit(
+    history = SparkModel(model, 2, engine=engine, seed=5, **json.loads(options)).fit(
         data,
         epochs=4,
         verbose=0,

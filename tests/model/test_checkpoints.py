@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mortal import Killed, Mortal, bits
+from mortal import Killed, Mortal, MortalElastic, bits
 
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
@@ -182,16 +182,114 @@ def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
         fit(regression(), tmp_path)
 
 
-@pytest.mark.parametrize("options", [{"strategy": "easgd"}, {"codec": "one_bit"}, {"optimizer_state": "per_worker"}])
-def test_what_workers_remember_of_their_own_begins_anew(tmp_path: Path, options: dict) -> None:
+REMEMBERING = [
+    {"strategy": MortalElastic()},
+    {"strategy": MortalElastic(), "optimizer_state": "per_worker", "codec": "top_k"},
+    {"optimizer_state": "per_worker"},
+    {"codec": "one_bit"},
+    {"codec": "top_k"},
+]
+
+
+@pytest.fixture(scope="module", params=REMEMBERING, ids=str)
+def remembering(request: pytest.FixtureRequest) -> tuple[dict, list[bytes], tuple]:
+    """Options of fits whose workers remember something, and the bits and the History of one that never died."""
+    model = regression()
+    history = fit(model, options=request.param)
+    return request.param, bits(model), told(history)
+
+
+@pytest.mark.parametrize(("freq", "deaths"), [("epoch", [7, 7]), (1e-9, [1, 8])])
+def test_what_workers_remember_goes_on(
+    tmp_path: Path, remembering: tuple[dict, list[bytes], tuple], freq: str | float, deaths: list[int]
+) -> None:
+    options, *expected = remembering
+    for dies_at in deaths:
+        assert fit(regression(), tmp_path, dies_at=dies_at, options=options, checkpoint_freq=freq) is None
+    again = regression()
+    history = fit(again, tmp_path, options=options, checkpoint_freq=freq)
+    assert [bits(again), told(history)] == expected
+
+
+def without_memories(folder: Path) -> None:
+    """Make checkpoints those of an earlier version, which did not have what workers remember."""
+    for path in folder.glob("*.npz"):
+        with np.load(path) as file:
+            kept = {name: file[name] for name in file.files if not name.startswith(("memory.", "recalled"))}
+        np.savez(path, **kept)
+        marker = path.with_suffix(".json")
+        content = path.read_bytes()
+        digest = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        marker.write_text(json.dumps(json.loads(marker.read_text()) | digest))
+
+
+def test_a_checkpoint_of_before_has_workers_begin_anew(tmp_path: Path) -> None:
+    whole, again, options = regression(), regression(), {"codec": "one_bit"}
+    fit(whole, options=options)
+    assert fit(regression(), tmp_path, dies_at=7, options=options) is None
+    without_memories(tmp_path)
+    with pytest.warns(
+        ElephasWarning, match="npz does not have: an earlier version of elephas_like wrote it. They begin"
+    ):
+        assert fit(again, tmp_path, options=options).epoch == list(range(6))
+    assert bits(again) != bits(whole)
+
+
+def test_other_workers_do_not_get_what_those_before_remembered(tmp_path: Path) -> None:
+    options = {"codec": "one_bit", "optimizer_state": "per_worker"}
+    now, before = tmp_path / "now", tmp_path / "before"
+    assert fit(regression(), now, dies_at=7, options=options) is None
+    shutil.copytree(now, before)
+    without_memories(before)
+    models = [regression(), regression()]
+    for model, folder in zip(models, (now, before), strict=True):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", ElephasWarning)
+            fit(model, folder, workers=3, options=options)
+        (said,) = [str(each.message) for each in warned if "2 workers then, 3 now" in str(each.message)]
+        assert ("What workers remember of their own between rounds begins anew" in said) == (folder == now)
+    assert bits(models[0]) == bits(models[1])
+
+
+def test_a_checkpoint_without_memories_is_as_large_as_before(tmp_path: Path) -> None:
+    """What it costs: a state of each worker, and nothing where workers remember nothing."""
+    arrays = {}
+    for name, options in (("nothing", {}), ("slots", {"optimizer_state": "per_worker"}), ("own", REMEMBERING[0])):
+        fit(regression(), tmp_path / name, dies_at=7, options=options)
+        with np.load(newest(tmp_path / name).with_suffix(".npz")) as file:
+            arrays[name] = {key: file[key] for key in file.files if key.startswith(("memory.", "recalled"))}
+            slots, weights = file["state.slots"].size, file["state.weights"].size
+    assert arrays["nothing"] == {}
+    assert {key: array.size for key, array in arrays["slots"].items()} == {
+        "recalled": 2,
+        "memory.0.slots": slots,
+        "memory.1.slots": slots,
+    }
+    assert {key: array.size for key, array in arrays["own"].items()} == {
+        "recalled": 2,
+        "memory.0.memory.own": weights,
+        "memory.1.memory.own": weights,
+    }
+
+
+@pytest.mark.parametrize("options", [{"mode": "asynchronous"}, {"quorum": 1}], ids=str)
+def test_workers_that_go_on_alone_remember_what_belongs_to_the_state(tmp_path: Path, options: dict) -> None:
+    options = options | {"strategy": None, "codec": "top_k", "optimizer_state": "per_worker"}
+
     class Dies(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            if epoch == 2:
+            if epoch == 3:
                 raise Killed
 
     assert fit(regression(), tmp_path, options=options, callbacks=[Dies()]) is None
-    with pytest.warns(ElephasWarning, match="which is in no checkpoint: they begin anew"):
-        assert fit(regression(), tmp_path, options=options).epoch == list(range(6))
+    with np.load(newest(tmp_path).with_suffix(".npz")) as file:
+        assert file["recalled"].tolist() == [0, 1]
+        assert {f"memory.{worker}.{name}" for worker in (0, 1) for name in ("slots", "residual")} <= set(file.files)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ElephasWarning)
+        history = fit(regression(), tmp_path, options=options)
+    assert history.epoch == list(range(6))
+    assert history.history["loss"][-1] < history.history["loss"][0]
 
 
 def test_seeds_that_were_drawn_are_those_of_the_fit_that_died(tmp_path: Path) -> None:

@@ -13,8 +13,19 @@ import numpy as np
 import pytest
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.strategies import EASGD, Average, Clipped, Context, Int8
-from elephas_like.core.types import FitConfig, OptimizerState, Order, ShardRef, Span, TrainState, Update, nothing
+from elephas_like.core.strategies import EASGD, Average, Clipped, Context, Int8, TopK
+from elephas_like.core.types import (
+    ASIDE,
+    FitConfig,
+    OptimizerState,
+    Order,
+    Recollection,
+    ShardRef,
+    Span,
+    TrainState,
+    Update,
+    nothing,
+)
 from elephas_like.rows.spool import spool
 from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
@@ -493,3 +504,77 @@ def test_what_a_worker_saves_counts_for_the_next_order_only(tmp_path: Path, out_
     np.testing.assert_array_equal(train(comes, start, Span(1), number).delta, expected)
     for trainer in (stays, goes, comes, fresh):
         trainer.close()
+
+
+def remembering(model: keras.Model, ref: ShardRef, **settings: object) -> LocalTrainer:
+    """A worker that keeps weights, slots and what its codec lost to itself."""
+    settings = {"optimizer_state": "per_worker", "keeps_before": True} | settings
+    factory = TrainerFactory(ModelSpec.from_model(model), config(**settings), EASGD(), "", codec=TopK(0.5))
+    return factory(0, ref, None)
+
+
+def told(recollection: Recollection) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in recollection.memory.items()}
+
+
+def test_what_a_worker_remembers_is_told_and_taken_over(tmp_path: Path) -> None:
+    model = prepared()
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    stays, comes, fresh = (remembering(model, ref) for _ in range(3))
+    assert stays.recall(Order("recall", ASIDE, 0)) == Recollection(0, ASIDE)
+    train(stays, start, number=4)
+    kept = stays.recall(Order("recall", ASIDE + 1, 4))
+    assert {name: array.size for name, array in kept.memory.items()} == {
+        "slots": start.slots.size,
+        "residual": start.weights.size,
+        "memory.own": start.weights.size,
+    }
+    reminder = Order("remind", ASIDE, 4, memory=kept.memory)
+    assert comes.remind(reminder) == Recollection(0, ASIDE)
+    assert told(comes.recall(Order("recall", ASIDE + 1, 4))) == told(kept)
+    # it may be suspended before its first order
+    comes.save(str(tmp_path / "saved" / "worker-0.npz"))
+    comes.close()
+    comes = remembering(model, ref)
+    comes.restore(str(tmp_path / "saved" / "worker-0.npz"))
+    expected = train(stays, start, Span(1), number=5).delta.tobytes()
+    assert train(comes, start, Span(1), number=5).delta.tobytes() == expected
+    assert train(fresh, start, Span(1), number=5).delta.tobytes() != expected
+    for trainer in (stays, comes, fresh):
+        trainer.close()
+
+
+def test_a_worker_that_is_ahead_tells_what_it_remembered_before(tmp_path: Path) -> None:
+    model = prepared()
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    trainer, forgets = remembering(model, ref), remembering(model, ref, keeps_before=False)
+    for each in (trainer, forgets):
+        train(each, start, number=4)
+    before = told(trainer.recall(Order("recall", 5, 4)))
+    for each in (trainer, forgets):
+        train(each, start, Span(1), number=6)
+    after = told(trainer.recall(Order("recall", 7, 6)))
+    assert before.keys() == after.keys()
+    assert before["memory.own"] != after["memory.own"]
+    assert told(trainer.recall(Order("recall", 8, 4))) == told(trainer.recall(Order("recall", 9, 5))) == before
+    assert told(forgets.recall(Order("recall", 7, 6))) == after
+    assert told(forgets.recall(Order("recall", 8, 4))) == {}
+    trainer.close()
+    forgets.close()
+
+
+@pytest.mark.parametrize("out_of_date", [False, True])
+def test_a_recall_after_a_suspension_is_answered_with_what_was_saved_if_it_is_the_latest(
+    tmp_path: Path, out_of_date: bool
+) -> None:
+    model = prepared()
+    start, ref, file = Variables(model).read(), shard(tmp_path, X, Y), str(tmp_path / "saved" / "worker-0.npz")
+    goes, comes = remembering(model, ref), remembering(model, ref)
+    train(goes, start, number=4)
+    kept = told(goes.recall(Order("recall", ASIDE, 4)))
+    goes.save(file)
+    comes.restore(file)
+    told_now = told(comes.recall(Order("recall", ASIDE + 1, 5 if out_of_date else 4)))
+    assert told_now == ({} if out_of_date else kept)
+    goes.close()
+    comes.close()
