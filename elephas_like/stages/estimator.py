@@ -173,7 +173,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         them: the rows are written to the executors' disks once, by the first fit, and deleted after the last one.
         """
         estimators = [self.copy(given) for given in paramMaps]
-        shared = shared_rows(estimators)
+        shared = shared_rows(estimators, dataset)
 
         def fitted(index: int) -> ElephasTransformer:
             with shared[index] as rows:

@@ -82,8 +82,11 @@ class SharedRows:
             return self._dataset
 
 
-def shared_rows(estimators: Sequence[Any]) -> list[AbstractContextManager[SharedRows | None]]:
-    """Return for each fit a context with the rows that it shares with others; with None if it reads its own."""
+def shared_rows(estimators: Sequence[Any], dataset: object) -> list[AbstractContextManager[SharedRows | None]]:
+    """Return for each fit a context with the rows that it shares with others; with None if it reads its own.
+
+    Rows are shared on executors: not without Spark's tasks, nor over Spark Connect, which has no references to them.
+    """
     groups: list[tuple[list[Any], list[int]]] = []
     for index, estimator in enumerate(estimators):
         reading = [estimator.given(name) for name in _READING]
@@ -93,6 +96,8 @@ def shared_rows(estimators: Sequence[Any]) -> list[AbstractContextManager[Shared
         else:
             found.append(index)
     contexts: list[AbstractContextManager[SharedRows | None]] = [nullcontext()] * len(estimators)
+    if type(dataset).__module__.startswith("pyspark.sql.connect"):
+        return contexts
     for _, members in groups:
         if len(members) > 1 and estimators[members[0]].given("engine") != EngineName.IN_PROCESS.value:
             shared = SharedRows(len(members))

@@ -238,7 +238,7 @@ def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file_name", ["architecture.h5", "architecture"])
 def test_a_transformer_without_weights_is_saved_and_gets_them_later(spark, df, tmp_path: Path, file_name: str) -> None:
     whole = model()
-    options = {"features_col": ["a", "b"], "custom_objects": {"Scale": Scale}}
+    options = {"features_col": ["a", "b"], "custom_objects": {"Scale": Scale, "own_error": own_error}}
     ElephasTransformer(keras_model_config=whole.to_json(), output_col="p", **options).save(str(tmp_path / file_name))
     loaded = load_ml_transformer(tmp_path / file_name)
     assert loaded.getOutputCol() == "p"

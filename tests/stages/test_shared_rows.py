@@ -123,12 +123,12 @@ def test_a_search_of_spark_s_shares_rows_among_threads(counted) -> None:
 def test_which_fits_share() -> None:
     given = estimator()
     losses = [{given.loss: "hinge"}, {given.epochs: 2}, {given.loss: "hinge", given.epochs: 3}]
-    contexts = shared_rows([given.copy(one) for one in losses])
+    contexts = shared_rows([given.copy(one) for one in losses], None)
     with contexts[0] as first, contexts[1] as alone, contexts[2] as third:
         assert first is third is not None
         assert alone is None
     local = [given.copy({given.engine: "in_process", given.epochs: epochs}) for epochs in (1, 2)]
-    for context in shared_rows(local):
+    for context in shared_rows(local, None):
         with context as rows:
             assert rows is None
 
