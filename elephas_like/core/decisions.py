@@ -103,7 +103,7 @@ def _by_thresholds(probability: Floats, thresholds: Floats) -> Floats:
     if len(thresholds) != probability.shape[1]:
         raise ValueError(f"expected {probability.shape[1]} thresholds, one per class; got {len(thresholds)}.")
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = np.where(probability > 0, probability / thresholds, np.where(thresholds > 0, 0.0, -np.inf))
+        scaled = np.where(probability > 0, probability / thresholds, 0.0)
     return np.asarray(scaled.argmax(axis=1), np.float64)
 
 

@@ -70,7 +70,8 @@ def column_choice(
         chosen: dict[str, Any] = dict(named.values())
         return ColumnChoice(**chosen)
     for name in named:
-        raise ValueError(f"{name}= is for columns of a DataFrame; the data is of type {type(data).__name__}.")
+        what = "is for rows" if name == "handle_invalid" else "names columns"
+        raise ValueError(f"{name}= {what} of a DataFrame; the data is of type {type(data).__name__}.")
     return None
 
 
