@@ -29,7 +29,7 @@ model = keras.Sequential(
 model.compile(keras.optimizers.Adam(0.005), "binary_crossentropy", metrics=["accuracy"])
 
 epochs = int(os.environ.get("EPOCHS", "10"))
-ensemble = EnsembleEstimator(model, epochs=epochs, batch_size=16, seed=1, probability_col="probability")
+ensemble = EnsembleEstimator(model, epochs=epochs, batch_size=16, seed=1)
 pipeline = Pipeline(
     stages=[
         VectorAssembler(inputCols=names, outputCol="raw"),

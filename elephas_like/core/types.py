@@ -2,7 +2,7 @@
 
 A *driver* turns a compiled Keras model into a `TrainState`. Rows become *shards*, one per worker. Workers train a *span* of
 their shard from the state they were ordered to start from, and bring an `Update`. A strategy turns updates into the next state.
-What crosses a process is a frozen dataclass of plain data defined here.
+What crosses a process is a frozen dataclass of plain data.
 """
 
 from __future__ import annotations

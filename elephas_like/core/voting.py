@@ -116,16 +116,25 @@ class Ballot:
 
     weights: one per member, summing to 1.
     from_logits: for each member, whether its outputs are logits.
+    keeps_nan: whether classes of a row are NaN if a member gives NaN for it, which is an error otherwise.
     """
 
     voting: Voting
     weights: tuple[float, ...]
     from_logits: tuple[bool, ...]
+    keeps_nan: bool = False
 
     def __call__(self, outputs: Sequence[Array]) -> Results:
         """Return the ensemble's output: means (mean), mean probabilities (soft), or shares of the votes (hard)."""
         if self.voting is Voting.MEAN:
             return mean(outputs, self.weights)
+        if not self.keeps_nan:
+            return self._votes(outputs)
+        unknown = np.any([np.isnan(output).any(axis=-1) for output in outputs], axis=0)
+        known = [np.where(unknown[..., None], 1 / np.shape(output)[-1], output) for output in outputs]
+        return np.where(unknown[..., None], np.float32(np.nan), self._votes(known))
+
+    def _votes(self, outputs: Sequence[Array]) -> Results:
         return (hard_vote if self.voting is Voting.HARD else soft_vote)(self.beliefs(outputs), self.weights)
 
     def beliefs(self, outputs: Sequence[Array]) -> list[Results]:

@@ -65,6 +65,7 @@ def train_ensemble(
     sample_weight_col: str | None = None,
     column_shapes: Mapping[str, Sequence[int]] | None = None,
     column_dtypes: Mapping[str, str] | None = None,
+    handle_invalid: str | None = None,
 ) -> VotingModel:
     """Trains the members of an ensemble in parallel, each with weights and rows of its own, and returns them as one.
 
@@ -97,7 +98,8 @@ def train_ensemble(
         custom_objects: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a bar of the members, 2 a line per member.
         weights: of the VotingModel, one number per member; those of members that failed are left out.
-        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
+            `SparkModel.fit`.
 
     Returns:
         A VotingModel with the members in order, and in `histories` each one's loss and metrics by epoch.
@@ -128,7 +130,9 @@ def train_ensemble(
         weights=weights,
         custom_objects=custom_objects,
     )
-    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+    columns = column_choice(
+        data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+    )
     ensemble, members, context = _prepared(asked, build_or_model, data, columns, validation_data)
     results, failures = _collected(outcomes(members, asked.workers, asked.engine, context), ensemble.models, asked)
     return _voting(ensemble, results, failures)

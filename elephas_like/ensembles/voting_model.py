@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -27,7 +27,7 @@ from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.predict import feature_arrays, feature_rows, predict_rows, score_shards
 from elephas_like.model.sources import Source, source_of
-from elephas_like.rows.frame_plan import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.task import outputs, task
 
@@ -153,6 +153,8 @@ class VotingModel:
         batch_size: int = 1024,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        handle_invalid: str | None = None,
+        thresholds: Sequence[float] | None = None,
     ) -> DataFrame:
         """The DataFrame with what the ensemble says of each row, computed in one pass for all members when it is read.
 
@@ -163,15 +165,25 @@ class VotingModel:
             probability_col, raw_prediction_col: of Vectors with what `predict_proba` gives; None adds none. Votes have no
                 other raw form.
             batch_size: rows that are predicted at once.
+            handle_invalid: what becomes of rows with null, NaN or a wrong length: "error", "skip" (they are left out), or "keep"
+                (predicts null). None: "error", but NaN goes to the members.
+            thresholds: one per class: the class with the largest probability / threshold is the prediction.
 
         Raises:
             ValueError: columns that are not there or do not fit the members, or are there already; a probability of "mean";
                 members that put out more than one class a row.
         """
-        columns = column_choice(df, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes)
+        columns = column_choice(
+            df,
+            features_col=features_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+            handle_invalid=handle_invalid,
+        )
         if columns is None:
             raise TypeError(f"transform takes a DataFrame; got {type(df).__name__}. predict takes arrays and RDDs.")
-        return self._appended(df, columns, (output_col, probability_col, raw_prediction_col), batch_size)
+        names = output_col, probability_col, raw_prediction_col
+        return self._appended(df, columns, names, batch_size, thresholds)
 
     def evaluate(
         self,
@@ -292,7 +304,12 @@ class VotingModel:
         return votes.labels(combined) if labels else combined
 
     def _appended(
-        self, df: DataFrame, columns: ColumnChoice, names: tuple[str, str | None, str | None], batch_size: int
+        self,
+        df: DataFrame,
+        columns: ColumnChoice,
+        names: tuple[str, str | None, str | None],
+        batch_size: int,
+        thresholds: Sequence[float] | None = None,
     ) -> DataFrame:
         """The DataFrame with columns of predictions, probabilities and raw predictions, where these have names."""
         rows = checks.positive_int("batch_size", batch_size)
@@ -302,15 +319,18 @@ class VotingModel:
                 raise ValueError("probabilities need voting='soft' or 'hard'; voting='mean' has no classes.")
             kind = task(first, ModelType.REGRESSION)
         else:
-            kind = Task.CLASSES
+            kind = Task.VOTES
             slot = outputs(first)
             if isinstance(slot, Slot) and slot.shape is not None and len(slot.shape) > 1:
                 raise ValueError(
                     f"the members put out classes of shape {slot.shape} a row, and a column of predictions has one: "
                     "predict(df) gives all of them, as an array."
                 )
-        predictor = self._predictor(rows, self._ballot())
-        return appended(df, columns, first, batch_size=rows, task=kind, names=names, predictor=predictor)
+        ballot = replace(self._ballot(), keeps_nan=columns.invalid is Invalid.KEEP)
+        predictor = self._predictor(rows, ballot)
+        return appended(
+            df, columns, first, batch_size=rows, task=kind, names=names, predictor=predictor, thresholds=thresholds
+        )
 
     def _evaluated(self, source: Source, judge: Judge, batch_size: int) -> dict[str, float]:
         """Loss and metrics of rows that stay where they are."""

@@ -12,9 +12,10 @@ import pandas as pd
 from pyspark import RDD
 from pyspark.sql import DataFrame
 
+from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.types import Slot
-from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, plan
+from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.spool import Block
 from elephas_like.trainer.serialization import input_count, target_count
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
@@ -49,8 +50,12 @@ def column_choice(
     sample_weight_col: str | None = None,
     column_shapes: Mapping[str, Sequence[int]] | None = None,
     column_dtypes: Mapping[str, str] | None = None,
+    handle_invalid: str | None = None,
 ) -> ColumnChoice | None:
     """Which columns of a DataFrame are what, or None for data of another kind.
+
+    Args:
+        handle_invalid: "error", "skip" or "keep"; None is "error", but NaN is read.
 
     Raises:
         ValueError: columns were named, and there are none.
@@ -61,13 +66,18 @@ def column_choice(
         "sample_weight_col": ("sample_weight", sample_weight_col),
         "column_shapes": ("shapes", column_shapes),
         "column_dtypes": ("dtypes", column_dtypes),
+        "handle_invalid": (
+            "invalid",
+            None if handle_invalid is None else checks.choice("handle_invalid", handle_invalid, Invalid),
+        ),
     }
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
     if isinstance(data, DataFrame):
         chosen: dict[str, Any] = dict(named.values())
         return ColumnChoice(**chosen)
     for name in named:
-        raise ValueError(f"{name}= names columns of a DataFrame; the data is of type {type(data).__name__}.")
+        what = "is for rows" if name == "handle_invalid" else "names columns"
+        raise ValueError(f"{name}= {what} of a DataFrame; the data is of type {type(data).__name__}.")
     return None
 
 

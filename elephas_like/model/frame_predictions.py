@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -26,20 +28,38 @@ def appended(
     task: Task = Task.VALUES,
     names: tuple[str, str | None, str | None] = ("prediction", None, None),
     predictor: Predictor | EnsemblePredictor | None = None,
+    thresholds: Sequence[float] | None = None,
 ) -> DataFrame:
     """The DataFrame with columns of predictions after its own.
 
     Args:
-        names: of prediction, probability and rawPrediction; None leaves a column out. Models with several outputs get one
+        names: of prediction, probability and rawPrediction; None and "" leave a column out. Models with several outputs get one
             prediction column each: "prediction_" and the output's name.
         predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
+        thresholds: of a classifier, one per class: the class with the largest probability / threshold is predicted.
+
+    Raises:
+        ValueError: there are not as many thresholds as classes.
     """
-    plan = frame_plan(
-        df, ColumnChoice(columns.features, None, None, columns.shapes, columns.dtypes), model, endless=True
-    )
+    plan = frame_plan(df, replace(columns, label=None, sample_weight=None), model, endless=True)
+    if thresholds is not None:
+        _check_thresholds(thresholds, model, task)
     if predictor is None:
         predictor = Predictor.of(model, batch_size)
-    return with_predictions(df, plan, Scorer(predictor, task), fields(model, task, names))
+    scorer = Scorer(predictor, task, None if thresholds is None else tuple(thresholds))
+    return with_predictions(df, plan, scorer, fields(model, task, names))
+
+
+def _check_thresholds(thresholds: Sequence[float], model: keras.Model, task: Task) -> None:
+    if not task.classifies:
+        raise ValueError(
+            f"thresholds choose a class, and {model.name!r} predicts none: by its loss and last activation, or by model_type "
+            "or predict_classes. Clear them."
+        )
+    slot = outputs(model)
+    width = slot.shape[-1] if isinstance(slot, Slot) and slot.shape else 1
+    if width is not None and len(thresholds) != max(2, width):
+        raise ValueError(f"thresholds must have one number for each of {max(2, width)} classes; got {len(thresholds)}.")
 
 
 def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | None]) -> list[Field]:
@@ -50,7 +70,7 @@ def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | N
     """
     prediction, probability, raw = names
     if task.classifies:
-        wanted = [Field(prediction, 0)]
+        wanted = [Field(prediction, 0)] if prediction else []
         for name, source in ((probability, 1), (raw, 2)):
             if name:
                 wanted.append(Field(name, source, rank=1, vector=True))
@@ -60,6 +80,8 @@ def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | N
             f"probability and rawPrediction are of models that classify; {model.name!r} is none by its loss and its last "
             "layer's activation. If it is, say model_type='classification'."
         )
+    if not prediction:
+        return []
     if task is Task.VALUE:
         return [Field(prediction, 0)]
     slots: list[Any] = flatten(outputs(model))[0]

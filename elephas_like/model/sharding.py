@@ -31,6 +31,7 @@ def shard(
     sample_weight_col: str | None = None,
     column_shapes: Mapping[str, Sequence[int]] | None = None,
     column_dtypes: Mapping[str, str] | None = None,
+    handle_invalid: str | None = None,
 ) -> ShardedDataset:
     """Rows to be written down once, on the executors, and trained on many times.
 
@@ -44,13 +45,16 @@ def shard(
             are read, as by `fit`. None takes the columns as they lie: several in a list are put together, a dict of them
             becomes a dict of features, and labels stay what they are, which suits models with one input and one output
             whose loss takes such labels.
-        features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
+        features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
+            `SparkModel.fit`.
 
     Raises:
         ValueError, TypeError: arguments that make no sense, before any job.
     """
     workers = checks.positive_int("num_workers", num_workers)
-    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+    columns = column_choice(
+        data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+    )
     if columns is None and model is not None:
         raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
     if model is not None:

@@ -37,6 +37,7 @@ from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_frame,
 from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
+from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
 from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
@@ -400,7 +401,8 @@ def frame_source(df: DataFrame, columns: ColumnChoice, model: keras.Model | None
     """Return the rows of a DataFrame for a model, without labels if not `target`; with no model as the columns lie."""
     if not target or (model is not None and not wants_target(model)):
         columns = replace(columns, label=None, sample_weight=None)
-    return FrameRows(Frame(df, frame_plan(df, columns, model)))
+    plan = frame_plan(df, columns, model)
+    return FrameRows(Frame(readable(df, plan), plan))
 
 
 def validation_source(data: Any, columns: ColumnChoice | None = None, model: keras.Model | None = None) -> Source:

@@ -230,6 +230,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         sample_weight_col: str | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        handle_invalid: str | None = None,
         rdd: RDD | None = None,
         x: Any = None,
         **others: Any,
@@ -267,6 +268,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             sample_weight_col: of a DataFrame, a column of numbers.
             column_shapes: shapes of a value, by column: for what does not follow from the model's inputs.
             column_dtypes: dtypes of the bytes in binary columns, by column.
+            handle_invalid: of rows with null, NaN or a wrong length: "error", "skip", or "keep" (trains on NaN), the default.
 
         Raises:
             ValueError, TypeError: arguments that make no sense, before anything starts.
@@ -294,7 +296,9 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             resume=resume,
             has_validation_data=validation_data is not None,
         )
-        columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+        columns = column_choice(
+            data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+        )
         source = source_of(data, y, sample_weight, columns, self._model)
         held = None if validation_data is None else validation_source(validation_data, columns, self._model)
         history = train(self._model, self._options, request, source, held, self._draw_seeds)

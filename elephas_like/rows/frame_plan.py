@@ -36,6 +36,17 @@ class Kind(StrEnum):
     IMAGE = "image"
 
 
+class Invalid(StrEnum):
+    """What becomes of rows with null, NaN or a wrong length, as Spark ML's `handleInvalid` says.
+
+    ERROR: an error that names column and row. SKIP: they are left out. KEEP: they stay, without a prediction.
+    """
+
+    ERROR = "error"
+    SKIP = "skip"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True)
 class ColumnChoice:
     """Which columns are what.
@@ -43,6 +54,7 @@ class ColumnChoice:
     features, label: a name, several names, or a mapping from the model's input or output names to those. "a.b" is the field
         b of the struct a. label None: no target.
     shapes: what one value of a column is reshaped to. dtypes: of the bytes in binary columns.
+    invalid: what becomes of rows with values that cannot be read, or with NaN. None: the former are errors, and NaN is read.
     """
 
     features: Choice = "features"
@@ -50,6 +62,7 @@ class ColumnChoice:
     sample_weight: str | None = None
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    invalid: Invalid | None = None
 
 
 @dataclass(frozen=True)
@@ -103,11 +116,13 @@ class FramePlan:
     """How batches of a DataFrame become (x,), (x, y) or (x, y, sample_weight).
 
     structure: of those over `leaves`, as core/structure.py reads it.
+    invalid: as ColumnChoice has it.
     """
 
     leaves: tuple[Leaf, ...]
     structure: Structure
     floatx: str
+    invalid: Invalid | None = None
 
     def selected(self) -> list[SparkColumn]:
         """Return what to select from the DataFrame: one column per cell, in order."""
@@ -154,7 +169,7 @@ def plan(
         parts.append(Leaf((planner.number("sample_weight_col", choice.sample_weight),), ()))
     planner.check_formats(parts)
     leaves, structure = flatten(tuple(parts))
-    return FramePlan(tuple(leaves), structure, FLOATS[floatx])  # type: ignore[arg-type]  # the leaves are Leafs
+    return FramePlan(tuple(leaves), structure, FLOATS[floatx], choice.invalid)  # type: ignore[arg-type]  # the leaves are Leafs
 
 
 class _Planner:

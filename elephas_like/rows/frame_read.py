@@ -20,13 +20,14 @@ from elephas_like.core.errors import DataError, WaitError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array
 from elephas_like.rows.column_files import BATCH_BYTES
-from elephas_like.rows.frame_plan import Cell, FramePlan, Kind, Leaf
+from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
 from elephas_like.rows.spool import Block
 from elephas_like.rows.vectors import Unfit, binaries, images, nested, numbers, texts, vectors
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.waits import Overdue
 
 _PACKED = "block binary, error string"
+_HANDLE_INVALID = " Or set handle_invalid: 'skip' leaves such rows out, 'keep' keeps them without a prediction."
 
 
 class Frame:
@@ -150,9 +151,12 @@ class BatchReader:
             try:
                 leaves = _leaves(self._plan, [array.slice(begin, count) for array in arrays])
                 self._check_shapes(leaves)
+                if self._plan.invalid is Invalid.ERROR:
+                    _check_numbers(self._plan, leaves)
             except _BadValue as error:
                 place = f"{self._place}row {self._rows + error.row}"
-                raise DataError(f"column {error.column!r}, {place}: {error}") from error.__cause__
+                hint = _HANDLE_INVALID if self._plan.invalid is Invalid.ERROR else ""
+                raise DataError(f"column {error.column!r}, {place}: {error}{hint}") from error.__cause__
             if probing:
                 continue
             yield leaves, count
@@ -199,6 +203,20 @@ def _leaves(plan: FramePlan, arrays: Sequence[pa.Array]) -> list[Array]:
         except Unfit as error:
             raise _BadValue(leaf.name, error) from error
     return found
+
+
+def _check_numbers(plan: FramePlan, leaves: Sequence[Array]) -> None:
+    """Do nothing if no leaf holds NaN.
+
+    Raises:
+        _BadValue: one does.
+    """
+    for leaf, values in zip(plan.leaves, leaves, strict=True):
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            row = int(np.flatnonzero(np.isnan(values).reshape(len(values), -1).any(axis=1))[0])
+            raise _BadValue(
+                leaf.name, Unfit(row, "expected numbers, got NaN. Fill it first (pyspark.ml.feature.Imputer).")
+            )
 
 
 def _values(cell: Cell, array: pa.Array, floatx: str) -> Array:

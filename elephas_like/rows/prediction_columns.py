@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql import types as sql
 
 from elephas_like.core.types import Array
-from elephas_like.rows.frame_plan import FramePlan
+from elephas_like.rows.frame_plan import FramePlan, Invalid
 from elephas_like.rows.frame_read import BatchReader
+from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,29 @@ def predicted(
     kinds = [_arrow_type(one.type) for one in fields]
     schema = pa.struct([pa.field(one.name, kind) for one, kind in zip(fields, kinds, strict=True)])
     reader = BatchReader(plan)
-    for batch in batches:
+    for whole in batches:
+        batch = whole.drop_null() if whole.null_count else whole  # rows to keep that cannot be read
         columns = [batch.field(index) for index in range(batch.type.num_fields)]
         parts = []
         for leaves, rows in reader.blocks(columns, len(batch)):
             scores = score(plan.tree(leaves)[0], rows)
             arrays = [as_arrow(scores[one.source], kind) for one, kind in zip(fields, kinds, strict=True)]
-            parts.append(pa.StructArray.from_arrays(arrays, fields=list(schema)))
-        yield pa.concat_arrays(parts) if parts else pa.array([], schema)
+            unknown = _unknown([scores[one.source] for one in fields]) if plan.invalid is Invalid.KEEP else None
+            parts.append(pa.StructArray.from_arrays(arrays, fields=list(schema), mask=unknown))
+        found = pa.concat_arrays(parts) if parts else pa.array([], schema)
+        yield _among_nulls(found, whole) if whole.null_count else found
+
+
+def _unknown(scores: Sequence[Array]) -> pa.Array:
+    """Whether a row has NaN in what is said of it."""
+    found = [np.isnan(one).reshape(len(one), -1).any(axis=1) for one in scores if one.dtype.kind == "f"]
+    return pa.array(np.any(found, axis=0) if found else np.zeros(len(scores[0]), bool))
+
+
+def _among_nulls(found: pa.Array, whole: pa.Array) -> pa.Array:
+    """What was found of the rows that are not null, with null for the others."""
+    valid = whole.is_valid().to_numpy(zero_copy_only=False)
+    return found.take(pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid))
 
 
 def _arrow_type(kind: sql.DataType) -> pa.DataType:
@@ -75,11 +95,15 @@ def with_predictions(df: DataFrame, plan: FramePlan, score: Score, fields: Seque
     Raises:
         ValueError: a column of the name of a field is there already.
     """
+    if not fields:
+        log.warning("no column was added: all names of columns to add are ''.")
+        return df
     for one in fields:
         if one.name in df.columns:
             raise ValueError(
                 f"the DataFrame has a column {one.name!r} already; drop it, or give the output another name."
             )
+    df = readable(df, plan)
     if hasattr(functions, "arrow_udf"):
         return _by_udf(df, plan, score, fields)
     return _by_map(df, plan, score, fields)
@@ -93,8 +117,8 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     scores.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     kind = sql.StructType([sql.StructField(one.name, one.type) for one in fields])
     name = _unused("scores", df.columns)
-    both = df.withColumn(name, functions.arrow_udf(scores, kind)(functions.struct(*plan.selected())))
-    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{name}`.`{one.name}`") for one in fields])
+    both = df.withColumn(name, functions.arrow_udf(scores, kind)(selected(df, plan)))
+    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{name}`.`{one.name}`", plan) for one in fields])
 
 
 def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
@@ -107,8 +131,8 @@ def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
             kept = [batch.column(column) for column in batch.schema.names if column != name]
             yield pa.record_batch([*kept, *scores.flatten()], [*schema.fieldNames()])
 
-    both = df.withColumn(name, functions.struct(*plan.selected())).mapInArrow(append, schema)
-    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`") for one in fields])
+    both = df.withColumn(name, selected(df, plan)).mapInArrow(append, schema)
+    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`", plan) for one in fields])
 
 
 def needs_arrow_udf() -> None:
@@ -117,9 +141,13 @@ def needs_arrow_udf() -> None:
         raise RuntimeError("Arrow UDFs need Spark 4.1 or later; ElephasTransformer.transform works with Spark 4.0 too.")
 
 
-def _field(one: Field, path: str) -> Column:
+def _field(one: Field, path: str, plan: FramePlan) -> Column:
     column = functions.col(path)
-    return (array_to_vector(column) if one.vector else column).alias(one.name)
+    if one.vector:
+        vector = array_to_vector(column)
+        # The function fails on null, so null must not come to it.
+        column = functions.when(column.isNotNull(), vector) if plan.invalid is Invalid.KEEP else vector
+    return column.alias(one.name)
 
 
 def _quoted(name: str) -> Column:

@@ -3,7 +3,8 @@
 estimator           ElephasEstimator, ElephasTransformer, their loaders, and SQL functions
 ensemble_stages     the stages of ensembles
 stage               what all stages share
-params              one table of Params, with checks and defaults
+param_table, params one table of Params, with checks and defaults
+shared_rows         rows that the fits of a grid share
 saving              stages written and read
 udf                 a model as a SQL function
 """

@@ -13,6 +13,7 @@ import keras
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
+from elephas_like.core.voting import Voting
 from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, entries_of
@@ -23,13 +24,13 @@ from elephas_like.trainer.recipe import refuse_lambdas
 _INFERENCE_ROWS = 1024
 _SHARED = entries_of(
     COLUMNS,
-    "featuresCol labelCol outputCol probabilityCol rawPredictionCol columnShapes columnDtypes inference_batch_size "
-    "custom_objects",
+    "featuresCol labelCol predictionCol probabilityCol rawPredictionCol thresholds handleInvalid columnShapes columnDtypes "
+    "inferenceBatchSize customObjects",
 )
 _TRAINING = entries_of(
     (*COLUMNS, *FITTING),
-    "keras_model_config optimizer_config loss metrics epochs batch_size verbose validation_split sampleWeightCol "
-    "validationCol engine tls allow_plain_text seed class_weight shuffle",
+    "kerasModelConfig optimizerConfig loss metrics epochs batchSize verbose validationSplit weightCol "
+    "validationIndicatorCol engine tls allowPlainText seed classWeight shuffle",
 )
 _EnsembleEstimatorParams: Any = stage_params("_EnsembleEstimatorParams", (*_SHARED, *_TRAINING, *ENSEMBLE))
 _EnsembleModelParams: Any = stage_params("_EnsembleModelParams", _SHARED)
@@ -38,22 +39,23 @@ _FIT = {
     "seed": "seed",
     "workers_per_member": "workersPerMember",
     "epochs": "epochs",
-    "batch_size": "batch_size",
+    "batch_size": "batchSize",
     "voting": "voting",
-    "class_weight": "class_weight",
+    "class_weight": "classWeight",
     "shuffle": "shuffle",
     "max_failures": "maxFailures",
     "engine": "engine",
     "tls": "tls",
-    "allow_plain_text": "allow_plain_text",
-    "custom_objects": "custom_objects",
+    "allow_plain_text": "allowPlainText",
+    "custom_objects": "customObjects",
     "verbose": "verbose",
     "weights": "weights",
     "features_col": "featuresCol",
     "label_col": "labelCol",
-    "sample_weight_col": "sampleWeightCol",
+    "sample_weight_col": "weightCol",
     "column_shapes": "columnShapes",
     "column_dtypes": "columnDtypes",
+    "handle_invalid": "handleInvalid",
 }
 """Arguments of `train_ensemble`, each with the Param that holds it."""
 
@@ -69,8 +71,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
         callbacks: Keras callbacks; each member has copies of its own. Not saved with the estimator.
         validation_data: a DataFrame, arrays or an RDD. Not saved with the estimator.
         params: by name, camelCase or snake_case: `num_members`, `bagging`, `voting`, `weights`, `workers_per_member`,
-            `max_failures`, `features_col`, `label_col`, `sample_weight_col`, `validation_col`, `epochs`, `batch_size`,
-                ...
+            `max_failures`, `features_col`, `label_col`, `sample_weight_col`, `validation_col`, `epochs`, `batch_size`, ...
             `explainParams()` lists them. They have the meaning they have for `train_ensemble`.
 
     Raises:
@@ -123,7 +124,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
         build = self.given("build")
         if build is None:
             return self.get_model()
-        if self._model is not None or self.isDefined("keras_model_config"):
+        if self._model is not None or self.isDefined("kerasModelConfig"):
             raise ValueError("give a model (or keras_model_config), or a function that builds one; got both.")
 
         @functools.wraps(build)  # train_ensemble inspects whether it takes a seed
@@ -140,8 +141,8 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
     """Applies an ensemble to the rows of a DataFrame: `transform` adds a column of predictions in one pass.
 
     With hard and soft votes the prediction is the index of the class, a double, as Spark's evaluators expect. With
-    "mean" it is the mean output, an array unless it is one number. `probability_col` and `raw_prediction_col` add
-    columns of Vectors; with two classes the latter is added by default.
+    "mean" it is the mean output, an array unless it is one number. Of classes, `probability` and `rawPrediction` are added
+    too, both the members' share of each class.
 
     Args:
         ensemble: a VotingModel.
@@ -195,17 +196,18 @@ class EnsembleModel(Stage, _EnsembleModelParams, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        ensemble, raw = copy.copy(self.ensemble), self.given("rawPredictionCol")
-        ensemble.custom_objects = ensemble.custom_objects | self.given("custom_objects")
-        if raw is None and ensemble.nb_classes == 2 and "rawPrediction" not in dataset.columns:
-            raw = "rawPrediction"  # BinaryClassificationEvaluator needs it
+        ensemble = copy.copy(self.ensemble)
+        ensemble.custom_objects = ensemble.custom_objects | self.given("customObjects")
+        prediction, probability, raw = self.added_columns(dataset, classifies=ensemble.voting is not Voting.MEAN)
         return ensemble.transform(
             dataset,
             features_col=self.given("featuresCol"),
-            output_col=self.given("outputCol"),
-            probability_col=self.given("probabilityCol"),
+            output_col=prediction,
+            probability_col=probability,
             raw_prediction_col=raw,
-            batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
+            batch_size=self.given("inferenceBatchSize") or _INFERENCE_ROWS,
+            handle_invalid=self.given("handleInvalid"),
+            thresholds=self.given("thresholds"),
             column_shapes=self.given("columnShapes"),
             column_dtypes=self.given("columnDtypes"),
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from pyspark.ml import Estimator, Model
+from pyspark.ml.base import _FitMultipleIterator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import NumericType
 
@@ -17,10 +17,11 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
 from elephas_like.model.spark_model import SparkModel
-from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_plan import ColumnChoice, Invalid
 from elephas_like.stages.param_table import COLUMNS, FITTING
 from elephas_like.stages.params import stage_params
 from elephas_like.stages.saving import read_h5, write_h5
+from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS, SharedRows, shared_rows, validation_rows
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.stages.udf import sql_function
 from elephas_like.trainer.compile_arguments import check_model
@@ -71,19 +72,7 @@ _TransformerParams: Any = stage_params(
 
 
 class _ElephasStage(Stage):
-    """What Elephas' stages have in addition: setters that Elephas deprecated, and HDF5 files."""
-
-    def setFeaturesCol(self, value: Any) -> Any:
-        """Deprecated: give features_col to the constructor."""
-        return self._deprecated("setFeaturesCol", "features_col", value)
-
-    def setLabelCol(self, value: Any) -> Any:
-        """Deprecated: give label_col to the constructor."""
-        return self._deprecated("setLabelCol", "label_col", value)
-
-    def setOutputCol(self, value: Any) -> Any:
-        """Deprecated: give output_col to the constructor."""
-        return self._deprecated("setOutputCol", "output_col", value)
+    """What Elephas' stages have in addition: HDF5 files."""
 
     def save(
         self, path: str | os.PathLike[str] | None = None, *, file_name: str | os.PathLike[str] | None = None
@@ -118,17 +107,11 @@ class _ElephasStage(Stage):
             return read_h5(cls, name, custom_objects)
         return cls.read(custom_objects).load(name)
 
-    def _deprecated(self, setter: str, name: str, value: Any) -> Any:
-        warnings.warn(
-            f"{setter} is deprecated: {type(self).__name__}({name}={value!r}), or set_{name}.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        return self._set(**{name: value})
-
     def _column_choice(self) -> ColumnChoice:
+        """Return which columns `transform` reads."""
         given = self.given
-        return ColumnChoice(given("featuresCol"), None, None, given("columnShapes") or {}, given("columnDtypes") or {})
+        shapes, dtypes = given("columnShapes") or {}, given("columnDtypes") or {}
+        return ColumnChoice(given("featuresCol"), None, None, shapes, dtypes, Invalid(given("handleInvalid")))
 
 
 class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimator):
@@ -136,14 +119,12 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
 
     Args:
         model: a compiled Keras model. It is not changed: each fit trains a copy from its weights, so that grid searches
-            may run in parallel. Or None with Elephas' `keras_model_config` (JSON), `optimizer_config`, `loss`,
-            `metrics`; the last
-                three also
-            compile the copy of a given model anew.
+            may run in parallel. Or None with Elephas' `keras_model_config` (JSON), `optimizer_config`, `loss`, `metrics`;
+            the last three also compile the copy of a given model anew.
         callbacks, worker_callbacks, validation_data: as for `SparkModel.fit`. Not saved with the estimator.
         params: by name, camelCase or snake_case: `features_col`, `label_col`, `sample_weight_col`, `validation_col`,
             `epochs`, `batch_size`, ... `explainParams()` lists them. They have the meaning they have for SparkModel and
-                its `fit`.
+            its `fit`.
 
     Raises:
         TypeError, ValueError: unknown names and invalid values, when they are set.
@@ -181,16 +162,39 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
     @classmethod
     def from_saved(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasEstimator:
         """Return the estimator that was saved."""
-        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        architecture = {name: params.pop(name) for name in ("keras_model_config", "kerasModelConfig") if name in params}
         estimator: ElephasEstimator = cls(model, **params)._set(**architecture)
         return estimator
 
+    def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[Mapping[Any, Any]]) -> Any:
+        """Return an iterator of (index, model) for each param map, which several threads may ask.
+
+        Maps that read the same rows in the same way, for example those that differ in `epochs` or `optimizerConfig`, share
+        them: the rows are written to the executors' disks once, by the first fit, and deleted after the last one.
+        """
+        estimators = [self.copy(given) for given in paramMaps]
+        shared = shared_rows(estimators, dataset)
+
+        def fitted(index: int) -> ElephasTransformer:
+            with shared[index] as rows:
+                return estimators[index]._trained(dataset, rows)
+
+        return _FitMultipleIterator(fitted, len(estimators))
+
     def _fit(self, dataset: DataFrame) -> ElephasTransformer:
+        return self._trained(dataset, None)
+
+    def _trained(self, dataset: DataFrame, shared: SharedRows | None) -> ElephasTransformer:
+        """Return the trained model. Its rows are the shared ones, if there are any."""
         check_frame(dataset)
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
+        columns = {argument: self.given(param) for argument, param in COLUMN_ARGUMENTS.items()}
         rows, held, split = self.split(dataset)
+        if shared is not None:
+            rows, held = shared.of(self, rows, model, columns), validation_rows(held, columns, model)
+            columns = {}
         options = {name: self.given(name) for name in _OPTIONS}
         spark_model = SparkModel(model, **options)
         # A batch size that was not set gives way to a global one; if both were set, `fit` raises.
@@ -206,11 +210,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
             validation_data=held,
             callbacks=self.callbacks,
             worker_callbacks=self.worker_callbacks,
-            features_col=self.given("featuresCol"),
-            label_col=self.given("labelCol"),
-            sample_weight_col=self.given("sampleWeightCol"),
-            column_shapes=self.given("columnShapes"),
-            column_dtypes=self.given("columnDtypes"),
+            **columns,
         )
         fitted = ElephasTransformer(model, history=spark_model.training_histories)
         return self._copyValues(fitted)._resetUid(self.uid)
@@ -232,9 +232,9 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
 class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     """Applies a Keras model to the rows of a DataFrame: `transform` adds a column of predictions.
 
-    A classifier's prediction is the index of the class, a double, as Spark's evaluators expect; a regression's is the
-    value. Other models, and `predict_classes=False`, give the model's output, an array. `probability_col` and
-    `raw_prediction_col` add columns of Vectors; with two classes the latter is added by default.
+    A classifier's prediction is the index of the class, a double, as Spark's evaluators expect; `probability` and
+    `rawPrediction` are added too. A regression's prediction is the value. Other models, and `predict_classes=False`, give
+    the model's output, an array.
 
     Args:
         model: a trained Keras model. Or None with Elephas' `keras_model_config` (JSON) and `weights`.
@@ -277,9 +277,15 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
 
     @property
     def weights(self) -> list[np.ndarray]:
-        """The model's weights, in `get_weights()` order."""
+        """The model's weights, in `get_weights()` order; they may be set."""
         weights: list[np.ndarray] = self.get_model().get_weights()
         return weights
+
+    @weights.setter
+    def weights(self, value: Sequence[np.ndarray]) -> None:
+        if self._model is not None:
+            self._model.set_weights(list(value))
+        self._weights = list(value)
 
     def get_model(self) -> keras.Model:
         """Return the Keras model with its weights.
@@ -292,38 +298,45 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
                 raise ValueError(
                     "no model: give one, ElephasTransformer(model, ...), or keras_model_config and weights."
                 )
-            model = from_json(self.given("keras_model_config"), self.given("custom_objects"))
             if self._weights is None:
                 raise ValueError(
-                    "keras_model_config is an architecture only: give weights= too, as get_weights() has them."
+                    "this ElephasTransformer has an architecture only, no weights: set them, transformer.weights = "
+                    "model.get_weights(), or give weights= to its constructor."
                 )
+            model = from_json(self.given("kerasModelConfig"), self.given("customObjects"))
             model.set_weights(self._weights)
             self._model = model
         return self._model
 
     def get_config(self) -> dict[str, Any]:
         """Return the values of the Params by Elephas' names, with the weights as lists."""
+        names = {name: self.given(name) for name in ("labelCol", "featuresCol", "outputCol")}
+        if self._has_no_weights():
+            kept = {"weights": None, "model_type": self._given_type()}
+            return {"keras_model_config": self.given("kerasModelConfig"), **names, **kept}
         return {
             "keras_model_config": self.get_model().to_json(),
-            "labelCol": self.given("labelCol"),
-            "featuresCol": self.given("featuresCol"),
-            "outputCol": self.given("outputCol"),
+            **names,
             "weights": [weight.tolist() for weight in self.weights],
             "model_type": self._given_type() or self._inferred_type(),
         }
 
+    def _has_no_weights(self) -> bool:
+        """Whether there is an architecture whose weights are still to be set."""
+        return self._model is None and self._weights is None and self.isDefined("kerasModelConfig")
+
     def models_to_save(self) -> list[keras.Model]:
-        """Return the model to save."""
-        return [self.get_model()]
+        """Return the model to save; none, if its weights are still to be set."""
+        return [] if self._has_no_weights() else [self.get_model()]
 
     def history_to_save(self) -> list[dict[str, list[float]]]:
         """Return the history to save."""
         return self._history
 
     @classmethod
-    def from_saved(cls, model: keras.Model, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
+    def from_saved(cls, model: keras.Model | None, history: list[Any], params: dict[str, Any]) -> ElephasTransformer:
         """Return the transformer that was saved."""
-        architecture = {name: params.pop(name) for name in ("keras_model_config",) if name in params}
+        architecture = {name: params.pop(name) for name in ("keras_model_config", "kerasModelConfig") if name in params}
         transformer: ElephasTransformer = cls(model, history=history, **params)._set(**architecture)
         return transformer
 
@@ -331,16 +344,14 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
         check_frame(dataset)
         model = self.get_model()
         found = task(model, self._given_type()) if self.given("predict_classes") else Task.VALUES
-        raw = self.given("rawPredictionCol")
-        if raw is None and _has_two_classes(model, found) and "rawPrediction" not in dataset.columns:
-            raw = "rawPrediction"
         return appended(
             dataset,
             self._column_choice(),
             model,
             batch_size=self.given("inference_batch_size") or _INFERENCE_ROWS,
             task=found,
-            names=(self.given("outputCol"), self.given("probabilityCol"), raw),
+            names=self.added_columns(dataset, classifies=found.classifies),
+            thresholds=self.given("thresholds"),
         )
 
     def _given_type(self) -> ModelType | None:
@@ -416,12 +427,6 @@ def _type_of(told: ModelType | str | None) -> ModelType | None:
     if told not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known))}; got {told!r}.")
     return known[told]
-
-
-def _has_two_classes(model: keras.Model, found: Task) -> bool:
-    if found in (Task.BINARY, Task.BINARY_LOGITS):
-        return True
-    return found.classifies and model.output_shape[-1] == 2
 
 
 def _is_number(kind: Any) -> bool:

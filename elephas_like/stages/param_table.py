@@ -1,11 +1,17 @@
-"""The Params of the Spark ML stages in one table: names, checks of values, documentation, defaults, Elephas' mixins."""
+"""The Params of the Spark ML stages in one table: names, checks of values, documentation, defaults, mixins.
+
+Params have names in camelCase, as Spark's have. `stages/params.py` makes the other spellings: `batch_size` for `batchSize`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pyspark.ml.param import shared
 
 from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
@@ -31,7 +37,10 @@ class Mixin:
 
 @dataclass(frozen=True)
 class Entry:
-    """One Param: its name, check, documentation, the stage's default, and Elephas' mixin if there is one."""
+    """One Param: its name, check, documentation, the stage's default, and Elephas' mixin if there is one.
+
+    aliases: other names. kinds: Spark's mixins for it, by which tools of Spark find a stage that has it.
+    """
 
     name: str
     check: Check
@@ -39,12 +48,55 @@ class Entry:
     default: object = None
     mixin: Mixin | None = None
     aliases: tuple[str, ...] = ()
+    kinds: tuple[type, ...] = ()
+
+    def converted(self, name: str, value: Any) -> Any:
+        """Return the value as the Param holds it; None stays None where it is the default or there is no default.
+
+        Raises:
+            TypeError, ValueError: what was expected, and what came. `name` is how the Param was called.
+        """
+        optional = self.default is None or self.default is UNSET
+        return None if value is None and optional else self.check(name, value)
+
+
+class _HasSeed(shared.HasSeed):
+    """Spark's mixin without its default, a number that differs from process to process: here None, a seed drawn anew."""
+
+    def __init__(self) -> None:
+        super(shared.HasSeed, self).__init__()
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be a text that is not empty; got {value!r}.")
     return value
+
+
+def _column(name: str, value: Any) -> str:
+    """Check the name of a column that is added; "" adds none, as in Spark."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be the name of a column to add, or '' for none; got {value!r}.")
+    return value
+
+
+def _added(name: str, value: Any) -> str:
+    return _column(name, "" if value is None else value)
+
+
+def _optional_column(name: str, value: Any) -> str | None:
+    return _column(name, value) or None
+
+
+def _thresholds(name: str, value: Any) -> list[float]:
+    given = _list(name, value.tolist() if hasattr(value, "tolist") else value)
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in given):
+        raise TypeError(f"{name} must be a list of numbers, one per class; got {value!r}.")
+    if len(given) < 2 or not all(0 <= one < math.inf for one in given) or given.count(0) > 1:
+        raise ValueError(
+            f"{name} must have a number from 0 for each of at least two classes, with at most one 0; got {value!r}."
+        )
+    return [float(one) for one in given]
 
 
 def _whole(least: int) -> Check:
@@ -151,41 +203,83 @@ def _model_json(name: str, value: Any) -> str:
 
 
 COLUMNS = (
-    Entry("featuresCol", _columns, "column of features, or several, or a dict by the model's inputs", "features"),
-    Entry("labelCol", _columns, "column of labels, or several, or a dict by the model's outputs", "label"),
-    Entry("outputCol", _text, "column of predictions", "prediction", aliases=("predictionCol",)),
-    Entry("probabilityCol", _text, "column of class probabilities, a Vector; None: none"),
+    Entry(
+        "featuresCol",
+        _columns,
+        "column of features, or several, or a dict by the model's inputs",
+        "features",
+        kinds=(shared.HasFeaturesCol,),
+    ),
+    Entry(
+        "labelCol",
+        _columns,
+        "column of labels, or several, or a dict by the model's outputs",
+        "label",
+        kinds=(shared.HasLabelCol,),
+    ),
+    Entry(
+        "predictionCol",
+        _column,
+        "column of predictions; '' leaves it out",
+        "prediction",
+        None,
+        ("outputCol",),
+        (shared.HasPredictionCol, shared.HasOutputCol),
+    ),
+    Entry(
+        "probabilityCol",
+        _added,
+        "column of a classifier's class probabilities, a Vector; '' leaves it out",
+        "probability",
+        kinds=(shared.HasProbabilityCol,),
+    ),
     Entry(
         "rawPredictionCol",
-        _text,
-        "column of what a classifier puts out, a Vector; None: 'rawPrediction' for two classes, none for more",
+        _added,
+        "column of a classifier's logits, a Vector; '' leaves it out",
+        "rawPrediction",
+        kinds=(shared.HasRawPredictionCol,),
+    ),
+    Entry(
+        "thresholds",
+        _thresholds,
+        "one number from 0 per class: the class with the largest probability / threshold is predicted",
+        UNSET,
+        kinds=(shared.HasThresholds,),
+    ),
+    Entry(
+        "handleInvalid",
+        _among("error", "skip", "keep"),
+        "rows with null, NaN or features of a wrong length: error, skip (leaves them out), or keep (predicts null)",
+        "error",
+        kinds=(shared.HasHandleInvalid,),
     ),
     Entry("columnShapes", _shapes, "shapes of values, by column"),
     Entry("columnDtypes", _mapping, "dtypes of the bytes in binary columns, by column"),
     Entry("modelType", _among("classification", "regression"), "how the output is read; None: by loss and activation"),
     Entry(
-        "predict_classes",
+        "predictClasses",
         checks.flag,
         "whether a classifier's prediction is the class; False: what the model puts out, an array",
         True,
         Mixin("HasPredictClasses", "predict_classes", True),
     ),
     Entry(
-        "inference_batch_size",
+        "inferenceBatchSize",
         _whole(1),
         "rows that are predicted at once; None: 1024",
         None,
         Mixin("HasInferenceBatchSize", "inference_batch_size", None),
     ),
     Entry(
-        "keras_model_config",
+        "kerasModelConfig",
         _model_json,
         "the model's architecture, as model.to_json() gives it",
         UNSET,
         Mixin("HasKerasModelConfig", "keras_model_config"),
     ),
     Entry(
-        "custom_objects",
+        "customObjects",
         _mapping,
         "classes and functions that the model refers to, by name",
         {},
@@ -196,7 +290,7 @@ COLUMNS = (
 
 FITTING = (
     Entry(
-        "optimizer_config",
+        "optimizerConfig",
         _compiled_part,
         "an optimizer: its name, or what keras.optimizers.serialize gives",
         None,
@@ -213,7 +307,7 @@ FITTING = (
     ),
     Entry("frequency", _frequency, "when rounds end", "auto", Mixin("HasFrequency", "frequency", "epoch")),
     Entry(
-        "nb_classes",
+        "nbClasses",
         _whole(1),
         "classes; None: what the model puts out",
         None,
@@ -227,41 +321,48 @@ FITTING = (
         Mixin("HasCategoricalLabels", "categorical_labels", True),
     ),
     Entry("epochs", _whole(1), "passes over the rows", 10, Mixin("HasEpochs", "epochs", 10)),
-    Entry("batch_size", _whole(1), "rows a batch on each worker", 32, Mixin("HasBatchSize", "batch_size", 32)),
+    Entry("batchSize", _whole(1), "rows a batch on each worker", 32, Mixin("HasBatchSize", "batch_size", 32)),
     Entry("verbose", _verbosity, "0 silent, 1 a bar, 2 a line per epoch", 0, Mixin("HasVerbosity", "verbosity", 0)),
     Entry(
-        "validation_split",
+        "validationSplit",
         checks.share,
         "share of the rows held out",
         0.1,
         Mixin("HasValidationSplit", "validation_split", 0.1),
     ),
     Entry(
-        "num_workers",
+        "numWorkers",
         _whole(1),
         "workers; None: one per partition, at most Spark's slots",
         None,
         Mixin("HasNumberOfWorkers", "num_workers", 8),
     ),
-    Entry("sampleWeightCol", _text, "column of sample weights", aliases=("weightCol",)),
     Entry(
-        "validationCol",
-        _text,
+        "weightCol",
+        _optional_column,
+        "column of sample weights",
+        aliases=("sampleWeightCol",),
+        kinds=(shared.HasWeightCol,),
+    ),
+    Entry(
+        "validationIndicatorCol",
+        _optional_column,
         "boolean column: rows for validation instead of training",
-        aliases=("validationIndicatorCol",),
+        aliases=("validationCol",),
+        kinds=(shared.HasValidationIndicatorCol,),
     ),
     Entry("strategy", _strategy, "how updates are averaged: a name or a Strategy"),
     Entry("codec", _codec, "compression of updates: a name or a Codec; None: no compression"),
-    Entry("max_staleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
+    Entry("maxStaleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("quorum", checks.quorum, "workers, or share of them, that end a round with their answers; None: all"),
-    Entry("quorum_grace", checks.from_zero, "time that the others have then, as a share of what those took", 0.1),
+    Entry("quorumGrace", checks.from_zero, "time that the others have then, as a share of what those took", 0.1),
     Entry(
         "engine",
         _one_of(EngineName),
         "how rounds are run: auto, server (long tasks), jobs (one Spark job a round) or in_process",
         "auto",
     ),
-    Entry("parameter_server_mode", _among("http", "socket"), "the server's transport", "http"),
+    Entry("parameterServerMode", _among("http", "socket"), "the server's transport", "http"),
     Entry("host", _text, "address that the server binds"),
     Entry("port", _whole(0), "the server's port; 0: any free one", 0),
     Entry(
@@ -269,26 +370,26 @@ FITTING = (
         checks.tls,
         "whether the server speaks TLS, or the paths of its certificate and key; None: where Spark encrypts",
     ),
-    Entry("allow_plain_text", checks.flag, "whether to leave in plain text what Spark's settings encrypt", False),
+    Entry("allowPlainText", checks.flag, "whether to leave in plain text what Spark's settings encrypt", False),
     Entry(
-        "optimizer_state",
+        "optimizerState",
         _one_of(OptimizerState),
         "what happens to optimizer slots at an exchange: average, per_worker or reset",
         "average",
     ),
-    Entry("on_nan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
-    Entry("seed", _whole(0), "of shuffling, validation rows and dropout"),
-    Entry("join_timeout", checks.positive_seconds, "seconds to wait for the last worker", 60),
+    Entry("onNan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
+    Entry("seed", _whole(0), "of shuffling, validation rows and dropout", kinds=(_HasSeed,)),
+    Entry("joinTimeout", checks.positive_seconds, "seconds to wait for the last worker", 60),
     Entry(
-        "round_timeout", checks.positive_seconds, "seconds without progress of a worker after which the fit fails", 600
+        "roundTimeout", checks.positive_seconds, "seconds without progress of a worker after which the fit fails", 600
     ),
-    Entry("global_batch_size", _whole(1), "rows a batch over all workers together"),
-    Entry("validation_freq", _epochs_between, "epochs between validations, or a list of epochs", 1),
-    Entry("class_weight", _weights_of_classes, "weight of a row by its class"),
+    Entry("globalBatchSize", _whole(1), "rows a batch over all workers together"),
+    Entry("validationFreq", _epochs_between, "epochs between validations, or a list of epochs", 1),
+    Entry("classWeight", _weights_of_classes, "weight of a row by its class"),
     Entry("shuffle", checks.flag, "whether each worker sees its rows in a new order each epoch", True),
-    Entry("initial_epoch", _whole(0), "the epoch to begin with", 0),
-    Entry("checkpoint_dir", checks.directory, "directory or URL from which a fit goes on whose driver has died"),
-    Entry("checkpoint_freq", checks.checkpoint_freq, "epoch, or the least seconds between two checkpoints", "epoch"),
+    Entry("initialEpoch", _whole(0), "the epoch to begin with", 0),
+    Entry("checkpointDir", checks.directory, "directory or URL from which a fit goes on whose driver has died"),
+    Entry("checkpointFreq", checks.checkpoint_freq, "epoch, or the least seconds between two checkpoints", "epoch"),
     Entry("resume", checks.resume, "auto, True to insist on a checkpoint, or False to begin anew", "auto"),
 )
 """Further Params of the estimator: the arguments of SparkModel and of its `fit`."""

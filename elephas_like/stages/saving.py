@@ -114,7 +114,7 @@ def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:
     params = {
         param.name: encoded(f"{type(stage).__name__}'s {param.name}", value)
         for param, value in stage.extractParamMap().items()
-        if stage.isSet(param) and param.name != "custom_objects"
+        if stage.isSet(param) and param.name != "customObjects"
     }
     packed: bytes | None = stage.packed(given)
     described = {

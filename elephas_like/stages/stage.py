@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,9 +15,28 @@ from elephas_like.core import checks
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 
+log = logging.getLogger(__name__)
+
 
 class Stage(MLReadable, MLWritable):
     """A stage with Params from a table (stages/params.py) and Keras models, which can be written and read."""
+
+    given: Callable[[str], Any]
+
+    def added_columns(self, dataset: DataFrame, *, classifies: bool) -> tuple[str, str, str]:
+        """Return the names of prediction, probability and rawPrediction; "" adds none.
+
+        The last two are of classifiers. If their names were not set, and the DataFrame has a column of that name, it stays,
+        so that several models of a pipeline need a name for the prediction only.
+        """
+        names = [self.given("predictionCol")]
+        for param in ("probabilityCol", "rawPredictionCol"):
+            name = self.given(param)
+            if not self.isSet(param) and name in dataset.columns and classifies:
+                log.warning("the DataFrame has a column %r: set %s to add another, or '' for none", name, param)
+                name = ""
+            names.append(name if classifies or self.isSet(param) else "")
+        return names[0], names[1], names[2]
 
     def set_params(self, **params: Any) -> Any:
         """Set Params by name, in either style."""
@@ -75,11 +95,11 @@ class KerasEstimator(Stage):
         Raises:
             ValueError: neither a model nor `keras_model_config` was given.
         """
-        custom = self.given("custom_objects")
+        custom = self.given("customObjects")
         if self._model is not None:
             model = copy_of(self._model)
-        elif self.isDefined("keras_model_config"):
-            model = from_json(self.given("keras_model_config"), custom, compiled=not self.isSet("loss"))
+        elif self.isDefined("kerasModelConfig"):
+            model = from_json(self.given("kerasModelConfig"), custom, compiled=not self.isSet("loss"))
         else:
             raise ValueError(f"no model: give one, {type(self).__name__}(model, ...), or keras_model_config and loss.")
         return self.compiled(model, whole=self._model is None and self.isSet("loss"))
@@ -90,11 +110,11 @@ class KerasEstimator(Stage):
         Args:
             whole: keep nothing of an earlier compilation: metrics come from the Params too, by default.
         """
-        parts = {"loss": self.given("loss"), "optimizer": self.given("optimizer_config")}
+        parts = {"loss": self.given("loss"), "optimizer": self.given("optimizerConfig")}
         if self.isSet("metrics") or whole:
             parts["metrics"] = self.given("metrics")
         if any(value is not None for value in parts.values()):
-            compile_as(model, **parts, custom_objects=self.given("custom_objects"))
+            compile_as(model, **parts, custom_objects=self.given("customObjects"))
         return model
 
     def split(self, dataset: DataFrame) -> tuple[DataFrame, Any, float]:
@@ -106,7 +126,7 @@ class KerasEstimator(Stage):
             TypeError: the validation column is not boolean.
             ValueError: both are given, or the column does not exist.
         """
-        held, name = self.validation_data, self.given("validationCol")
+        held, name = self.validation_data, self.given("validationIndicatorCol")
         if name is not None:
             if held is not None:
                 raise ValueError("give validation_col or validation_data, not both.")
@@ -120,7 +140,7 @@ class KerasEstimator(Stage):
                 )
             chosen = functions.coalesce(functions.col(f"`{name}`"), functions.lit(False))
             dataset, held = dataset.filter(~chosen), dataset.filter(chosen)
-        share = 0.0 if held is not None and not self.isSet("validation_split") else self.given("validation_split")
+        share = 0.0 if held is not None and not self.isSet("validationSplit") else self.given("validationSplit")
         return dataset, held, share
 
     def copy(self, extra: Mapping[Any, Any] | None = None) -> Any:
@@ -142,7 +162,7 @@ class KerasEstimator(Stage):
 
     def architecture_to_save(self) -> str | None:
         """Return the model's architecture in JSON."""
-        return self._model.to_json() if self._model is not None else self.given("keras_model_config")
+        return self._model.to_json() if self._model is not None else self.given("kerasModelConfig")
 
 
 def check_frame(dataset: object) -> None:

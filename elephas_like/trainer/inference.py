@@ -129,14 +129,19 @@ def _cached(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Predicts for a SQL function: features in, the arrays of the prediction columns out (core/decisions.py)."""
+    """Predicts for a SQL function: features in, the arrays of the prediction columns out (core/decisions.py).
+
+    thresholds: of a classifier, one per class.
+    """
 
     predictor: Predictor | EnsemblePredictor
     task: Task
+    thresholds: tuple[float, ...] | None = None
 
     def __call__(self, features: object, rows: int) -> list[Array]:
         """Return the arrays of `rows` rows, rows first."""
-        parts = [columns_of(self.task, outputs) for outputs, _ in self.predictor.of_arrays(features, rows)]
+        batches = self.predictor.of_arrays(features, rows)
+        parts = [columns_of(self.task, outputs, self.thresholds) for outputs, _ in batches]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 

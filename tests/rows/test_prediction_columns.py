@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pyspark.ml.linalg import Vectors
 from small_frames import X
 
 from elephas_like.rows import prediction_columns
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice, Invalid, plan
 from elephas_like.rows.prediction_columns import Field, with_predictions
 
 
@@ -44,3 +46,32 @@ def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, tabl
     assert with_predictions(table.filter("id > 9"), made, score, [Field("p", 0)]).collect() == []
     with pytest.raises(ValueError, match="has a column 'label' already"):
         with_predictions(table, made, score, [Field("label", 0)])
+
+
+@pytest.mark.parametrize(
+    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
+)
+def test_rows_to_keep_are_not_scored_and_stay_in_their_place(spark, way) -> None:
+    rows = [(0, None), (1, [1.0, 2.0]), (2, [1.0]), (3, [math.nan, 2.0]), (4, [3.0, 4.0])]
+    df = spark.createDataFrame(rows, "id int, v array<double>").coalesce(1)
+    made = plan(df.schema, ColumnChoice("v", None, invalid=Invalid.KEEP), X, None, floatx="float32", classes=None)
+
+    def score(x, rows: int):
+        assert len(x) == rows == 3  # NaN is scored, and says nothing
+        return [x.sum(axis=1), x]
+
+    fields = [Field("total", 0), Field("vector", 1, rank=1, vector=True), Field("list", 1, rank=1, dtype="float")]
+    found = way(df, made, score, fields).collect()
+    assert [(row.id, row.total, row.list) for row in found] == [
+        (0, None, None),
+        (1, 3.0, [1.0, 2.0]),
+        (2, None, None),
+        (3, None, None),
+        (4, 7.0, [3.0, 4.0]),
+    ]
+    assert [row.vector for row in found] == [None, Vectors.dense(1, 2), None, None, Vectors.dense(3, 4)]
+
+
+def test_no_column_to_add(table) -> None:
+    made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
+    assert with_predictions(table, made, lambda x, rows: [], []) is table

@@ -68,7 +68,8 @@ def test_an_ensemble_for_all_evaluators_unchanged(fitted, cancer) -> None:
     likely = VotingModel(fitted.models, "soft", [1, 2, 1]).predict_proba(X)
     np.testing.assert_allclose([row.p for row in rows], likely, atol=1e-6)
     assert [row.prediction for row in rows] == (likely[:, 1] > 0.5).astype(float).tolist()
-    assert "rawPrediction" not in fitted.transform(found.drop("prediction", "p")).columns[:-2]
+    again = fitted.transform(found.drop("prediction", "p"))  # which has a rawPrediction
+    assert again.columns == ["id", "features", "label", "rawPrediction", "prediction", "probability"]
 
 
 def test_the_members_are_those_of_train_ensemble(fitted) -> None:

@@ -17,6 +17,8 @@ from pyspark.ml.evaluation import (
 from elephas_like import ElephasEstimator, ElephasTransformer, SparkModel, register_keras_udf
 from elephas_like.stages import estimator as ml_model
 from elephas_like.stages.param_table import FITTING
+from elephas_like.stages.params import snake
+from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def fitted(cancer) -> ElephasTransformer:
 
 def test_binary_classes_for_all_evaluators_unchanged(fitted, cancer) -> None:
     found = fitted.transform(cancer)
-    assert found.columns == ["id", "features", "label", "prediction", "rawPrediction"]
+    assert found.columns == ["id", "features", "label", "prediction", "probability", "rawPrediction"]
     assert found.schema["prediction"].dataType.simpleString() == "double"
     assert MulticlassClassificationEvaluator().evaluate(found) > 0.95
     assert BinaryClassificationEvaluator().evaluate(found) > 0.98
@@ -45,7 +47,8 @@ def test_binary_classes_for_all_evaluators_unchanged(fitted, cancer) -> None:
     rows = found.collect()
     assert [row.id for row in rows] == list(range(569))
     p = fitted.get_model().predict(x, verbose=0)[:, 0]
-    np.testing.assert_allclose([row.rawPrediction[1] for row in rows], p, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose([row.probability[1] for row in rows], p, rtol=1e-4, atol=1e-6)
+    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(found) < 0.2
     assert [row.prediction for row in rows] == (p > 0.5).astype(float).tolist()
 
 
@@ -58,9 +61,9 @@ def test_the_history_is_the_fit_s(fitted) -> None:
 
 def test_three_classes_with_one_hot_labels_where_the_loss_wants_them(wines) -> None:
     model = mlp(13, 3, "softmax", "categorical_crossentropy", metrics=["accuracy"])
-    estimator = ElephasEstimator(model, epochs=15, num_workers=2, probability_col="probability", seed=1)
+    estimator = ElephasEstimator(model, epochs=15, num_workers=2, seed=1)
     found = estimator.fit(wines).transform(wines)
-    assert found.columns == ["id", "features", "label", "prediction", "probability"]
+    assert found.columns == ["id", "features", "label", "prediction", "probability", "rawPrediction"]
     assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(found) > 0.9
     assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(found) < 0.5
     row = found.filter("id = 7").collect()[0]
@@ -136,9 +139,13 @@ def test_fit_honours_callbacks_class_weights_and_a_validation_column(wines) -> N
 
 
 def test_every_argument_of_spark_model_and_its_fit_is_one_of_the_estimator_s() -> None:
-    own = {"featuresCol": "features_col", "labelCol": "label_col", "sampleWeightCol": "sample_weight_col"}
-    known = {entry.name for entry in FITTING} | {"callbacks", "worker_callbacks", "validation_data", "custom_objects"}
-    known |= set(own.values()) | {"column_shapes", "column_dtypes"}
+    known = {snake(entry.name) for entry in FITTING} | {
+        "callbacks",
+        "worker_callbacks",
+        "validation_data",
+        "custom_objects",
+    }
+    known |= set(COLUMN_ARGUMENTS)
     not_of_frames = {"self", "data", "y", "x", "rdd", "sample_weight", "others"}
     assert set(inspect.signature(SparkModel.fit).parameters) - not_of_frames <= known
     overloads = inspect.getsource(SparkModel).split("def __init__(")[1].split(") -> None")[0]
@@ -148,10 +155,10 @@ def test_every_argument_of_spark_model_and_its_fit_is_one_of_the_estimator_s() -
 
 def test_every_param_of_the_estimator_reaches_a_fit(wines) -> None:
     read_otherwise = (
-        "sampleWeightCol validationCol validation_split nb_classes categorical optimizer_config loss metrics"
+        "weight_col validation_indicator_col validation_split nb_classes categorical optimizer_config loss metrics"
     )
     passed_on = {*ml_model._OPTIONS, *ml_model._FIT, *read_otherwise.split()}
-    assert {entry.name for entry in FITTING} <= passed_on
+    assert {snake(entry.name) for entry in FITTING} <= passed_on
     model = mlp(13, 3, "softmax", "sparse_categorical_crossentropy")
     with pytest.raises(ValueError, match="codec 'one_bit' needs workers that keep what their messages lost"):
         ElephasEstimator(model, codec="one_bit", engine="jobs").fit(wines)
@@ -159,14 +166,15 @@ def test_every_param_of_the_estimator_reaches_a_fit(wines) -> None:
         ElephasEstimator(model, max_staleness=2).fit(wines)
 
 
-def test_setters_of_elephas_work_and_say_what_to_use(spark) -> None:
+def test_setters_of_spark_and_of_elephas_work(spark) -> None:
     estimator = ElephasEstimator(mlp(2, 1, None, "mse"))
     for setter, getter in (("setFeaturesCol", "getFeaturesCol"), ("setLabelCol", "getLabelCol")):
-        with pytest.deprecated_call(match=f"{setter} is deprecated"):
-            assert getattr(estimator, setter)("a") is estimator
+        assert getattr(estimator, setter)("a") is estimator
         assert getattr(estimator, getter)() == "a"
-    with pytest.deprecated_call():
-        ElephasTransformer(mlp(2, 1, None, "mse")).setOutputCol("p")
+    transformer = ElephasTransformer(mlp(2, 1, None, "mse"))
+    assert transformer.setOutputCol("p").getPredictionCol() == "p"
+    assert transformer.setPredictionCol("q").getOutputCol() == "q" == transformer.get_config()["outputCol"]
+    assert transformer.outputCol is transformer.predictionCol
     assert estimator.set_mode("hogwild").get_config()["mode"] == "hogwild"
     with pytest.raises(ValueError, match="mode must be one of"):
         estimator.set_mode("foobar")
@@ -189,8 +197,11 @@ def test_a_transformer_of_a_pretrained_model_in_elephas_way(spark, wines) -> Non
     expected = model.predict(x, verbose=0)
     for row in rows:
         np.testing.assert_allclose(row.prediction, expected[row.id], rtol=1e-4, atol=1e-6)
-    with pytest.raises(ValueError, match="an architecture only"):
-        ElephasTransformer(keras_model_config=model.to_json()).get_model()
+    without = ElephasTransformer(keras_model_config=model.to_json())
+    with pytest.raises(ValueError, match=r"an architecture only, no weights: set them, transformer\.weights ="):
+        without.transform(wines)
+    without.weights = model.get_weights()
+    assert without.transform(wines).first().prediction == float(expected[0].argmax())
 
 
 def test_a_sql_function(spark, wines) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from pyspark.ml.param import shared
 
 from elephas_like.ml import params as door
-from elephas_like.stages.param_table import COLUMNS, FITTING
+from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, UNSET
 from elephas_like.stages.params import MIXINS, camel, snake, stage_params
 
 Stage = stage_params("Stage", (*COLUMNS, *FITTING))
@@ -86,7 +88,12 @@ def test_the_stage_s_own_defaults(spark) -> None:
         ({"parameter_server_mode": "ftp"}, "must be one of 'http', 'socket'"),
         ({"model_type": "ranking"}, "model_type must be one of 'classification', 'regression'"),
         ({"batchsize": 3}, "has no parameter 'batchsize'.*Did you mean 'batch"),
-        ({"batch_size": 3, "batchSize": 3}, "batch_size is given twice"),
+        ({"batch_size": 3, "batchSize": 3}, "batchSize is given twice"),
+        ({"thresholds": [0.5]}, "a number from 0 for each of at least two classes, with at most one 0"),
+        ({"thresholds": [0, 1, 0]}, "with at most one 0"),
+        ({"thresholds": ["a", 1]}, "thresholds must be a list of numbers, one per class"),
+        ({"handle_invalid": "drop"}, "must be one of 'error', 'skip', 'keep'; got 'drop'"),
+        ({"prediction_col": None}, "must be the name of a column to add, or '' for none; got None"),
         ({"codec": "int9"}, "codec must be one of .*'int8'.*; got 'int9'"),
         ({"strategy": "nesterow"}, "strategy must be one of .*'nesterov'.*; got 'nesterow'"),
         ({"loss": 5}, "loss must be a name, a function, or a Keras object or its configuration; got 5"),
@@ -99,6 +106,87 @@ def test_the_stage_s_own_defaults(spark) -> None:
 def test_values_are_checked_when_they_are_set(spark, given: dict[str, object], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         Stage()._set(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("epochs", "abc", "epochs must be a whole number of at least 1; got 'abc'"),
+        ("epochs", None, "epochs must be a whole number of at least 1; got None"),
+        ("batch_size", 0, "(batchSize|batch_size) must be a whole number"),
+        ("labelCol", 3, "labelCol must be a column's name, a list of names"),
+        ("shuffle", "yes", "shuffle must be True or False"),
+        ("mode", "foobar", "mode must be one of 'synchronous', 'asynchronous', 'hogwild'"),
+    ],
+)
+def test_every_way_to_set_a_param_is_checked(spark, name: str, value: object, said: str) -> None:
+    stage = Stage()
+    param = getattr(stage, name)
+    for act in (
+        lambda: stage.set(param, value),
+        lambda: stage.copy({param: value}),
+        lambda: stage._set(**{name: value}),
+        lambda: param.typeConverter(value),
+        lambda: stage._setDefault(**{name: value}) if value is not None else stage.set(param, value),
+    ):
+        with pytest.raises((TypeError, ValueError), match=said):
+            act()
+    assert not stage.isSet(param)
+
+
+def test_none_is_a_value_where_it_is_the_default(spark) -> None:
+    stage = Stage()._set(numWorkers=3, weightCol="w", seed=1, strategy="nesterov", probabilityCol="p")
+    for name in ("numWorkers", "weightCol", "seed", "strategy"):
+        stage.set(stage.getParam(name), None)
+        assert stage.getOrDefault(name) is None
+    stage.set(stage.probabilityCol, None)
+    assert stage.getProbabilityCol() == ""
+    assert stage.setWeightCol("").getWeightCol() is None  # as in Spark
+
+
+def test_values_are_kept_as_the_table_says(spark) -> None:
+    stage = Stage()
+    stage.set(stage.epochs, np.int64(3))
+    stage.set(stage.thresholds, np.array([1, 2]))
+    stage.set(stage.classWeight, {"0": 2})
+    assert type(stage.getEpochs()) is int
+    assert (stage.getThresholds(), stage.getClassWeight()) == ([1.0, 2.0], {0: 2.0})
+
+
+@pytest.mark.parametrize("entry", [*COLUMNS, *FITTING, *ENSEMBLE], ids=lambda entry: entry.name)
+def test_params_have_spark_s_names_and_keep_their_others(spark, entry) -> None:
+    assert entry.name == camel(entry.name)
+    stage = stage_params("Stage", (entry,))()
+    for name in (entry.name, snake(entry.name), *entry.aliases):
+        assert stage.getParam(name).name == entry.name
+        assert stage.hasParam(name)
+        assert hasattr(stage, f"set_{snake(name)}")
+        assert hasattr(stage, f"get{name[0].upper()}{camel(name)[1:]}")
+    assert stage.params == [stage.getParam(entry.name)]
+    if entry.default is not UNSET:
+        assert stage.getOrDefault(entry.name) == entry.default
+
+
+def test_tools_of_spark_find_columns_seed_and_thresholds(spark) -> None:
+    stage = Stage()
+    found = {
+        shared.HasFeaturesCol: stage.getFeaturesCol(),
+        shared.HasLabelCol: stage.getLabelCol(),
+        shared.HasPredictionCol: stage.getPredictionCol(),
+        shared.HasOutputCol: stage.getOutputCol(),
+        shared.HasProbabilityCol: stage.getProbabilityCol(),
+        shared.HasRawPredictionCol: stage.getRawPredictionCol(),
+        shared.HasHandleInvalid: stage.getHandleInvalid(),
+        shared.HasWeightCol: stage.getWeightCol(),
+        shared.HasValidationIndicatorCol: stage.getValidationIndicatorCol(),
+        shared.HasSeed: stage.getSeed(),
+    }
+    assert all(isinstance(stage, kind) for kind in (*found, shared.HasThresholds))
+    assert list(found.values()) == [
+        *("features", "label", "prediction", "prediction", "probability", "rawPrediction", "error"),
+        *(None, None, None),
+    ]
+    assert not stage.isDefined(stage.thresholds)
 
 
 def test_a_copy_with_a_param_map_is_checked_too(spark) -> None:

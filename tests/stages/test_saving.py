@@ -235,6 +235,33 @@ def test_files_of_elephas_are_read(spark, tmp_path: Path) -> None:
         load_ml_transformer(path)
 
 
+@pytest.mark.parametrize("file_name", ["architecture.h5", "architecture"])
+def test_a_transformer_without_weights_is_saved_and_gets_them_later(spark, df, tmp_path: Path, file_name: str) -> None:
+    whole = model()
+    options = {"features_col": ["a", "b"], "custom_objects": {"Scale": Scale, "own_error": own_error}}
+    ElephasTransformer(keras_model_config=whole.to_json(), output_col="p", **options).save(str(tmp_path / file_name))
+    loaded = load_ml_transformer(tmp_path / file_name)
+    assert loaded.getOutputCol() == "p"
+    with pytest.raises(ValueError, match="an architecture only, no weights: set them"):
+        loaded.transform(df)
+    loaded.weights = whole.get_weights()
+    expected = ElephasTransformer(whole, features_col=["a", "b"], output_col="p").transform(df)
+    assert [row.p for row in loaded.transform(df).collect()] == [row.p for row in expected.collect()]
+
+
+def test_elephas_files_without_weights_are_read(tmp_path: Path) -> None:
+    plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    config = {"keras_model_config": plain.to_json(), "labelCol": "y", "featuresCol": "x", "outputCol": "p"}
+    config |= {"weights": None, "model_type": {"__enum__": "ModelType.REGRESSION"}}
+    with h5py.File(tmp_path / "elephas.h5", "w") as file:
+        file.attrs["distributed_config"] = json.dumps({"class_name": "ElephasTransformer", "config": config})
+    loaded = load_ml_transformer(tmp_path / "elephas.h5")
+    with pytest.raises(ValueError, match=r"or give weights= to its constructor"):
+        loaded.get_model()
+    loaded.weights = plain.get_weights()
+    np.testing.assert_array_equal(loaded.get_model().get_weights()[0], plain.get_weights()[0])
+
+
 def test_a_file_does_not_choose_functions_of_python_itself() -> None:
     with pytest.raises(ValueError, match=r"loss is _operator.sub, which is of Python's standard library"):
         encoded("loss", operator.sub)

@@ -1,0 +1,98 @@
+"""Which rows of a DataFrame can be read by a plan, as a SQL condition: Spark finds them before any row comes to Python.
+
+A row cannot be read if a value is null, NaN, or of another length than the model takes. Lengths that the model leaves open are
+not looked at, nor how a length is divided among several columns.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from operator import add, and_
+
+import numpy as np
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import types as sql
+
+from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
+
+
+def readable(df: DataFrame, plan: FramePlan) -> DataFrame:
+    """Return the rows that the plan is to read: those that it can read, if the others are to be skipped; else all."""
+    return df.filter(valid(plan, df.schema)) if plan.invalid is Invalid.SKIP else df
+
+
+def selected(df: DataFrame, plan: FramePlan) -> Column:
+    """Return a struct of the plan's columns. It is null for a row to keep that cannot be read; NaN is read."""
+    columns = functions.struct(*plan.selected())
+    return functions.when(valid(plan, df.schema, nan=True), columns) if plan.invalid is Invalid.KEEP else columns
+
+
+def valid(plan: FramePlan, schema: sql.StructType, *, nan: bool = False) -> Column:
+    """Return the condition of the rows that the plan can read; it is never null.
+
+    Args:
+        nan: whether NaN is a value like others.
+    """
+    conditions = [condition for leaf in plan.leaves for condition in _conditions(leaf, schema, nan=nan)]
+    return functions.coalesce(reduce(and_, conditions), functions.lit(False))
+
+
+def _conditions(leaf: Leaf, schema: sql.StructType, *, nan: bool) -> list[Column]:
+    """Return what must hold of a leaf's columns; null says that it does not."""
+    conditions, lengths = [], []
+    for cell in leaf.cells:
+        own, length = _cell(cell, _type(cell, schema), nan=nan)
+        conditions += own
+        lengths.append(length)
+        if cell.shape is not None:
+            conditions.append(length == math.prod(cell.shape))
+    if leaf.shape is not None and None not in leaf.shape:
+        parts = 1 if leaf.part is None else leaf.part[1]
+        conditions.append(reduce(add, lengths) == parts * math.prod(axis for axis in leaf.shape if axis is not None))
+    if leaf.classes is not None:  # becomes one-hot
+        label = leaf.cells[0].selected()
+        conditions.append((label >= 0) & (label < leaf.classes) & (label == functions.floor(label)))
+    return conditions
+
+
+def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], Column]:
+    """Return (what must hold of a column, how many values it has in a row)."""
+    column = cell.selected()
+    match cell.kind:
+        case Kind.NUMBER | Kind.TEXT:
+            number = cell.kind is Kind.NUMBER and not nan
+            filled = column.isNotNull() & ~functions.isnan(column) if number and _floats(kind) else column.isNotNull()
+            return [filled], functions.lit(1)
+        case Kind.BINARY:
+            return [column.isNotNull()], functions.octet_length(column) / np.dtype(str(cell.dtype)).itemsize
+        case Kind.IMAGE:
+            sides = [column.getField(name) for name in ("height", "width", "nChannels")]
+            return [column.isNotNull(), reduce(and_, [side > 0 for side in sides])], sides[0] * sides[1] * sides[2]
+        case Kind.VECTOR:
+            # vector_to_array fails on null.
+            values = functions.when(column.isNotNull(), vector_to_array(column))
+            kind = sql.ArrayType(sql.DoubleType())
+        case Kind.ARRAY:
+            values = column
+    conditions = [values.isNotNull()]
+    while isinstance(kind.elementType, sql.ArrayType):
+        # Inner arrays have one length each.
+        conditions.append(functions.size(functions.array_distinct(functions.transform(values, functions.size))) <= 1)
+        values, kind = functions.flatten(values), kind.elementType
+    conditions.append(~functions.exists(values, lambda value: value.isNull()))
+    if not nan and _floats(kind.elementType):
+        conditions.append(~functions.exists(values, lambda value: functions.isnan(value)))
+    return conditions, functions.size(values)
+
+
+def _floats(kind: sql.DataType) -> bool:
+    return isinstance(kind, sql.DoubleType | sql.FloatType)
+
+
+def _type(cell: Cell, schema: sql.StructType) -> sql.DataType:
+    kind: sql.DataType = schema
+    for name in cell.path:
+        kind = kind[name].dataType
+    return kind
