@@ -71,8 +71,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             your own on the driver, both PEM. Workers accept that one alone. None: where Spark encrypts its own network.
         allow_plain_text: whether to leave in plain text what Spark's settings encrypt: rows on the executors' disks, and with
             tls=False what travels to the server. Without, that raises PlainTextError (docs/security.md).
-        engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "in_process" (no Spark) or
-            "auto".
+        engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "gang" (barrier stages, the server in
+            one of their tasks: over Spark Connect, or where executors cannot reach the driver), "in_process" (no Spark) or "auto".
         optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
             keeps its own), or "reset" (to what they were when the fit began).
         on_nan: "raise", or "drop" an update with NaN and go on.
@@ -85,6 +85,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
+        epochs_per_job: of the gang engine: callbacks see epochs when their job is over. None: one a job with callbacks or
+            checkpoints, else as many as take about ten seconds.
         join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
             message of a worker that is still writing its rows to disk; for slots that other fits hold; and for executors.
             Workers of the jobs engine do not join: they need not run at the same time.
