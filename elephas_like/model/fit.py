@@ -22,7 +22,7 @@ from elephas_like.model.launch import run
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.spark.session import active_context, started_context
+from elephas_like.spark.session import context_of, started_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
@@ -49,7 +49,7 @@ def train(
     source = source.for_model(model)
     validation = None if validation is None else validation.for_model(model)
     # Choose. The slots that an engine holds are free again after the last round.
-    context = source.context or active_context(options.engine)
+    context = context_of(source.context, options.engine)
     checkpoints = Checkpoints.of(request, context or started_context())
     found = None if checkpoints is None else checkpoints.found(request.resume)
     asked = workers_asked(options.num_workers, source)

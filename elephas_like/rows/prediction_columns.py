@@ -111,12 +111,6 @@ def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`") for one in fields])
 
 
-def needs_arrow_udf() -> None:
-    """Raise RuntimeError if Spark has no Arrow UDFs."""
-    if not hasattr(functions, "arrow_udf"):
-        raise RuntimeError("Arrow UDFs need Spark 4.1 or later; ElephasTransformer.transform works with Spark 4.0 too.")
-
-
 def _field(one: Field, path: str) -> Column:
     column = functions.col(path)
     return (array_to_vector(column) if one.vector else column).alias(one.name)

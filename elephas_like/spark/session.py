@@ -7,6 +7,8 @@ import os
 from pyspark import SparkConf, SparkContext
 
 from elephas_like.core.types import EngineName
+from elephas_like.spark.versions import check_spark
+from elephas_like.spark.waits import stopped
 
 
 def started_context() -> SparkContext | None:
@@ -37,4 +39,23 @@ def active_context(engine: EngineName) -> SparkContext | None:
     context = started_context()
     if context is None and engine is not EngineName.AUTO:
         raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
+    return context
+
+
+def context_of(data: SparkContext | None, engine: EngineName) -> SparkContext | None:
+    """The SparkContext of a fit: that of its data, else the active one, for an engine that would use one.
+
+    Args:
+        data: the context of the data; None if it is not in Spark.
+        engine: the engine that was asked for.
+
+    Raises:
+        ElephasError: pyspark and Spark are of different versions.
+        TypeError: a Spark Connect session. ValueError: an engine that needs Spark, and none is active.
+    """
+    context = data or active_context(engine)
+    if context is not None and not stopped(
+        context
+    ):  # one that was stopped has its own error, when its slots are counted
+        check_spark(context.version)
     return context

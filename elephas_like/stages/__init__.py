@@ -7,3 +7,7 @@ params              one table of Params, with checks and defaults
 saving              stages written and read
 udf                 a model as a SQL function
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")
