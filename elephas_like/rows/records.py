@@ -124,7 +124,10 @@ def listed(spark: SparkSession, path: str) -> list[str]:
         try:
             there = spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()
         except AnalysisException as error:
-            if "PATH_NOT_FOUND" not in str(error.getCondition()):
+            condition = (
+                error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+            )  # Spark 4, 3.5
+            if "PATH_NOT_FOUND" not in str(condition):
                 raise
             there = []
         found = [row.path for row in there]

@@ -69,7 +69,9 @@ def check_objective(
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
-    names = list(freshly_named(model, model.get_metrics_result()))
+    names = sorted(
+        freshly_named(model, model.get_metrics_result()), key=lambda name: name != "loss"
+    )  # first in any Keras
     known = [*names, *(f"val_{name}" for name in names)]
     if goal.name not in [*known, "learning_rate"]:
         raise ValueError(

@@ -84,8 +84,10 @@ def test_nulls_are_errors_and_lists_of_lists_come_back(spark, way: str) -> None:
             [(Vectors.dense([1.0, 2.0]),), (None,)], StructType([StructField("v", VectorUDT())])
         ),
         "a": spark.createDataFrame([([1.0, 2.0],), ([1.0, None],)], "a array<double>"),
-        "t": spark.createDataFrame([(None,)], "t double"),
     }
+    one = sql_function(Slot("x", (1,)), adding(), Field("p", 0), floatx="float32", dtype=None)
+    with pytest.raises(Exception, match="Fill or drop nulls first"):
+        spark.createDataFrame([(None,)], "t double").select(one("t")).collect()
     for name, rows in nulls.items():
         with pytest.raises(Exception, match="Fill or drop nulls first"):
             rows.coalesce(1).select(total(name)).collect()
