@@ -140,7 +140,8 @@ def packed(architecture: str, weights: Sequence[np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     text = np.frombuffer(architecture.encode(), np.uint8)
     # NumPy before 2.2 would take allow_pickle=False for one more array. The driver loads no pickles in any case.
-    np.savez(buffer, architecture=text, **{f"w{i}": w for i, w in enumerate(weights)})
+    arrays: dict[str, Any] = {f"w{i}": weight for i, weight in enumerate(weights)}
+    np.savez(buffer, architecture=text, **arrays)
     return buffer.getvalue()
 
 
