@@ -32,7 +32,9 @@ NUMBERS, LISTS = pa.float64(), pa.list_(pa.float64())
     ids=str,
 )
 def test_a_column_survives_pandas(given: pa.Array, expected: pa.Array) -> None:
-    assert from_pandas(given.to_pandas()).equals(expected)
+    found = from_pandas(given.to_pandas())
+    assert found.to_pylist() == expected.to_pylist()
+    assert found.type == expected.type or (found.type, given.type) == (pa.large_string(), pa.string())  # of pandas 3
 
 
 def test_vectors_dense_sparse_and_null_survive_pandas() -> None:
