@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST ?= .venv-lowest
+LOWEST_STAMP := $(LOWEST)/.installed
+LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
 
 # Executors run the Python of this environment; TensorFlow speaks up for errors only, and looks for no GPU.
 export PYSPARK_PYTHON := $(BIN)/python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export CUDA_VISIBLE_DEVICES ?= -1
 
-.PHONY: help demo test test-slow lint examples faults bench clean machine
+.PHONY: help demo test test-slow test-lowest lint examples faults bench clean machine
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +43,19 @@ test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
 	$(BIN)/python -m pytest -m slow -n 2
 
+$(LOWEST_STAMP): pyproject.toml tools/lowest.py
+	@$(PYTHON) tools/check_machine.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(PYTHON) tools/lowest.py >$(LOWEST)/pins.txt
+	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/pins.txt -e '.[dev]'
+	@touch $(LOWEST_STAMP)
+
+# Old packages warn about each other; that is no failure here.
+test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
+test-lowest: machine $(LOWEST_STAMP) ## Spark 3.5 and the lowest version of every other dependency: what touches them (Python 3.11)
+	$(LOWEST)/bin/python -m pytest -m "not slow" -n 2 -W ignore::DeprecationWarning -W ignore::FutureWarning $(LOWEST_TESTS)
+
 faults: ## the table of faults, written anew into docs/fault-tolerance.md
 	@$(PYTHON) tools/faults.py --write
 
@@ -47,4 +63,4 @@ bench: machine $(STAMP) ## samples per second against plain Keras
 	$(BIN)/python benchmarks/throughput.py
 
 clean: ## what was built here
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,7 +1,8 @@
 """elephas_like: train Keras models on Spark.
 
 Names are imported on first use, so that importing the package loads neither TensorFlow nor Spark. Averaging strategies,
-codecs and schedules are in `elephas_like.strategies`.
+codecs and schedules are in `elephas_like.strategies`. Where a name needs a package of an extra that is not installed, its import
+raises MissingExtraError.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         CapacityError,
         DataError,
         ElephasError,
+        MissingExtraError,
         NonFiniteError,
         PlainTextError,
         WaitError,
@@ -52,6 +54,7 @@ _MODULES = {
         "CapacityError",
         "DataError",
         "ElephasError",
+        "MissingExtraError",
         "NonFiniteError",
         "PlainTextError",
         "WaitError",
@@ -97,6 +100,7 @@ __all__ = [
     "Frequency",
     "HyperParamModel",
     "MedianRule",
+    "MissingExtraError",
     "Mode",
     "NonFiniteError",
     "PlainTextError",

@@ -1,5 +1,9 @@
 """The import path of Elephas 0.x for optimizers: Keras' own. What happens on the driver is now a `strategy`."""
 
-from keras.optimizers import SGD, Adadelta, Adagrad, Adam, RMSprop, get
+from elephas_like.core.extras import require
+
+require("tensorflow")
+
+from keras.optimizers import SGD, Adadelta, Adagrad, Adam, RMSprop, get  # noqa: E402
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "RMSprop", "get"]

@@ -8,3 +8,7 @@ weight_lists        arithmetic on weights; weight_bytes: their format; rwlock: t
 labeled             RDDs and DataFrames of features and labels; labels: one-hot rows, padding
 matrices            MLlib's vectors and matrices
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")

@@ -123,7 +123,8 @@ def df_to_simple_rdd(
 def argmax(col: str | Column) -> Column:
     """Return a column with the index, from 0, of the largest element of an array column: a class from probabilities."""
     column = F.col(col) if isinstance(col, str) else col
-    return F.array_position(column, F.array_max(column)) - 1
+    # In Spark 3.5 F.array_position takes no column as the element.
+    return F.call_function("array_position", column, F.array_max(column)) - 1
 
 
 def _points(df: DataFrame, features_col: str, label_col: str) -> RDD:

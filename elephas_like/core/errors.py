@@ -15,6 +15,10 @@ class ElephasWarning(UserWarning):
     """Something a user should know but need not act on."""
 
 
+class MissingExtraError(ElephasError, ModuleNotFoundError):
+    """An optional package is missing or too old; the message names the extra of pip that brings it."""
+
+
 class DataError(ElephasError, ValueError):
     """Rows that cannot be trained on: the message names partition, row, what was expected and what was found."""
 

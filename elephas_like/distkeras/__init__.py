@@ -1,6 +1,10 @@
 """dist-keras' trainers under their names; its import path `distkeras.trainers` is `elephas_like.distkeras.trainers`."""
 
-from elephas_like.distkeras.trainers import (
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")
+
+from elephas_like.distkeras.trainers import (  # noqa: E402
     ADAG,
     AEASGD,
     DOWNPOUR,

@@ -6,3 +6,7 @@ server_rounds   one long Spark task per worker, which exchanges with the driver'
 map_shards      predictions and evaluations over an RDD
 runs            independent runs of one task each: trials of a search, members of an ensemble
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark")

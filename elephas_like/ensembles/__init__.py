@@ -4,3 +4,7 @@
 `members` what the training of one is. `voting_model` lets models vote, `selection` chooses them greedily, and
 `ensemble_files` saves and loads them. `soups` averages weights. `scoring` and `recalibration` are what is done on executors.
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")

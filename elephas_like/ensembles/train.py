@@ -23,7 +23,7 @@ from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.sources import Source, frame_source, source_of, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
-from elephas_like.spark.session import active_context
+from elephas_like.spark.session import context_for
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
@@ -214,7 +214,7 @@ def _prepared(
         _check_partitions(source, asked.members)
     context = None
     if asked.engine is not EngineName.IN_PROCESS:
-        context = source.context or active_context(asked.engine)
+        context = context_for(source.context, asked.engine)
     source = source.for_model(models[0])
     held = None if held is None else held.for_model(models[0])
     for model in models:

@@ -10,3 +10,7 @@ starts the workers on it, and `plan` says, once they have joined, what the round
 `predict` has predictions and evaluations on executors, `frame_predictions` the columns that a DataFrame gets. `saving` writes
 models, `loading` reads them.
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")

@@ -23,7 +23,7 @@ from elephas_like.model.launch import run, run_over_gangs
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
 from elephas_like.model.sources import Source
-from elephas_like.spark.session import active_context, active_remote, conf_of, started_context
+from elephas_like.spark.session import active_remote, conf_of, context_for, is_remote, started_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.callbacks import DriverHooks
@@ -51,21 +51,22 @@ def train(
     validation = None if validation is None else validation.for_model(model)
     # Choose. The slots that an engine holds are free again after the last round.
     session = source.session or active_remote()
-    context = source.context if source.session is not None else active_context(options.engine)
+    remote = session is not None and is_remote(session)
+    context = None if remote else context_for(source.context, options.engine)
     checkpoints = Checkpoints.of(request, context or started_context())
     found = None if checkpoints is None else checkpoints.found(request.resume)
     asked = workers_asked(options.num_workers, source)
     if asked is None and found is not None:
         asked = found.num_workers
     options.resolved(model, asked or 2)  # raises before slots are waited for
-    if session is not None and context is None:
+    if session is not None and remote:
         options.check_encryption(conf_of(session))
     elif context is not None:
         options.check_encryption(context.getConf())
     steady = bool(request.worker_callbacks)
     choosing = (
         chosen_remotely(options, session, asked)
-        if session is not None and context is None
+        if session is not None and remote
         else chosen_engine(options, context, asked, source.partitions, steady=steady)
     )
     with choosing as (engine, num_workers):

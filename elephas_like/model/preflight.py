@@ -39,7 +39,7 @@ from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.session import active_context
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
 from elephas_like.spark.slots import free, slots
-from elephas_like.spark.versions import installed, minor_differences, versions
+from elephas_like.spark.versions import check_spark, installed, minor_differences, versions
 from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
 
 MOST_PROBES = 32
@@ -156,6 +156,10 @@ def _findings(
 def _spark(context: SparkContext | None) -> Finding:
     if context is None:
         return Finding("spark", Level.NOTE, "not used: no session is active, or engine='in_process' was asked for")
+    try:
+        check_spark(context.version)
+    except ElephasError as error:
+        return Finding("spark", Level.PROBLEM, one_line(error))
     return Finding("spark", Level.OK, f"Spark {context.version}, master {context.master}")
 
 

@@ -14,7 +14,7 @@ from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import ShardedDataset, new_dataset
-from elephas_like.spark.session import active_context
+from elephas_like.spark.session import context_for
 from elephas_like.trainer.compile_arguments import check_model
 
 
@@ -62,7 +62,7 @@ def shard(
     source = source_of(data, y, None, columns, model)
     if source.num_workers is not None:
         raise ValueError(f"the data is sharded for {source.num_workers} workers already; shard what it was made from.")
-    context = source.context or active_context(EngineName.SERVER)
+    context = context_for(source.context, EngineName.SERVER)
     if context is None:
         raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
     rows = source.data(workers, seed=seed if shuffle else None)

@@ -7,3 +7,7 @@
   arrays. prediction_columns: predictions as columns.
 - tfrecord, with records and examples: TFRecord files.
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark")

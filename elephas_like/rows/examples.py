@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import tensorflow as tf
-from google.protobuf.message import DecodeError
-
 from elephas_like.core.errors import DataError
+from elephas_like.core.extras import require
 from elephas_like.rows.records import Feature, Values
+
+require("tensorflow")
+
+import tensorflow as tf  # noqa: E402
+from google.protobuf.message import DecodeError  # noqa: E402
 
 BATCH_ROWS = 2048
 _DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, DecodeError, UnicodeDecodeError)

@@ -135,12 +135,6 @@ def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`", plan) for one in fields])
 
 
-def needs_arrow_udf() -> None:
-    """Raise RuntimeError if Spark has no Arrow UDFs."""
-    if not hasattr(functions, "arrow_udf"):
-        raise RuntimeError("Arrow UDFs need Spark 4.1 or later; ElephasTransformer.transform works with Spark 4.0 too.")
-
-
 def _field(one: Field, path: str, plan: FramePlan) -> Column:
     column = functions.col(path)
     if one.vector:

@@ -124,7 +124,10 @@ def listed(spark: SparkSession, path: str) -> list[str]:
         try:
             there = spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()
         except AnalysisException as error:
-            if "PATH_NOT_FOUND" not in str(error.getCondition()):
+            condition = (
+                error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+            )  # Spark 4, 3.5
+            if "PATH_NOT_FOUND" not in str(condition):
                 raise
             there = []
         found = [row.path for row in there]
@@ -322,9 +325,9 @@ def _without_vectors(df: DataFrame) -> DataFrame:
     return df.withColumns({name: vector_to_array(F.col(f"`{name}`"), "float32") for name in vectors}) if vectors else df
 
 
-def as_schema(schema: StructType | str) -> StructType:
+def as_schema(spark: SparkSession, schema: StructType | str) -> StructType:
     """A schema, also from Spark's words for one, "x array<float>, label long"."""
-    return schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+    return schema if isinstance(schema, StructType) else spark.createDataFrame([], schema).schema
 
 
 def first_local(spark: SparkSession, place: str, folder: str) -> str:

@@ -35,7 +35,7 @@ def read_tfrecords(
         TypeError: a column type that an Example cannot hold.
     """
     paths = records.listed(spark, path)
-    wanted = _inferred(spark, paths, compression) if schema is None else records.as_schema(schema)
+    wanted = _inferred(spark, paths, compression) if schema is None else records.as_schema(spark, schema)
     return records.read(spark, path, paths, wanted, partial(read_examples, compression=compression))
 
 

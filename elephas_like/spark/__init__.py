@@ -10,3 +10,7 @@ encryption  what Spark encrypts, and a fit must not leave in plain text
 files       atomic writes on any Hadoop filesystem
 session     the SparkContext of this process
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark")

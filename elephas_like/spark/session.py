@@ -9,6 +9,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core.types import EngineName
+from elephas_like.spark.versions import check_spark
+from elephas_like.spark.waits import stopped
 
 _CONNECT = "pyspark.sql.connect"
 
@@ -85,4 +87,23 @@ def active_context(engine: EngineName) -> SparkContext | None:
         raise ValueError(f"engine={engine.value!r} needs a classic session; over Spark Connect use engine='gang'.")
     if context is None and engine is not EngineName.AUTO:
         raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
+    return context
+
+
+def context_for(data: SparkContext | None, engine: EngineName) -> SparkContext | None:
+    """The SparkContext of a fit: that of its data, else the active one, for an engine that would use one.
+
+    Args:
+        data: the context of the data; None if it is not in Spark.
+        engine: the engine that was asked for.
+
+    Raises:
+        ElephasError: pyspark and Spark are of different versions.
+        ValueError: an engine that needs Spark, and none is active; or one that needs a classic session.
+    """
+    context = data or active_context(engine)
+    if context is not None and not stopped(
+        context
+    ):  # one that was stopped has its own error, when its slots are counted
+        check_spark(context.version)
     return context

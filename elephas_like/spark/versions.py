@@ -1,4 +1,4 @@
-"""Compare the package versions of executors with the driver's, and say what to do where they differ."""
+"""Compare the versions of Spark, driver and executors, and say what to do where they differ."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
+import pyspark
+
 from elephas_like.core.errors import ElephasError
 
-_PACKAGES = ("elephas-like", "keras")
+_PACKAGES = ("elephas-like", "keras", "pyspark")
 _REPORTED = ("elephas-like", "keras", "tensorflow", "numpy", "pyspark")
 
 
@@ -32,10 +34,24 @@ def minor_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[
     return [package for package, held in one.items() if _minor(held) != _minor(other.get(package, held))]
 
 
+def check_spark(spark: str) -> None:
+    """Raise ElephasError if this driver's pyspark is of another minor version than its Spark.
+
+    Args:
+        spark: the version of the Spark that a SparkContext runs on, in the JVM.
+    """
+    here = pyspark.__version__
+    if _minor(spark) != _minor(here):
+        raise ElephasError(
+            f"Spark is {spark} and the driver's pyspark {here} ({pyspark.__path__[0]}): they must have the same minor "
+            f"version. Install pyspark=={'.'.join(_minor(spark))}.*, or point SPARK_HOME to a Spark {'.'.join(_minor(here))}."
+        )
+
+
 def check_versions(driver: Mapping[str, str]) -> None:
     """Raise ElephasError if package versions differ from the driver's.
 
-    elephas-like must be equal; other packages must have the same minor version.
+    elephas-like must be equal; Keras and pyspark must have the same minor version.
 
     Args:
         driver: the result of `versions()` on the driver.
@@ -55,7 +71,7 @@ def check_versions(driver: Mapping[str, str]) -> None:
 
 def missing_package(message: str) -> str | None:
     """Return advice if a Spark error is about a package that is missing on the executors, else None."""
-    found = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", message)
+    found = re.search(r"(?:ModuleNotFound|MissingExtra)Error: No module named '([\w.]+)'", message)
     if found is None:
         return None
     module = found.group(1).split(".")[0]
@@ -70,6 +86,10 @@ def missing_package(message: str) -> str | None:
 
 
 def _version(package: str) -> str:
+    if (
+        package == "pyspark"
+    ):  # a platform's own is on the path without metadata, perhaps beside one that pip has installed
+        return pyspark.__version__
     try:
         return version(package)
     except PackageNotFoundError:

@@ -8,3 +8,7 @@ shared_rows         rows that the fits of a grid share
 saving              stages written and read
 udf                 a model as a SQL function
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")

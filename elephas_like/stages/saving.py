@@ -20,9 +20,11 @@ from typing import Any
 import h5py
 import keras
 import numpy as np
+import pyspark
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 
+from elephas_like.core.extras import older
 from elephas_like.core.model_types import ModelTypeEncoder, as_enum
 from elephas_like.spark import files
 from elephas_like.spark.session import started_context
@@ -60,7 +62,7 @@ class StageWriter(MLWriter):
         DefaultParamsWriter.saveMetadata(
             self._stage,
             path,
-            self.sparkSession,
+            _for_metadata(self.sparkSession),
             extraMetadata={"elephas_like": {name: value for name, value in described.items() if name != "params"}},
             paramMap=described["params"],
         )
@@ -84,7 +86,7 @@ class StageReader(MLReader):
         Raises:
             ValueError: `path` holds a stage of another class.
         """
-        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        metadata = DefaultParamsReader.loadMetadata(path, _for_metadata(self.sparkSession))
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
         if metadata["class"] == f"elephas.ml_model.{self._kind.__name__}":  # Elephas' estimator has Params only
             given = {"custom_objects": self._custom_objects} if self._custom_objects else {}
@@ -98,6 +100,11 @@ class StageReader(MLReader):
         stage = restored(self._kind, described, content, self._custom_objects)
         stage._resetUid(metadata["uid"])
         return stage
+
+
+def _for_metadata(spark: SparkSession) -> Any:
+    """Return what reads and writes metadata: Spark 4 takes the session, Spark 3.5 only a SparkContext."""
+    return spark.sparkContext if older(pyspark.__version__, "4") else spark
 
 
 def describe(stage: Any) -> tuple[dict[str, Any], bytes | None]:

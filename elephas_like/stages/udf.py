@@ -5,9 +5,10 @@ Its arguments' types are known only when the first batch comes; then the reading
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions
@@ -15,9 +16,10 @@ from pyspark.sql import types as sql
 
 from elephas_like.core.structure import flatten
 from elephas_like.rows.frame_plan import ColumnChoice, plan
-from elephas_like.rows.prediction_columns import Field, Score, needs_arrow_udf, predicted
+from elephas_like.rows.prediction_columns import Field, Score, predicted
+from elephas_like.rows.series import VECTOR_FIELDS, from_pandas
 
-_VECTOR_FIELDS = {"type", "size", "indices", "values"}
+Columns = tuple[pa.Array, ...]
 
 
 def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dtype: str | None) -> Any:
@@ -29,16 +31,11 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
         field: the prediction column to return.
         floatx: the float type of the model.
         dtype: of the bytes in binary arguments.
-
-    Raises:
-        RuntimeError: this Spark has no Arrow UDFs.
     """
-    needs_arrow_udf()
 
-    def scores(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    def scores(batches: Iterator[Columns]) -> Iterator[pa.Array]:
         made = None
-        for batch in batches:
-            columns = batch if isinstance(batch, tuple) else (batch,)
+        for columns in batches:
             names = [f"argument {number}" for number in range(1, len(columns) + 1)]
             if made is None:
                 schema = sql.StructType(
@@ -58,16 +55,41 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
             for found in predicted([structs], made, score, [field]):
                 yield found.field(0)
 
+    return (
+        _arrow_function(scores, field.type) if hasattr(functions, "arrow_udf") else _pandas_function(scores, field.type)
+    )
+
+
+def _arrow_function(scores: Callable[[Iterator[Columns]], Iterator[pa.Array]], kind: sql.DataType) -> Any:
+    def on_arrow(batches: Iterator[Columns]) -> Iterator[pa.Array]:
+        return scores(_columns(batch) for batch in batches)
+
     # Spark reads the function's types from its hints, which must be classes and not text.
-    scores.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    return functions.arrow_udf(scores, field.type)
+    on_arrow.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    return functions.arrow_udf(on_arrow, kind)
+
+
+def _pandas_function(scores: Callable[[Iterator[Columns]], Iterator[pa.Array]], kind: sql.DataType) -> Any:
+    """Before Spark 4.1."""
+
+    def on_pandas(batches: Iterator[Any]) -> Iterator[pd.Series]:
+        for scored in scores(tuple(map(from_pandas, _columns(batch))) for batch in batches):
+            yield scored.to_pandas()
+
+    on_pandas.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
+    return functions.pandas_udf(on_pandas, kind)
+
+
+def _columns(batch: Any) -> tuple[Any, ...]:
+    """Return the columns of a batch; Spark hands over a single one without a tuple."""
+    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def _spark_type(kind: pa.DataType) -> sql.DataType:
     """Return the Spark type of an argument. The widths of numbers do not matter."""
     if pa.types.is_struct(kind):
         names = [kind.field(index).name for index in range(kind.num_fields)]
-        if set(names) == _VECTOR_FIELDS:
+        if set(names) == set(VECTOR_FIELDS):
             return VectorUDT()
         return sql.StructType([sql.StructField(one.name, _spark_type(one.type)) for one in _fields(kind)])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

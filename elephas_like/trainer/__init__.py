@@ -27,3 +27,7 @@ Others
     seeds       seeded random generators
     tensors     the part of TensorFlow that the other files use
 """
+
+from elephas_like.core.extras import require
+
+require("tensorflow")

@@ -5,3 +5,7 @@
 and `trial`, `wide_trial` and `function_trial` are what one trial does. `search_rows` writes the rows down, and `first_model`
 tries `build` on the driver. `log` keeps trials and models on disk; `result` and `plots` show them.
 """
+
+from elephas_like.core.extras import require
+
+require("pyspark", "tensorflow")

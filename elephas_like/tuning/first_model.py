@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import hyperopt
 import keras
 import numpy as np
 
@@ -34,7 +33,7 @@ def first_model(build: Callable[[Any], keras.Model], space: Space, seed: int, *,
     """
     failure: Exception | None = None
     for attempt in range(_PROBES_NEEDED if needed else _PROBES):
-        params = space.at(_point(space, np.random.default_rng([seed, attempt])))
+        params = space.at(space.drawn(int(np.random.default_rng([seed, attempt]).integers(2**31 - 1))))
         with seeded(seed, attempt):
             try:
                 made = build(params)
@@ -70,15 +69,11 @@ def check_objective(
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return
-    names = list(freshly_named(model, model.get_metrics_result()))
+    names = sorted(
+        freshly_named(model, model.get_metrics_result()), key=lambda name: name != "loss"
+    )  # first in any Keras
     known = [*names, *(f"val_{name}" for name in names)]
     if goal.name not in [*known, "learning_rate"]:
         raise ValueError(
             f"objective {goal.name!r} is not among the metrics: {', '.join(map(repr, known))}.{checks.did_you_mean(goal.name, known)}"
         )
-
-
-def _point(space: Space, generator: np.random.Generator) -> dict[str, Any]:
-    trials = hyperopt.Trials()
-    (document,) = hyperopt.rand.suggest([0], space.domain, trials, int(generator.integers(2**31 - 1)))
-    return {label: values[0] for label, values in document["misc"]["vals"].items() if len(values)}

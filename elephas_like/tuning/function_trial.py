@@ -139,7 +139,9 @@ def packed(architecture: str, weights: Sequence[np.ndarray]) -> bytes:
     """Architecture and weights as one NumPy archive, which is read without unpickling anything."""
     buffer = io.BytesIO()
     text = np.frombuffer(architecture.encode(), np.uint8)
-    np.savez(buffer, allow_pickle=False, architecture=text, **{f"w{i}": w for i, w in enumerate(weights)})
+    # NumPy before 2.2 would take allow_pickle=False for one more array. The driver loads no pickles in any case.
+    arrays: dict[str, Any] = {f"w{i}": weight for i, weight in enumerate(weights)}
+    np.savez(buffer, architecture=text, **arrays)
     return buffer.getvalue()
 
 

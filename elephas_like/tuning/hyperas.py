@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import hyperopt
 import keras
 import numpy as np
 from pyspark import SparkContext
@@ -23,7 +22,7 @@ from elephas_like.trainer.code import pickle_by_value
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search
-from elephas_like.tuning.space import Sampler, Space
+from elephas_like.tuning.space import Sampler, Space, Trials
 from elephas_like.tuning.templates import from_templates, has_templates
 from elephas_like.tuning.trial_runs import count_parallel, opened
 
@@ -76,7 +75,7 @@ class HyperParamModel:
         notebook_name: str | None = None,
         *,
         space: Any = None,
-    ) -> list[hyperopt.Trials]:
+    ) -> list[Trials]:
         """A list of one hyperopt Trials with `max_evals` trials: the sampler is central, and knows all of them.
 
         Each result has what the function returned: loss, status, plain data of its own, and, for models, `model` (the

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import hyperopt
 import keras
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from elephas_like.core.trials import TrialStatus
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import TrialRecord
+from elephas_like.tuning.space import Trials
 
 
 class SearchResult:
@@ -33,7 +33,7 @@ class SearchResult:
         epochs: int,
         store: ModelStore,
         restore: Callable[[Any, bytes, str], keras.Model],
-        hyperopt_trials: hyperopt.Trials,
+        hyperopt_trials: Trials,
         interrupted: bool = False,
     ) -> None:
         self._records = [records[number] for number in sorted(records)]

@@ -26,7 +26,7 @@ from elephas_like.model.launch import server_identity
 from elephas_like.model.sources import Source, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.session import active_context
+from elephas_like.spark.session import context_for
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.request import as_tuple, validation_share
@@ -253,7 +253,7 @@ def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validati
     model = None if columns is None else first_model(asked.build, space, seed, needed=True)
     source = search_source(data, columns, model)
     held = None if validation_data is None else validation_source(validation_data, columns, model)
-    context = source.context or (None if held is None else held.context) or active_context(EngineName.AUTO)
+    context = context_for(source.context or (None if held is None else held.context), EngineName.AUTO)
     own = asked.identity_on(context)
     parallelism = count_parallel(context, asked.parallelism, asked.workers or 1)
     model = model or first_model(asked.build, space, seed, needed=False)

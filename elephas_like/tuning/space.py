@@ -7,13 +7,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import hyperopt
 import numpy as np
-from hyperopt import anneal, hp, pyll, rand, tpe
-from hyperopt.exceptions import DuplicateLabel
 
 from elephas_like.core.checks import did_you_mean
+from elephas_like.core.extras import require
 from elephas_like.core.trials import TrialResult, TrialStatus
+
+require("hyperopt")
+
+import hyperopt  # noqa: E402
+from hyperopt import Trials as Trials  # noqa: E402
+from hyperopt import anneal, hp, pyll, rand, tpe  # noqa: E402
+from hyperopt.exceptions import DuplicateLabel  # noqa: E402
 
 KINDS: dict[str, Callable[..., Any]] = {
     "choice": hp.choice,
@@ -71,6 +76,11 @@ class Space:
     def labels(self) -> list[str]:
         """The labels of all parameters, sorted."""
         return sorted(self.domain.params)
+
+    def drawn(self, seed: int) -> Point:
+        """A random point."""
+        (document,) = rand.suggest([0], self.domain, Trials(), seed)
+        return {label: values[0] for label, values in document["misc"]["vals"].items() if len(values)}
 
     def at(self, point: Point) -> Any:
         """What the user's function gets for a point, in Python's own numbers."""
@@ -171,7 +181,7 @@ class Sampler:
                 f"algo must be a name or a function such as hyperopt.tpe.suggest; got {type(algo).__name__}."
             )
         self.space = space
-        self.trials = hyperopt.Trials()
+        self.trials = Trials()
         self._algo, self._seed = algo, seed
         self._documents: dict[int, dict[str, Any]] = {}
 

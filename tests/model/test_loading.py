@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import keras
@@ -36,6 +37,8 @@ def test_custom_objects_are_found(suffix, tmp_path) -> None:
 
 @pytest.mark.parametrize("path", sorted(ELEPHAS.glob("*.h5")), ids=lambda path: path.stem)
 def test_a_file_of_real_elephas_is_the_model_that_was_saved(path: Path) -> None:
+    if path.stem.startswith("7.3.0") and "quantization_config" not in inspect.signature(keras.layers.Dense).parameters:
+        pytest.skip("the file was saved by a later Keras, and Keras reads no files of later ones")
     loaded = load_spark_model(path)
     name = path.stem.split("-")[1]
     kinds = {"mllib": SparkMLlibModel, "asynchronous": AsynchronousSparkModel}

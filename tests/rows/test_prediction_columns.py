@@ -6,6 +6,7 @@ import math
 
 import pytest
 from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions
 from small_frames import X
 
 from elephas_like.rows import prediction_columns
@@ -14,7 +15,15 @@ from elephas_like.rows.prediction_columns import Field, with_predictions
 
 
 @pytest.mark.parametrize(
-    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
+    "way",
+    [
+        pytest.param(
+            prediction_columns._by_udf,
+            marks=pytest.mark.skipif(not hasattr(functions, "arrow_udf"), reason="Arrow UDFs came with Spark 4.1"),
+        ),
+        prediction_columns._by_map,
+    ],
+    ids=["arrow_udf", "mapInArrow"],
 )
 def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
     made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyspark
 import pytest
 
+import elephas_like
+from elephas_like import ElephasError, SparkModel
+from elephas_like.core.findings import Level
 from elephas_like.core.types import EngineName
 from elephas_like.spark.session import (
     active_context,
     active_remote,
     active_session,
     conf_of,
+    context_for,
     context_of,
     is_local,
     is_local_master,
     is_on,
     is_remote,
+    started_context,
 )
 
 
@@ -43,3 +50,31 @@ def test_a_setting_is_on_in_any_case_and_off_if_it_is_not_set() -> None:
             return {"a": "TRUE", "b": "false"}.get(name, default)
 
     assert [is_on(Settings(), name) for name in "abc"] == [True, False, False]
+
+
+def test_the_context_of_the_data_comes_before_the_active_one(sc) -> None:
+    assert context_for(sc, EngineName.JOBS) is sc
+    assert context_for(None, EngineName.AUTO) is started_context()
+    assert context_for(None, EngineName.IN_PROCESS) is None
+
+
+def test_another_pyspark_than_spark_is_said_by_whatever_trains(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = sc.parallelize([(np.ones(2), 1.0)] * 4, 2)
+    monkeypatch.setattr(pyspark, "__version__", "99.1.2")
+    said = f"Spark is {sc.version} and the driver's pyspark 99.1.2 "
+    for start in (
+        lambda: SparkModel(model, num_workers=2).fit(rows, epochs=1),
+        lambda: SparkModel(model, num_workers=2, engine="jobs").fit(np.ones((4, 2)), np.ones(4), epochs=1),
+        lambda: elephas_like.shard(rows, 2),
+        lambda: elephas_like.train_ensemble(lambda: model, rows, 2, epochs=1),
+    ):
+        with pytest.raises(ElephasError, match=said):
+            start()
+    findings = SparkModel(model, num_workers=2).check(rows, verbose=False).findings
+    (spark,) = [one for one in findings if one.name == "spark"]
+    assert spark.level is Level.PROBLEM
+    assert spark.text.startswith(said)

@@ -5,18 +5,28 @@ from __future__ import annotations
 import platform
 import sys
 
+import pyspark
 import pytest
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.spark.versions import check_versions, installed, minor_differences, missing_package, versions
+from elephas_like.spark.versions import (
+    check_spark,
+    check_versions,
+    installed,
+    minor_differences,
+    missing_package,
+    versions,
+)
 
 
 def test_a_process_agrees_with_itself() -> None:
-    assert set(versions()) == {"elephas-like", "keras"}
+    assert set(versions()) == {"elephas-like", "keras", "pyspark"}
     check_versions(versions())
 
 
-@pytest.mark.parametrize(("package", "there"), [("keras", "2.15.0"), ("elephas-like", "99.0"), ("keras", "none")])
+@pytest.mark.parametrize(
+    ("package", "there"), [("keras", "2.15.0"), ("elephas-like", "99.0"), ("keras", "none"), ("pyspark", "3.4.4")]
+)
 def test_both_versions_the_host_and_its_python_are_named(package: str, there: str) -> None:
     here = versions()[package]
     with pytest.raises(ElephasError) as caught:
@@ -30,6 +40,20 @@ def test_another_patch_release_of_keras_is_the_same() -> None:
     check_versions(versions() | {"keras": f"{major}.{minor}.99"})
 
 
+def test_spark_and_pyspark_are_of_one_minor_version() -> None:
+    major, minor, *_ = pyspark.__version__.split(".")
+    for same in (pyspark.__version__, f"{major}.{minor}.99", f"{major}.{minor}.0-vendor-1"):
+        check_spark(same)
+    other = f"{major}.{int(minor) + 1}.0"
+    with pytest.raises(
+        ElephasError, match=f"^Spark is {other} and the driver's pyspark {pyspark.__version__} "
+    ) as caught:
+        check_spark(other)
+    assert f"Install pyspark=={major}.{int(minor) + 1}.*, or point SPARK_HOME to a Spark {major}.{minor}" in str(
+        caught.value
+    )
+
+
 def test_a_missing_package_is_read_off_sparks_error() -> None:
     said = missing_package(
         "... File serializers.py ...\nModuleNotFoundError: No module named 'elephas_like.trainer'\n at org..."
@@ -37,6 +61,9 @@ def test_a_missing_package_is_read_off_sparks_error() -> None:
     assert said is not None
     assert (
         f"elephas-like {versions()['elephas-like']} is installed on the driver and is missing on the executors" in said
+    )
+    assert (
+        missing_package("elephas_like.core.errors.MissingExtraError: No module named 'elephas_like', which ...") == said
     )
     other = missing_package("ModuleNotFoundError: No module named 'not_here.etree'")
     assert other is not None

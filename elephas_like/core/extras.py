@@ -1,0 +1,75 @@
+"""Packages that pip installs only with an extra, so that a platform keeps its own Spark and its own TensorFlow.
+
+Rooms that need one call `require` before anything of theirs is imported. So the error is written in one place, names the extra,
+and comes before a fit begins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+
+from elephas_like.core.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What brings an optional package.
+
+    name: of the extra in pyproject.toml. floor: the lowest version that works, as pyproject.toml has it. otherwise: what to do
+    instead on a platform that has its own.
+    """
+
+    name: str
+    floor: str
+    otherwise: str
+
+
+EXTRAS = {
+    "pyspark": Extra(
+        "spark",
+        "3.5.0",
+        "On a platform with its own Spark, run the Python that has it, or put $SPARK_HOME/python and the py4j archive in "
+        "$SPARK_HOME/python/lib on the PYTHONPATH.",
+    ),
+    "tensorflow": Extra("tensorflow", "2.18.0", "tensorflow-cpu of that version will do, too."),
+    "hyperopt": Extra("search", "0.3.0", "Only hyper-parameter search needs it."),
+}
+"""By the module that is imported."""
+
+
+def require(*modules: str) -> None:
+    """Import modules of `EXTRAS`, and check their versions.
+
+    Raises:
+        MissingExtraError: one is missing or too old; the message names the extra that brings it.
+    """
+    for module in modules:
+        extra = EXTRAS[module]
+        install = f"pip install 'elephas-like[{extra.name}]'"
+        try:
+            held = getattr(importlib.import_module(module), "__version__", None)
+        except ModuleNotFoundError as error:
+            if error.name != module:  # it is there, and lacks something else
+                raise
+            # In the words of Python's own error, by which a driver recognizes it in an executor's traceback.
+            raise MissingExtraError(
+                f"No module named {module!r}, which elephas_like needs here. Run {install}. {extra.otherwise}",
+                name=module,
+            ) from None
+        if isinstance(held, str) and older(held, extra.floor):
+            raise MissingExtraError(
+                f"{module} {held} is too old: elephas_like needs {extra.floor} or later. Run {install}.", name=module
+            )
+
+
+def older(version: str, floor: str) -> bool:
+    """Return whether a version is below another by its leading numbers: "3.5.2.dev0" and "3.5.2+vendor.1" are 3.5.2."""
+    return _numbers(version) < _numbers(floor)
+
+
+def _numbers(version: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+){0,2}", version)
+    numbers = [int(number) for number in found.group().split(".")] if found else []
+    return numbers + [0] * (3 - len(numbers))

@@ -1,0 +1,146 @@
+"""Packages of extras that are missing or too old are named with what installs them, by every import path."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import elephas_like
+from elephas_like.core.errors import ElephasError, MissingExtraError
+from elephas_like.core.extras import EXTRAS, older, require
+
+IMPORT_ALL = """
+import importlib, importlib.abc, json, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+hidden, names = sys.argv[1], json.loads(sys.argv[2])
+sys.meta_path.insert(0, Hidden())
+said = {}
+for name in names:
+    module, _, attribute = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        if attribute:
+            getattr(found, attribute)
+        said[name] = None
+    except Exception as error:
+        said[name] = [type(error).__name__, str(error)]
+print(json.dumps(said))
+"""
+FRONT = [f"elephas_like:{name}" for name in elephas_like.__all__]
+PACKAGE = Path(elephas_like.__file__).parent
+MODULES = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in sorted(PACKAGE.rglob("*.py"))]
+MODULES = [name.removesuffix(".__init__") for name in MODULES]
+WORKS_WITHOUT = {
+    "pyspark": {
+        "elephas_like.core.loop",
+        "elephas_like.exchange.server",
+        "elephas_like.trainer.worker",
+        "elephas_like.strategies",
+    },
+    "tensorflow": {
+        "elephas_like.core.loop",
+        "elephas_like.exchange.server",
+        "elephas_like.rows.shards",
+        "elephas_like:Mode",
+    },
+    "hyperopt": {
+        "elephas_like.spark_model",
+        "elephas_like:SparkModel",
+        "elephas_like:train_ensemble",
+        "elephas_like.ml_model",
+    },
+}
+NEEDS = {
+    "pyspark": {
+        "elephas_like:SparkModel",
+        "elephas_like:search",
+        "elephas_like.worker",
+        "elephas_like.ml",
+        "elephas_like.mllib",
+    },
+    "tensorflow": {
+        "elephas_like:SparkModel",
+        "elephas_like.optimizers",
+        "elephas_like.distkeras",
+        "elephas_like:read_tfrecords",
+    },
+    "hyperopt": {
+        "elephas_like:search",
+        "elephas_like:HyperParamModel",
+        "elephas_like.hyperparam",
+        "elephas_like:SearchResult",
+    },
+}
+
+
+@pytest.mark.parametrize("hidden", EXTRAS)
+def test_every_module_and_every_name_imports_or_names_the_extra(hidden: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, hidden, json.dumps([*FRONT, *MODULES])],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PACKAGE.parent,
+    )
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    start = f"No module named {hidden!r}, which elephas_like needs here. Run pip install 'elephas-like[{EXTRAS[hidden].name}]'. "
+    failed = {name for name, error in said.items() if error is not None}
+    for name in failed:
+        assert said[name] == ["MissingExtraError", start + EXTRAS[hidden].otherwise], name
+    assert failed >= NEEDS[hidden]
+    assert not failed & WORKS_WITHOUT[hidden]
+
+
+def test_the_error_is_caught_as_pythons_own_and_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hyperopt", None)  # what Python itself notes of a module that must not be imported
+    with pytest.raises(ModuleNotFoundError) as caught:
+        require("pyspark", "hyperopt")
+    assert isinstance(caught.value, MissingExtraError)
+    assert isinstance(caught.value, ElephasError)
+    assert caught.value.name == "hyperopt"
+
+
+def test_a_package_that_lacks_another_one_keeps_its_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "hyperopt.py").write_text("import not_to_be_found")
+    monkeypatch.delitem(sys.modules, "hyperopt", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'not_to_be_found'$") as caught:
+        require("hyperopt")
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+@pytest.mark.parametrize(
+    ("held", "fine"),
+    [("3.5.0", True), ("3.5.2.dev0", True), ("4.0", True), ("3.4.4", False), ("3.4.9+vendor.7", False)],
+)
+def test_a_version_below_the_floor_is_named_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, held: str, fine: bool
+) -> None:
+    own = ModuleType("pyspark")
+    own.__version__ = held  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyspark", own)
+    if fine:
+        require("pyspark")
+    else:
+        with pytest.raises(
+            MissingExtraError, match=r"pyspark .* is too old: elephas_like needs 3.5.0 or later. Run pip install"
+        ):
+            require("pyspark")
+
+
+def test_versions_are_compared_by_their_numbers() -> None:
+    assert older("3.9", "3.10")
+    assert not older("3.10.0", "3.10")
+    assert not older("2.18.0rc1", "2.18")
+    assert older("unknown", "1")
