@@ -355,6 +355,7 @@ FITTING = (
     Entry("codec", _codec, "compression of updates: a name or a Codec; None: no compression"),
     Entry("maxStaleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("quorum", checks.quorum, "workers, or share of them, that end a round with their answers; None: all"),
+    Entry("epochsPerJob", checks.positive_int, "epochs of a job of the gang engine; None: it is chosen"),
     Entry("quorumGrace", checks.from_zero, "time that the others have then, as a share of what those took", 0.1),
     Entry(
         "engine",

@@ -164,6 +164,7 @@ def test_what_workers_remember_has_no_place_in_jobs() -> None:
         check_combination(Mode.ASYNCHRONOUS, FedAsync(), FixedSteps(3), EngineName.AUTO)
     assert engines(Nesterov(), Mode.SYNCHRONOUS, Int8(error_feedback=True)) == {
         EngineName.SERVER,
+        EngineName.GANG,
         EngineName.IN_PROCESS,
     }
 
@@ -225,11 +226,11 @@ def test_the_table() -> None:
     assert len(lines) == 15 + 12 + 2
     for line in (
         "  mode synchronous | strategy average | frequency auto, epoch, batch, fit, steps, schedule"
-        " | engine server, jobs, in_process",
-        "  mode synchronous | strategy one_shot | frequency fit | engine server, jobs, in_process",
-        "  mode synchronous | strategy easgd | frequency auto, epoch, batch, steps, schedule | engine server, in_process",
-        "  mode asynchronous | strategy mla | frequency auto, epoch, batch, steps | engine server, in_process",
-        "  mode hogwild | strategy downpour | frequency auto, epoch, batch, steps | engine server, in_process",
+        " | engine server, jobs, gang, in_process",
+        "  mode synchronous | strategy one_shot | frequency fit | engine server, jobs, gang, in_process",
+        "  mode synchronous | strategy easgd | frequency auto, epoch, batch, steps, schedule | engine server, gang, in_process",
+        "  mode asynchronous | strategy mla | frequency auto, epoch, batch, steps | engine server, gang, in_process",
+        "  mode hogwild | strategy downpour | frequency auto, epoch, batch, steps | engine server, gang, in_process",
     ):
         assert line in lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_overloads, get_type_hints
@@ -59,7 +60,8 @@ def test_every_option_is_said_in_the_constructor_s_docstring() -> None:
 def test_the_estimator_has_a_param_for_every_option_with_its_default() -> None:
     assert set(estimator._OPTIONS) == set(NAMES)
     params = {entry.name: entry.default for entry in (*COLUMNS, *FITTING)}
-    assert {name: params[name] for name in NAMES} == DEFAULTS | {"custom_objects": {}}
+    camel = {name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) for name in NAMES}
+    assert {name: params[camel[name]] for name in NAMES} == DEFAULTS | {"custom_objects": {}}
 
 
 def test_a_configuration_makes_the_same_options_again() -> None:

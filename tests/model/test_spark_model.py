@@ -692,7 +692,7 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), strategy="nestrov"), ValueError, "'average', .*'nesterov'.*got 'nestrov'"),
     (lambda: SparkModel(mlp(), strategy=tf.distribute.get_strategy()), TypeError, "tf.distribute.*how the weights"),
     (lambda: SparkModel(mlp(), strategy=1), TypeError, "Strategy object; got int"),
-    (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'in_process'; got 'spark'"),
+    (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'gang', 'in_process'; got 'spark'"),
     (lambda: SparkModel(mlp(), optimizer_state="mean"), ValueError, "'average', 'per_worker', 'reset'; got 'mean'"),
     (
         lambda: SparkModel(mlp(keras.optimizers.SGD(use_ema=True)), optimizer_state="reset"),
