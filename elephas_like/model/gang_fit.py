@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from elephas_like.core.errors import (
     CapacityError,
     ConnectionLostError,
+    DataError,
     ElephasError,
     Failure,
     ShardMissing,
@@ -41,7 +42,7 @@ from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gang import Member, Task, check_slots, default_parallelism, notes, pieces_of, run_gang
 from elephas_like.spark.remote import run_job
 from elephas_like.spark.session import conf_of, context_of
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait, stopped
 from elephas_like.trainer.code import pickle_by_value
 
 log = logging.getLogger(__name__)
@@ -68,9 +69,9 @@ class GangFit:
     def __init__(self, fit: Fit, session: SparkSession, rows: GangRows, validation: GangRows | None) -> None:
         self._fit, self._session, self._rows, self._validation = fit, session, rows, validation
         self._size = rows.num_workers
-        own = fit.spool.dataset
-        self._datasets = Datasets(own, None if validation is None else f"{own}-val", f"{own}-memory")
-        self._group = f"elephas_like-{own}"
+        self._group = f"elephas_like-{fit.spool.dataset}"
+        self._written: list[Datasets] = []
+        self._shards: list[tuple[int, int]] = []
         self._title = f"elephas_like fit over gangs {next(_numbers)}: {fit.hooks.model.name}, {self._size} workers"
         self._over = False
 
@@ -86,7 +87,7 @@ class GangFit:
         elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
             threading.Event().wait(KILL_SECONDS)
         count = max(self._size, 2)
-        remove = RemoveShards(self._datasets.all())
+        remove = RemoveShards([dataset for written in self._written for dataset in written.all()])
 
         def delete() -> None:
             everywhere = self._session.range(0, max(count, default_parallelism(self._session)), 1, count)
@@ -96,9 +97,9 @@ class GangFit:
             run_job(self._session, f"{self._group}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
         except (Overdue, ElephasError) as cause:  # the fit's own outcome must not be hidden by its cleanup
             log.warning(
-                "shards were not deleted everywhere (%s): directories called elephas_like-%s may remain in the executors' local "
+                "shards were not deleted everywhere (%s): directories called elephas_like-%s-* may remain in the executors' local "
                 "directories (spark.local.dir).",
-                *(str(cause).splitlines()[0], self._datasets.training),
+                *(str(cause).splitlines()[0], self._fit.spool.dataset),
             )
 
     def run(self) -> None:
@@ -112,7 +113,10 @@ class GangFit:
         begin = plan.initial_epoch if progress.epoch < 0 else progress.epoch
         at_once = 1
         while begin < plan.end:
-            progress.state, progress.epoch = hooks.epoch_begin(begin, progress.state), begin
+            # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.
+            before_epoch = hooks.epoch_begin(begin, progress.state)
+            if progress.span is None:
+                progress.state, progress.epoch = before_epoch, begin
             if hooks.stopped():
                 break
             until = plan.end if plan.frequency is Frequency.FIT else min(plan.end, begin + self._epochs(at_once))
@@ -167,12 +171,31 @@ class GangFit:
             ) from None
 
     def _join(self) -> list[Joined]:
-        """Write all rows, and return what the workers join with."""
-        self._write(self._rows, self._datasets.training)
-        if self._validation is not None and self._datasets.validation is not None:
-            self._write(self._validation, self._datasets.validation)
-        found = self._gang(Join(self._fit.factory, self._datasets), "compile the model", [[b""]] * self._size)
-        return sorted(map(_unless_failed, found), key=lambda joined: joined.worker)
+        """Write all rows, and return what the workers join with.
+
+        What is written again has names of its own: no shard of an earlier time may come among the new ones.
+
+        Raises:
+            DataError: rows that were written again are not as many as before.
+        """
+        own = f"{self._fit.spool.dataset}-{len(self._written)}"
+        datasets = Datasets(own, None if self._validation is None else f"{own}-val", f"{own}-memory")
+        self._written.append(datasets)
+        self._write(self._rows, datasets.training)
+        if self._validation is not None and datasets.validation is not None:
+            self._write(self._validation, datasets.validation)
+        found = self._gang(Join(self._fit.factory, datasets), "compile the model", [[b""]] * self._size)
+        joined = sorted(map(_unless_failed, found), key=lambda each: each.worker)
+        shards = [(each.rows, each.checksum) for each in joined]
+        if self._shards and [rows for rows, _ in shards] != [rows for rows, _ in self._shards]:
+            raise DataError(
+                f"the rows were lost with an executor, and written again they are {[rows for rows, _ in shards]} a worker instead of "
+                f"{[rows for rows, _ in self._shards]}: the data is not the same each time it is read. Persist it, or write it down."
+            )
+        if self._shards and shards != self._shards:
+            log.warning("%s: rows that were written again differ from those before; bits will, too", self._title)
+        self._shards = shards
+        return joined
 
     def _write(self, rows: GangRows, dataset: str) -> None:
         task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
@@ -201,7 +224,7 @@ class GangFit:
             token=new_token(),
         )
         given = list(pieces_of(pickle.dumps(fit.progress.arrays(), 5)))
-        task = TrainEpochs(lead, fit.factory, self._datasets)
+        task = TrainEpochs(lead, fit.factory, self._written[-1])
         first = fit.progress.epoch + 1
         title = f"epoch {first}" if plan.end == first else f"epochs {first} to {plan.end}"
         found = self._gang(task, title, [given, *[[b""]] * (self._size - 1)])
@@ -231,10 +254,12 @@ class GangFit:
             try:
                 return job()
             except ElephasError as error:
-                if attempt == ATTEMPTS or not _lost(error):
+                self._fit.hooks.check_interrupt()  # Spark's own handler of Ctrl-C cancels the job
+                context = context_of(self._session)
+                if attempt == ATTEMPTS or not _lost(error) or (context is not None and stopped(context)):
                     raise
                 log.warning("%s: %s was lost and is run again: %s", self._title, what, str(error).splitlines()[0])
-                if isinstance(error, ShardMissing):
+                if isinstance(error, ShardMissing) and job != self._join:
                     self._again(self._join, "writing the rows")
             attempt += 1
 
@@ -254,6 +279,6 @@ def _unless_failed(pieces: Iterable[bytes]) -> Any:
 
 def _lost(error: ElephasError) -> bool:
     """Whether a job failed because tasks died or files are gone, and not because of the user's code or rows."""
-    if isinstance(error, CapacityError | WaitError):
+    if isinstance(error, CapacityError | DataError | WaitError):
         return False
     return not isinstance(error, WorkerError) or isinstance(error, ConnectionLostError | ShardMissing)

@@ -68,7 +68,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             forward a `port`.
         port: the server's port; 0 lets the system choose.
         tls: whether workers and the server speak TLS. True makes a certificate for the run; `(certificate, key)` are paths of
-            your own on the driver, both PEM. Workers accept that one alone. None: where Spark encrypts its own network.
+            your own where the server runs, both PEM. Workers accept that one alone. None: where Spark encrypts its own network.
         allow_plain_text: whether to leave in plain text what Spark's settings encrypt: rows on the executors' disks, and with
             tls=False what travels to the server. Without, that raises PlainTextError (docs/security.md).
         engine: "server" (long tasks and a parameter server), "jobs" (a Spark job per round), "gang" (barrier stages, the server in

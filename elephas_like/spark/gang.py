@@ -83,7 +83,7 @@ def run_gang(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
-        hosts = tuple(info.address.rpartition(":")[0] for info in context.getTaskInfos())
+        hosts = tuple(info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos())
         member = Member(context.partitionId(), len(hosts), int(context.taskAttemptId()), hosts)
         rest = iter(batches)
         for number, piece in enumerate(task(member, rest)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from elephas_like.core.types import EngineName
 from elephas_like.spark.versions import check_spark
 from elephas_like.spark.waits import stopped
 
+log = logging.getLogger(__name__)
 _CONNECT = "pyspark.sql.connect"
 
 
@@ -53,10 +55,25 @@ def context_of(session: SparkSession) -> SparkContext | None:
     return None if is_remote(session) else session.sparkContext
 
 
+class RemoteConf:
+    """The settings that a session of Spark Connect shows; platforms may hide some, which count as not set."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def get(self, name: str, default: str, /) -> str | None:
+        """Return a setting, or the default where it is not set or not shown."""
+        try:
+            return self._session.conf.get(name, default)
+        except Exception as error:  # each platform has errors of its own
+            log.info("the session does not show %s: %s", name, str(error).splitlines()[:1])
+            return default
+
+
 def conf_of(session: SparkSession) -> Conf:
     """Return the settings that a session's jobs run with."""
     context = context_of(session)
-    return session.conf if context is None else context.getConf()
+    return RemoteConf(session) if context is None else context.getConf()
 
 
 def active_session() -> SparkSession | None:

@@ -42,7 +42,9 @@ def executor_of(script: Script, worker: int, scratch: Path) -> psutil.Process:
     "Spark runs its tasks again elsewhere, which train the same span from the same state; also behind a shuffle whose files are lost with it",
     "the rows are written again and one round is repeated; the weights are equal to the last bit",
 )
-@pytest.mark.parametrize(("engine", "rows"), [("jobs", "parallelized"), ("server", "shuffled")])
+@pytest.mark.parametrize(
+    ("engine", "rows"), [("jobs", "parallelized"), ("server", "shuffled"), ("gang", "parallelized")]
+)
 def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str, rows: str) -> None:
     with Script("run_cluster.py", engine, rows, scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()

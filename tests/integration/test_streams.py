@@ -1,0 +1,66 @@
+"""Streaming DataFrames: predicted as they are, and trained on batch by batch."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from small import digits
+
+from elephas_like import ElephasTransformer, SparkModel
+
+X, Y = (part[:240] for part in digits())
+SCHEMA = "features array<double>, label long"
+
+
+def classifier() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10, "softmax")])
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    """A stream of three files of 80 rows, one in each batch."""
+    source = str(tmp_path / "rows")
+    for begin in range(0, 240, 80):
+        part = slice(begin, begin + 80)
+        rows = [(row, int(label)) for row, label in zip(X[part].tolist(), Y[part], strict=True)]
+        spark.createDataFrame(rows, SCHEMA).coalesce(1).write.mode("append").parquet(source)
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
+
+
+def test_a_stream_is_predicted_row_by_row(spark, stream) -> None:
+    model = classifier()
+    scored = ElephasTransformer(model).transform(stream).select("label", "prediction")
+    query = scored.writeStream.format("memory").queryName("scored").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    found = sorted((row.label, int(row.prediction)) for row in spark.table("scored").collect())
+    assert found == sorted(zip(Y.tolist(), model.predict(X, verbose=0).argmax(axis=1).tolist(), strict=True))
+
+
+def test_each_batch_of_a_stream_goes_on_training(stream) -> None:
+    spark_model = SparkModel(classifier(), 2, seed=1, batch_size=16)
+    untrained = spark_model.evaluate(X, Y)
+    samples = []
+
+    def train(batch, number: int) -> None:
+        history = spark_model.fit(batch, epochs=2, verbose=0)
+        samples.append(sum(record.samples for record in history.rounds))
+
+    query = stream.writeStream.foreachBatch(train).trigger(availableNow=True).start()
+    assert query.awaitTermination(240)
+    assert query.exception() is None
+    assert samples == [2 * 80] * 3
+    assert spark_model.evaluate(X, Y) < untrained
+
+
+def test_a_stream_has_no_end_to_train_to(stream) -> None:
+    with pytest.raises(TypeError, match="what foreachBatch hands over"):
+        SparkModel(classifier(), 2).fit(stream)
+    with pytest.raises(TypeError, match="what foreachBatch hands over"):
+        SparkModel(classifier(), 2).predict(stream)
+    columns = SparkModel(classifier(), 2).predict(stream, collect=False)
+    assert columns.isStreaming
+    assert np.isin(["prediction"], columns.columns).all()
