@@ -197,7 +197,7 @@ def fit_synchronously(
         progress.end_epoch(epoch)
         if hooks.stopped():
             break
-        if progress.epoch < plan.end:
+        if progress.epoch < plan.epochs:
             fit.save()
     return progress.state
 

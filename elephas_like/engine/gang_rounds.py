@@ -56,15 +56,20 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Datasets:
-    """The shards of a fit: ids of the training rows', of the validation rows' if there are any, and of workers' memory."""
+    """The shards of a fit, which may lie under several names: those of each time that the rows were written.
 
-    training: str
-    validation: str | None
-    memory: str
+    names: ids of the times. training, validation: what each worker's shard must hold, as (rows, checksum); validation is None if
+    there are no rows for it.
+    """
 
-    def all(self) -> list[str]:
-        """Return the ids."""
-        return [self.training, self.memory, *([] if self.validation is None else [self.validation])]
+    names: tuple[str, ...]
+    training: tuple[tuple[int, int], ...]
+    validation: tuple[tuple[int, int], ...] | None
+
+    @property
+    def memory(self) -> str:
+        """The id of what workers save between jobs."""
+        return f"{self.names[0]}-memory"
 
 
 @dataclass(frozen=True)
@@ -184,8 +189,9 @@ def agreed(member: Member, datasets: Datasets, address: str) -> Shares | None:
     Args:
         address: how this member is reached, if it leads; "" if not.
     """
-    training = _here(datasets.training, member.size)
-    validation = None if datasets.validation is None else _here(datasets.validation, member.size)
+    training = _here(datasets.names, datasets.training)
+    held_out = [validation_name(name) for name in datasets.names]
+    validation = None if datasets.validation is None else _here(held_out, datasets.validation)
     mine = {"address": address, "training": sorted(training), "validation": sorted(validation or ())}
     told = [json.loads(text) for text in member.all_gather(json.dumps(mine))]
     leader = next((each["address"] for each in told if each["address"]), "")
@@ -232,10 +238,23 @@ def assigned(found: Sequence[Sequence[int]]) -> list[int] | None:
     return [of_rank[rank] for rank in range(len(found))]
 
 
-def _here(dataset: str, size: int) -> dict[int, ShardRef]:
-    """Return the shards of a dataset that lie where this task runs, by their workers' numbers."""
-    refs = ((worker, find_shard(dataset, worker)) for worker in range(size))
-    return {worker: ref for worker, ref in refs if ref is not None}
+def validation_name(name: str) -> str:
+    """Return the id of the validation rows that were written with training rows."""
+    return f"{name}-val"
+
+
+def _here(names: Sequence[str], shards: Sequence[tuple[int, int]]) -> dict[int, ShardRef]:
+    """Return the shards that lie where this task runs, by their workers' numbers.
+
+    Rows that are written again lie elsewhere, under another name. Whichever copy is here will do, if it holds the same.
+    """
+    found = {}
+    for worker, holds in enumerate(shards):
+        copies = (find_shard(name, worker) for name in names)
+        ref = next((ref for ref in copies if ref is not None and (ref.rows, ref.checksum) == holds), None)
+        if ref is not None:
+            found[worker] = ref
+    return found
 
 
 def _missing(member: Member) -> Failure:

@@ -101,6 +101,23 @@ def _task_cpus(session: SparkSession | None, context: SparkContext | None) -> in
     return None if session is None else task_cpus(conf_of(session))
 
 
+def _check_gang(options: Options, request: FitRequest) -> None:
+    """Raise ValueError if callbacks or checkpoints would see another training than they are made for."""
+    wants_epochs = "callbacks" if request.callbacks else "checkpoint_dir" if request.checkpoint_dir else None
+    if wants_epochs is None:
+        return
+    if options.mode is not Mode.SYNCHRONOUS:
+        raise ValueError(
+            f"{wants_epochs} needs mode='synchronous' with engine='gang', which is what runs over Spark Connect: workers that go on "
+            "alone train all epochs in one job. Or use engine='server' on a classic session."
+        )
+    if (options.epochs_per_job or 1) > 1:
+        raise ValueError(
+            f"{wants_epochs} needs every epoch, and epochs_per_job={options.epochs_per_job} trains several before they are seen; "
+            "leave epochs_per_job out."
+        )
+
+
 def workers_asked(num_workers: int | None, source: Source) -> int | None:
     """Workers that are certain before capacity is known: those that the data is cut for, or the constructor's.
 
@@ -131,6 +148,8 @@ def _prepared(
             "worker_callbacks need engine='server' or 'in_process': a round of jobs, and some epochs of gangs, may run in any "
             "process."
         )
+    if engine is EngineName.GANG:
+        _check_gang(options, request)
     strategy, frequency = options.resolved(model, num_workers, engine)
     drawn = draw_seeds()
     seeds = drawn if found is None else found.seeds

@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import (
-    CapacityError,
     ConnectionLostError,
     DataError,
     ElephasError,
@@ -31,18 +31,27 @@ from elephas_like.core.errors import (
     WorkerError,
 )
 from elephas_like.core.loop import FitPlan
-from elephas_like.core.types import Frequency, Joined
-from elephas_like.engine.gang_rounds import Datasets, Join, RemoveShards, TrainEpochs, WriteShards
+from elephas_like.core.types import Frequency, Joined, Mode
+from elephas_like.engine.gang_rounds import Datasets, Join, RemoveShards, TrainEpochs, WriteShards, validation_name
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.security import new_token
 from elephas_like.model.gang_lead import Epochs, LeadingEpochs
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.gang_rows import GangRows
 from elephas_like.spark.encryption import wants_tls
-from elephas_like.spark.gang import Member, Task, check_slots, default_parallelism, notes, pieces_of, run_gang
+from elephas_like.spark.gang import (
+    Member,
+    Task,
+    check_slots,
+    default_parallelism,
+    notes,
+    partition_keys,
+    pieces_of,
+    run_gang,
+)
 from elephas_like.spark.remote import run_job
 from elephas_like.spark.session import conf_of, context_of
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait, stopped
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait
 from elephas_like.trainer.code import pickle_by_value
 
 log = logging.getLogger(__name__)
@@ -55,6 +64,11 @@ KILL_SECONDS = 5.0
 JOB_SECONDS = 20.0
 """Without callbacks that want each epoch, jobs grow until they take about so long: a second of each is Spark's."""
 
+MOVES = 12
+"""How often rows are written again in one job's stead, because Spark has placed its tasks where other shards are."""
+_DEATH = re.compile(
+    r"failed barrier|barrier task|ExecutorLost|executor.*lost|Python worker|FetchFailed|heartbeat|EOFException", re.I
+)
 _numbers = itertools.count(1)
 
 
@@ -70,8 +84,8 @@ class GangFit:
         self._fit, self._session, self._rows, self._validation = fit, session, rows, validation
         self._size = rows.num_workers
         self._group = f"elephas_like-{fit.spool.dataset}"
-        self._written: list[Datasets] = []
-        self._shards: list[tuple[int, int]] = []
+        self._names: list[str] = []
+        self._datasets: Datasets | None = None
         self._title = f"elephas_like fit over gangs {next(_numbers)}: {fit.hooks.model.name}, {self._size} workers"
         self._over = False
 
@@ -87,7 +101,8 @@ class GangFit:
         elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
             threading.Event().wait(KILL_SECONDS)
         count = max(self._size, 2)
-        remove = RemoveShards([dataset for written in self._written for dataset in written.all()])
+        own = self._fit.spool.dataset
+        remove = RemoveShards([*self._names, *map(validation_name, self._names), f"{own}-0-memory"])
 
         def delete() -> None:
             everywhere = self._session.range(0, max(count, default_parallelism(self._session)), 1, count)
@@ -106,7 +121,8 @@ class GangFit:
         """Train, leaving the state of every finished epoch in the fit's progress."""
         fit, hooks, progress = self._fit, self._fit.hooks, self._fit.progress
         self._assemble()
-        joined = self._again(self._join, "write the rows")
+        self._again(self._write_rows, "writing the rows")
+        joined = self._again(self._join, "compiling the model")
         plan = plan_of(fit, joined)
         if fit.checkpoints is not None:
             fit.checkpoints.workers_joined(joined, progress)
@@ -119,7 +135,11 @@ class GangFit:
                 progress.state, progress.epoch = before_epoch, begin
             if hooks.stopped():
                 break
-            until = plan.end if plan.frequency is Frequency.FIT else min(plan.end, begin + self._epochs(at_once))
+            until = (
+                plan.end
+                if plan.frequency is Frequency.FIT or plan.mode is not Mode.SYNCHRONOUS
+                else min(plan.end, begin + self._epochs(at_once))
+            )
             started, before = time.monotonic(), len(progress.rounds)
             trained = self._again(partial(self._train, replace(plan, until=until)), f"epoch {begin + 1}")
             if time.monotonic() - started < JOB_SECONDS / 2:
@@ -133,6 +153,7 @@ class GangFit:
                 break
             if fit.checkpoints is not None and begin < plan.end:
                 fit.checkpoints.save(progress, fit.checkpoints.due(False))
+            progress.memories = None  # as large as a state of every worker; they have it themselves
         self._over = True
 
     def _epochs(self, at_once: int) -> int:
@@ -147,6 +168,8 @@ class GangFit:
         hooks, progress = self._fit.hooks, self._fit.progress
         new = progress.rounds[before:]
         for index, record in enumerate(trained.records):
+            if hooks.stopped():
+                return
             if index:
                 progress.state = hooks.epoch_begin(record.epoch, progress.state)
             for finished in new:
@@ -163,6 +186,7 @@ class GangFit:
         limit = self._fit.options.join_timeout
         check_slots(self._session, self._size)
         try:
+            partition_keys(self._session, self._size, limit)
             self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit)
         except Overdue:
             raise WaitError(
@@ -170,45 +194,42 @@ class GangFit:
                 "has fewer slots, or other jobs hold them. Use fewer workers (num_workers=), or give a longer join_timeout."
             ) from None
 
-    def _join(self) -> list[Joined]:
-        """Write all rows, and return what the workers join with.
-
-        What is written again has names of its own: no shard of an earlier time may come among the new ones.
+    def _write_rows(self) -> None:
+        """Write all rows, as shards of a new name: none of an earlier time may come among them that holds others.
 
         Raises:
-            DataError: rows that were written again are not as many as before.
+            ValueError: there are no rows. DataError: rows that were written again are not as many as before.
         """
-        own = f"{self._fit.spool.dataset}-{len(self._written)}"
-        datasets = Datasets(own, None if self._validation is None else f"{own}-val", f"{own}-memory")
-        self._written.append(datasets)
-        self._write(self._rows, datasets.training)
-        if self._validation is not None and datasets.validation is not None:
-            self._write(self._validation, datasets.validation)
-        found = self._gang(Join(self._fit.factory, datasets), "compile the model", [[b""]] * self._size)
-        joined = sorted(map(_unless_failed, found), key=lambda each: each.worker)
-        shards = [(each.rows, each.checksum) for each in joined]
-        if self._shards and [rows for rows, _ in shards] != [rows for rows, _ in self._shards]:
+        name = f"{self._fit.spool.dataset}-{len(self._names)}"
+        self._names.append(name)
+        training = self._write(self._rows, name, "train on")
+        held = self._validation
+        validation = None if held is None else self._write(held, validation_name(name), "validate with")
+        before, self._datasets = self._datasets, Datasets(tuple(self._names), training, validation)
+        if before is not None and [rows for rows, _ in training] != [rows for rows, _ in before.training]:
             raise DataError(
-                f"the rows were lost with an executor, and written again they are {[rows for rows, _ in shards]} a worker instead of "
-                f"{[rows for rows, _ in self._shards]}: the data is not the same each time it is read. Persist it, or write it down."
+                f"the shards were lost, and written again they have {[rows for rows, _ in training]} rows instead of "
+                f"{[rows for rows, _ in before.training]}: the data is not the same each time it is read. Persist it, or write it "
+                "down."
             )
-        if self._shards and shards != self._shards:
+        if before is not None and training != before.training:
             log.warning("%s: rows that were written again differ from those before; bits will, too", self._title)
-        self._shards = shards
-        return joined
 
-    def _write(self, rows: GangRows, dataset: str) -> None:
+    def _write(self, rows: GangRows, dataset: str, purpose: str) -> tuple[tuple[int, int], ...]:
+        """Write one shard for each worker. Return (rows, checksum) of each."""
         task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
-        for answer in run_gang(
-            self._session,
-            rows.frame,
-            self._size,
-            task,
-            name=self._group,
-            title=f"{self._title}: write shards",
-            seconds=math.inf,
-        ):
-            _unless_failed(answer)
+        title = f"{self._title}: write shards"
+        answers = run_gang(self._session, rows.frame, self._size, task, name=self._group, title=title, seconds=math.inf)
+        if not all(answers):  # Spark makes no partition at all of a DataFrame that it knows to be empty
+            raise ValueError(f"there are no rows to {purpose}: the DataFrame is empty.")
+        refs = map(_unless_failed, answers)
+        return tuple((ref.rows, ref.checksum) for ref in refs)
+
+    def _join(self) -> list[Joined]:
+        """Return what the workers join with, each with its shard open and the model compiled."""
+        assert self._datasets is not None
+        found = self._gang(Join(self._fit.factory, self._datasets), "compile the model", [[b""]] * self._size)
+        return sorted(map(_unless_failed, found), key=lambda each: each.worker)
 
     def _train(self, plan: FitPlan) -> Epochs:
         """Train some epochs, from the fit's progress."""
@@ -216,7 +237,8 @@ class GangFit:
         layout, conf, asked = fit.hooks.variables.layout, conf_of(self._session), fit.options.tls
         lead = LeadingEpochs(
             plan=pickle_by_value(plan),
-            options=replace(fit.options, strategy=None, custom_objects={}),
+            options=replace(fit.options, strategy=None, custom_objects={}, frequency=Frequency.AUTO, codec=None),
+            recalls=fit.checkpoints is not None,
             layout_hash=layout.hash,
             sizes=Sizes.of(layout, fit.options.codec, workers_remember=fit.options.workers_remember(fit.strategy)),
             with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
@@ -224,7 +246,8 @@ class GangFit:
             token=new_token(),
         )
         given = list(pieces_of(pickle.dumps(fit.progress.arrays(), 5)))
-        task = TrainEpochs(lead, fit.factory, self._written[-1])
+        assert self._datasets is not None
+        task = TrainEpochs(lead, fit.factory, self._datasets)
         first = fit.progress.epoch + 1
         title = f"epoch {first}" if plan.end == first else f"epochs {first} to {plan.end}"
         found = self._gang(task, title, [given, *[[b""]] * (self._size - 1)])
@@ -249,19 +272,19 @@ class GangFit:
 
     def _again(self, job: Callable[[], Result], what: str) -> Result:
         """Return what a job returns; try again if its tasks die, and write the rows anew if their files are gone."""
-        attempt = 1
+        lost = moved = 0
         while True:
             try:
                 return job()
             except ElephasError as error:
                 self._fit.hooks.check_interrupt()  # Spark's own handler of Ctrl-C cancels the job
-                context = context_of(self._session)
-                if attempt == ATTEMPTS or not _lost(error) or (context is not None and stopped(context)):
+                moved += isinstance(error, ShardMissing)
+                lost += not isinstance(error, ShardMissing)
+                if lost == ATTEMPTS or moved == MOVES or not _lost(error):
                     raise
                 log.warning("%s: %s was lost and is run again: %s", self._title, what, str(error).splitlines()[0])
-                if isinstance(error, ShardMissing) and job != self._join:
-                    self._again(self._join, "writing the rows")
-            attempt += 1
+                if isinstance(error, ShardMissing):
+                    self._again(self._write_rows, "writing the rows")
 
 
 def _present(member: Member, batches: Iterable[pa.RecordBatch]) -> Iterable[bytes]:
@@ -278,7 +301,7 @@ def _unless_failed(pieces: Iterable[bytes]) -> Any:
 
 
 def _lost(error: ElephasError) -> bool:
-    """Whether a job failed because tasks died or files are gone, and not because of the user's code or rows."""
-    if isinstance(error, CapacityError | DataError | WaitError):
-        return False
-    return not isinstance(error, WorkerError) or isinstance(error, ConnectionLostError | ShardMissing)
+    """Whether a job failed because tasks died or files are gone, and not because of the user's code, rows or settings."""
+    if isinstance(error, WorkerError):
+        return isinstance(error, ConnectionLostError | ShardMissing)
+    return isinstance(error, ShardMissing) or _DEATH.search(str(error)) is not None

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import cloudpickle
 import numpy as np
 
+from elephas_like.core.errors import Failure
 from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
 from elephas_like.core.progress import FitProgress, NotSaved
-from elephas_like.core.types import EpochRecord, Floats, RoundRecord, TrainState
+from elephas_like.core.types import EpochRecord, Floats, Memories, RoundRecord, TrainState
 from elephas_like.core.workers import AsyncWorkers
+from elephas_like.exchange.center_store import CenterStore
 from elephas_like.exchange.client import Client, ClientSettings
 from elephas_like.exchange.protocol import Sizes
+from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.tls import identity
 from elephas_like.model.options import Options
 from elephas_like.model.serving import server_kind, store_of
@@ -46,7 +49,7 @@ class Epochs:
     def pieces(self) -> Iterator[bytes]:
         """Yield it in pieces of bytes, for Spark to move."""
         told = [(each.epoch, each.samples, each.metrics, each.validation) for each in self.records]
-        error = None if self.error is None else cloudpickle.dumps(self.error)
+        error = None if self.error is None else _pickled(self.error)
         yield from pieces_of(pickle.dumps((self.progress.arrays(), told, error), 5))
 
     @classmethod
@@ -66,6 +69,7 @@ class LeadingEpochs:
     """What makes a leader (engine.gang_rounds.Lead): picklable, the same for all epochs of a job.
 
     plan: by value, with the strategy's code. with_loss: whether the metric sums begin with those of the loss.
+    recalls: whether the progress comes back with what workers remember, for a checkpoint.
     token: that workers show. tls: whether the server speaks TLS, or with which files.
     """
 
@@ -74,6 +78,7 @@ class LeadingEpochs:
     layout_hash: str
     sizes: Sizes
     with_loss: bool
+    recalls: bool
     tls: bool | tuple[str, str]
     token: str = field(repr=False)
 
@@ -88,7 +93,8 @@ class LeadingEpochs:
         with serving as server:
             host, port = server.address
             told = {"host": host, "port": port, "fingerprint": None if own is None else own.fingerprint}
-            leader = Leader(plan, progress, store, json.dumps(told), loss_of if self.with_loss else no_loss)
+            memories = _Memories(self.recalls and plan.workers_remember)
+            leader = Leader(plan, progress, store, json.dumps(told), loss_of if self.with_loss else no_loss, memories)
             try:
                 yield leader
                 server.left(GOODBYE_SECONDS)
@@ -110,8 +116,16 @@ class LeadingEpochs:
 class Leader:
     """A loop that runs in a thread beside the member's own work (engine.gang_rounds.Leading)."""
 
-    def __init__(self, plan, progress, store, address, loss_of) -> None:  # type: ignore[no-untyped-def]
-        self.address: str = address
+    def __init__(
+        self,
+        plan: FitPlan,
+        progress: FitProgress,
+        store: RoundStore | CenterStore,
+        address: str,
+        loss_of: Callable[[Floats], float | None],
+        memories: _Memories,
+    ) -> None:
+        self.address, self._memories = address, memories
         self._plan, self._progress, self._store, self._loss_of = plan, progress, store, loss_of
         self._hooks = _Recorder()
         self._error: BaseException | None = None
@@ -137,8 +151,9 @@ class Leader:
                     store, plan, hooks, progress, self._loss_of, NotSaved()
                 )  # which has the shared state recorded at each epoch's end
             else:
-                fit_synchronously(store, plan, hooks, progress, self._loss_of)
-        except Exception as error:  # the client raises it
+                fit_synchronously(store, plan, hooks, progress, self._loss_of, self._memories)
+                progress.memories = self._memories.found
+        except BaseException as error:  # the client raises it
             self._error = error
         finally:
             self._store.stop()
@@ -165,6 +180,32 @@ class _Recorder:
         """Record an epoch, without its state, which may be large."""
         self.records.append(replace(record, state=_NOTHING, center={}))
         return record.state
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Return an error as bytes; one that does not come back from them as a WorkerError with its type, message and traceback."""
+    try:
+        found = cloudpickle.dumps(error)
+        cloudpickle.loads(found)
+    except Exception:  # whatever a class of the user's own raises
+        return cloudpickle.dumps(Failure.of(-1, error).error())
+    return found
+
+
+class _Memories(NotSaved):
+    """Has workers asked at each epoch's end for what they remember, if the client will save it."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self.found: Memories | None = None
+
+    def due(self, amid_epoch: bool) -> bool:
+        """Whether workers are asked now."""
+        return self._wanted and not amid_epoch
+
+    def save(self, progress: FitProgress, due: bool) -> None:
+        """Keep what they have answered."""
+        self.found = progress.memories if due else None
 
 
 def loss_of(metrics: Floats) -> float | None:

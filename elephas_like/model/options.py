@@ -170,6 +170,11 @@ class Options:
             )
         if self.quorum is not None:
             self._check_quorum(strategy, engine, num_workers if known else None)
+        if engine is EngineName.GANG and isinstance(self.tls, tuple):
+            raise ValueError(
+                "engine='gang' runs the server on an executor, which has no files of the driver's: use tls=True, which makes a "
+                "certificate for each job."
+            )
         return strategy, frequency
 
     def _check_quorum(self, strategy: Strategy, engine: EngineName, num_workers: int | None) -> None:

@@ -7,9 +7,7 @@ import re
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.versions import missing_package
 
-_TRACEBACK = re.compile(
-    r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<last>^[\w.]+(?:Error|Exception)?: .*)", re.M
-)
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<last>^[\w.]+(?:: .*|$))", re.M)
 _CHAIN = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n"

@@ -7,18 +7,20 @@ stage that ends a job: whoever starts one decides what happens when a task dies.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+import pyspark
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError, ElephasError
-from elephas_like.spark.remote import run_job
+from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import conf_of, context_of, is_local_master
-from elephas_like.spark.slots import slots
+from elephas_like.spark.slots import slots, task_cpus
 
 CHUNK_BYTES = 2**20
 """Bytes of a piece in which notes and results travel as rows."""
@@ -26,6 +28,9 @@ CHUNK_BYTES = 2**20
 _RESULTS = "rank long, number long, payload binary"
 _NOTES = pa.schema([("key", pa.int64()), ("number", pa.int64()), ("note", pa.binary())])
 _ADVICE = "Use fewer (num_workers=), or give Spark more cores."
+_keys: dict[int, dict[int, int]] = {}
+"""Keys by the number of partitions: the same in every session."""
+_NOTES_OF_3 = "key long, number long, note binary"
 _NO_SLOTS = "SPARK-24819"
 _GROWING = "SPARK-24942"
 
@@ -102,19 +107,26 @@ def run_gang(
     return results
 
 
-def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]]) -> DataFrame:
+def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: float = math.inf) -> DataFrame:
     """Return the rows for a gang whose members are given bytes: the pieces of each, in order, as `noted` reads them.
 
-    Which member gets which pieces is Spark's affair: the first piece should say whose they are.
+    Args:
+        seconds: the longest time that a job before it may take, the first time that there is a gang of this size.
+
+    Raises:
+        Overdue: it took longer.
     """
-    keys = partition_keys(session, len(pieces))
+    keys = partition_keys(session, len(pieces), seconds)
     flat = [
         (key, number, piece)
         for key, mine in zip(keys, pieces, strict=True)
         for number, piece in enumerate(mine or [b""])
     ]
-    table = pa.Table.from_pydict(dict(zip(_NOTES.names, zip(*flat, strict=True), strict=True)), schema=_NOTES)
-    df = session.createDataFrame(table)
+    if pyspark.__version__.startswith("3."):  # takes no Arrow tables
+        df = session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in flat], _NOTES_OF_3)
+    else:
+        columns = dict(zip(_NOTES.names, zip(*flat, strict=True), strict=True))
+        df = session.createDataFrame(pa.Table.from_pydict(columns, schema=_NOTES))
     return df.repartition(len(pieces), "key").sortWithinPartitions("number").select("note")
 
 
@@ -131,18 +143,24 @@ def pieces_of(text: bytes) -> Iterator[bytes]:
         yield bytes(view[begin : begin + CHUNK_BYTES])
 
 
-def partition_keys(session: SparkSession, size: int) -> list[int]:
+def partition_keys(session: SparkSession, size: int, seconds: float = math.inf) -> list[int]:
     """Return numbers that `repartition(size, key)` puts into different partitions, so that none is empty: key i into partition i.
 
-    It asks Spark for the hashes of some numbers, instead of knowing how it hashes.
+    It asks Spark once for the hashes of some numbers, instead of knowing how it hashes.
+
+    Args:
+        seconds: the longest time that this may take.
+
+    Raises:
+        Overdue: it took longer.
     """
-    found: dict[int, int] = {}
+    found = _keys.setdefault(size, {})
     for begin in itertools.count(0, 64 * size):
-        hashed = session.range(begin, begin + 64 * size).selectExpr("id", f"pmod(hash(id), {size}) AS place")
-        for row in hashed.collect():
-            found.setdefault(row.place, row.id)
         if len(found) == size:
             break
+        hashed = session.range(begin, begin + 64 * size).selectExpr("id", f"pmod(hash(id), {size}) AS place")
+        for row in run_job(session, new_tag("keys"), "elephas_like: hash", seconds, hashed.collect):
+            found.setdefault(row.place, row.id)
     return [found[place] for place in range(size)]
 
 
@@ -154,7 +172,8 @@ def default_parallelism(session: SparkSession) -> int:
     context = context_of(session)
     if context is not None:
         return int(context.defaultParallelism)
-    return session.range(2**16).selectExpr("spark_partition_id() AS part").distinct().count()
+    partitions = session.range(2**16).selectExpr("spark_partition_id() AS part").distinct().count()
+    return max(1, partitions // task_cpus(conf_of(session)))
 
 
 def check_slots(session: SparkSession, size: int) -> None:

@@ -38,8 +38,8 @@ def run_job(session: SparkSession, name: str, description: str, seconds: float, 
     return _tagged(session, name, seconds, job)
 
 
-def _tagged(session: SparkSession, tag: str, seconds: float, job: Callable[[], Result]) -> Result:
-    overdue = threading.Event()
+def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result]) -> Result:
+    tag, overdue = f"{name}-{uuid.uuid4().hex[:8]}", threading.Event()  # a late interrupt must not hit the next job
 
     def cancel() -> None:
         overdue.set()
@@ -60,4 +60,6 @@ def _tagged(session: SparkSession, tag: str, seconds: float, job: Callable[[], R
         raise readable(error) from None
     finally:
         timer.cancel()
+        if overdue.is_set():
+            timer.join()
         session.removeTag(tag)

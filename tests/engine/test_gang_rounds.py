@@ -7,7 +7,9 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elephas_like.engine.gang_rounds import Datasets, assigned
+from elephas_like.engine.gang_rounds import Datasets, _here, assigned, validation_name
+from elephas_like.rows.shard_files import remove_dataset
+from elephas_like.rows.spool import spool
 
 
 def test_everybody_takes_his_own_where_all_are_everywhere() -> None:
@@ -39,6 +41,25 @@ def test_an_assignment_is_found_if_there_is_one(found: list[set[int]]) -> None:
         assert all(shard in found[rank] for rank, shard in enumerate(taken))
 
 
-def test_all_datasets_of_a_fit_are_named_for_deletion() -> None:
-    assert Datasets("a", None, "m").all() == ["a", "m"]
-    assert Datasets("a", "v", "m").all() == ["a", "m", "v"]
+def spooled(dataset: str, worker: int, rows: int) -> tuple[int, int]:
+    ref = spool(
+        [(float(row), 1.0) for row in range(rows)], dataset=dataset, worker=worker, floatx="float32", expect_target=True
+    )
+    return ref.rows, ref.checksum
+
+
+def test_any_copy_of_a_shard_will_do_if_it_holds_the_same(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    holds = (spooled("first", 0, 3), spooled("first", 1, 5))
+    assert set(_here(["first"], holds)) == {0, 1}
+    assert set(_here(["first"], (holds[1], holds[1]))) == {1}  # other rows than it should have
+    assert set(_here(["second"], holds)) == set()
+    spooled("second", 1, 5)
+    remove_dataset("first")
+    (found,) = _here(["first", "second"], holds).items()
+    assert (found[0], found[1].dataset, found[1].rows) == (1, "second", 5)
+
+
+def test_memory_lies_under_the_first_name() -> None:
+    assert Datasets(("a-0", "a-1"), (), None).memory == "a-0-memory"
+    assert validation_name("a-1") == "a-1-val"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from small import digits
 
-from elephas_like import CapacityError, DataError, SparkModel, WorkerError
+from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WorkerError
+from elephas_like.strategies import Nesterov
 from elephas_like.testing import fail, inject, kill
 
 X, Y = (part[:240] for part in digits())
@@ -29,7 +30,7 @@ def rdd(sc):
     return sc.parallelize(list(zip(X, Y.tolist(), strict=True)), 2)
 
 
-def fitted(data, epochs: int = 4, model: keras.Model | None = None, fit: dict | None = None, **options):
+def fitted(data, *, epochs: int = 4, model: keras.Model | None = None, fit: dict | None = None, **options):
     model = model or classifier()
     spark_model = SparkModel(model, 2, seed=5, engine="gang", batch_size=16, **options)
     return model, spark_model.fit(data, epochs=epochs, verbose=0, **(fit or {}))
@@ -147,6 +148,56 @@ def test_what_cannot_be_is_said_before_any_job(rdd) -> None:
         fitted(rdd, fit={"worker_callbacks": [keras.callbacks.Callback()]})
     with pytest.raises(CapacityError, match="3 workers"):
         SparkModel(classifier(), 3, engine="gang").fit(rdd, verbose=0)
+
+
+def test_what_callbacks_would_not_see_is_refused(rdd, tmp_path) -> None:
+    for given in ({"callbacks": [keras.callbacks.Callback()]}, {"checkpoint_dir": str(tmp_path)}):
+        with pytest.raises(ValueError, match="needs every epoch, and epochs_per_job=2"):
+            fitted(rdd, epochs_per_job=2, fit=given)
+        with pytest.raises(ValueError, match="needs mode='synchronous' with engine='gang'"):
+            fitted(rdd, mode="asynchronous", fit=given)
+    with pytest.raises(ValueError, match="no files of the driver's: use tls=True"):
+        fitted(rdd, tls=("a.pem", "b.pem"))
+
+
+def test_a_checkpoint_has_what_workers_keep(rdd, tmp_path) -> None:
+    options = {"optimizer_state": "per_worker", "codec": "one_bit", "epochs": 3}
+    expected, _ = fitted(rdd, **options)
+
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    kept = {"checkpoint_dir": str(tmp_path)}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(rdd, fit={**kept, "callbacks": [Stops()]}, **options)
+    resumed, _ = fitted(rdd, fit=kept, **options)
+    assert same(expected, resumed)
+
+
+def test_no_rows_are_said(spark, rdd) -> None:
+    empty = spark.createDataFrame([], "features array<double>, label long")
+    with pytest.raises(ValueError, match="no rows to train on"):
+        fitted(empty)
+    rows = spark.createDataFrame([(row, int(label)) for row, label in zip(X.tolist(), Y, strict=True)], empty.schema)
+    with pytest.raises(ValueError, match="no rows"):
+        fitted(rows, epochs=1, fit={"validation_data": rows.filter("label > 10")})
+    with pytest.raises(ValueError, match="no rows to train on"):
+        fitted(rdd.filter(lambda row: False))
+
+
+def test_an_error_that_cannot_be_pickled_keeps_its_words(rdd) -> None:
+    class Odd(Nesterov):
+        def step(self, weights, direction, outer, context):
+            class Unfit(Exception):
+                def __init__(self, one, other) -> None:
+                    super().__init__(f"{one} and {other}")
+
+            raise Unfit("this", "that")
+
+    with pytest.raises(ElephasError, match=r"Unfit .*this and that"):
+        fitted(rdd, strategy=Odd())
 
 
 def test_bad_rows_are_named(sc) -> None:
