@@ -138,14 +138,12 @@ class JobRounds:
                 remove_dataset(dataset)  # including unfinished files of killed tasks
             yield 0
 
-        with cleanup(self._context, "cancel the jobs of this fit"):
-            self._context.cancelJobGroup(self._group)
+        cancel_and_wait(self._context, self._group)  # tasks read and write files until they are killed
         if self._frozen is not None:
             destroy(self._context, self._frozen[1])
         if self._written:
             deleted_by(self._context, f"{self._group}-tidy", datasets, self._refs.mapPartitions(tidy).count)
         else:  # the references were never computed: computing them now would write all rows only to delete them
-            cancel_and_wait(self._context, self._group)  # tasks write rows until they are killed
             sweep(self._context, self._group, self._num_workers, datasets)
         with cleanup(self._context, "drop references of shards"):
             self._refs.unpersist(blocking=True)

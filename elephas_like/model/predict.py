@@ -186,6 +186,12 @@ def _score_remotely(
     return [(text, result) for text, result in found if text]
 
 
+def _task_cpus(source: Source) -> int | None:
+    if source.context is not None:
+        return task_cpus(source.context.getConf())
+    return None if source.session is None else task_cpus(conf_of(source.session))
+
+
 def _title(what: str, rdd: RDD) -> str:
     return f"{what} {rdd.getNumPartitions()} partitions"
 
@@ -216,7 +222,7 @@ def evaluate_rows(
         config=FitConfig(batch_size=batch_size, shuffle=False),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
-        cores=None if source.session is None else task_cpus(conf_of(source.session)),
+        cores=_task_cpus(source),
     )
 
     scorer = MetricSums(factory, Order.to_evaluate(variables.read()))

@@ -60,7 +60,7 @@ class Source(ABC):
 
     @property
     def session(self) -> SparkSession | None:
-        """The session that the rows belong to, of either kind; None for rows of this process."""
+        """The session that a DataFrame belongs to, of either kind; None for other rows."""
         return None
 
     @property
@@ -128,7 +128,7 @@ class Source(ABC):
         Raises:
             WaitError: `timeout` has passed. ValueError, DataError: as `sample`.
         """
-        if self.session is None or not build_optimizer(model):
+        if (self.context is None and self.session is None) or not build_optimizer(model):
             build(model, self.sample(keras.config.floatx(), batch_size, timeout))
 
     def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
@@ -220,11 +220,6 @@ class _SparkSource(Source):
     """Rows on Spark, as the elements of an RDD: single rows, or Blocks of them."""
 
     rdd: RDD
-
-    @property
-    def session(self) -> SparkSession:
-        """The session of the RDD's SparkContext."""
-        return SparkSession.getActiveSession() or SparkSession(self.rdd.context)
 
     @property
     def context(self) -> SparkContext:

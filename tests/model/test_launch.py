@@ -9,6 +9,7 @@ import pytest
 from pyspark import SparkConf
 
 from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.strategies import Nesterov
 from elephas_like.core.types import Role
 from elephas_like.model import launch
 from elephas_like.model.options import Options
@@ -26,6 +27,7 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
     )
     fit: Any = SimpleNamespace(
         options=Options.checked(mode=mode),
+        strategy=Nesterov(),
         hooks=SimpleNamespace(variables=SimpleNamespace(layout=layout)),
         faults=None,
     )

@@ -106,12 +106,7 @@ def test_dataframes_get_a_sentence(spark) -> None:
         source_of(spark.createDataFrame([(1, 2)], "a int, b int"))
 
 
-def test_spark_connect_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_connect_of_another_kind_gets_a_sentence() -> None:
     frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     with pytest.raises(TypeError, match="use a classic session"):
         source_of(frame)
-    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(TypeError, match="Spark Connect is not supported yet"):
-        SparkModel(model).fit(np.zeros((2, 1)), np.zeros(2), verbose=0)
