@@ -19,7 +19,7 @@ from elephas_like.core.voting import member_seeds
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
 from elephas_like.ensembles.voting_model import VotingModel, voting_of
-from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.data_arguments import column_choice, refuse_connect
 from elephas_like.model.sources import Source, frame_source, source_of, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
@@ -130,6 +130,7 @@ def train_ensemble(
         weights=weights,
         custom_objects=custom_objects,
     )
+    refuse_connect(data)
     columns = column_choice(
         data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
     )

@@ -10,7 +10,7 @@ import keras
 
 from elephas_like.core import checks
 from elephas_like.core.types import EngineName
-from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.data_arguments import column_choice, refuse_connect
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import ShardedDataset, new_dataset
@@ -52,6 +52,7 @@ def shard(
         ValueError, TypeError: arguments that make no sense, before any job.
     """
     workers = checks.positive_int("num_workers", num_workers)
+    refuse_connect(data)
     columns = column_choice(
         data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
     )

@@ -21,7 +21,7 @@ from elephas_like.core.pruning import MedianRule, Rule
 from elephas_like.core.trials import TrialResult
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.exchange.tls import Identity
-from elephas_like.model.data_arguments import column_choice
+from elephas_like.model.data_arguments import column_choice, refuse_connect
 from elephas_like.model.launch import server_identity
 from elephas_like.model.sources import Source, validation_source
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
@@ -143,6 +143,7 @@ def search(
         callbacks=_callbacks(callbacks),
         verbose=checks.verbosity(verbose),
     )
+    refuse_connect(data)
     columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
     return _searched(asked, _prepared(asked, data, columns, validation_data))
 
