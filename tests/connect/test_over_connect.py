@@ -168,7 +168,7 @@ def test_what_connect_has_not_is_said_in_a_sentence(remote, df) -> None:
     for ask in (
         lambda: shard(df, 2),
         lambda: train_ensemble(classifier, df, num_members=2),
-        lambda: search(lambda units: classifier(), {"units": [8]}, df, max_evals=1),
+        lambda: search(lambda units: classifier(), {"units": [8]}, df, max_evals=1, validation_split=0.2),
     ):
         with pytest.raises((TypeError, ValueError), match="Spark Connect"):
             ask()
