@@ -71,6 +71,11 @@ def test_callbacks_are_called_here_may_use_spark_and_end_the_training(rdd) -> No
     assert history.epoch == [0, 1]
 
 
+@pytest.mark.fault(
+    "A worker of a gang is killed (Spark Connect)",
+    "Spark ends the barrier stage; its epochs are trained again from the progress before them",
+    "those epochs and their job; the weights are equal to the last bit",
+)
 def test_a_killed_worker_costs_a_job_and_no_bit(rdd, caplog: pytest.LogCaptureFixture) -> None:
     expected, _ = fitted(rdd, epochs=2)
     with inject(kill(1, epoch=1, signal=signal.SIGKILL)) as faults, caplog.at_level(logging.WARNING):
@@ -146,8 +151,6 @@ def test_what_cannot_be_is_said_before_any_job(rdd) -> None:
         fitted(rdd, quorum=1)
     with pytest.raises(ValueError, match="worker_callbacks need"):
         fitted(rdd, fit={"worker_callbacks": [keras.callbacks.Callback()]})
-    with pytest.raises(CapacityError, match="3 workers"):
-        SparkModel(classifier(), 3, engine="gang").fit(rdd, verbose=0)
 
 
 def test_what_callbacks_would_not_see_is_refused(rdd, tmp_path) -> None:
@@ -174,6 +177,16 @@ def test_a_checkpoint_has_what_workers_keep(rdd, tmp_path) -> None:
         fitted(rdd, fit={**kept, "callbacks": [Stops()]}, **options)
     resumed, _ = fitted(rdd, fit=kept, **options)
     assert same(expected, resumed)
+
+
+@pytest.mark.fault(
+    "Too few slots for a gang",
+    "a CapacityError before any row is read; on a remote cluster a WaitError after join_timeout",
+    "nothing is trained",
+)
+def test_too_few_slots_are_said(rdd) -> None:
+    with pytest.raises(CapacityError, match="3 workers"):
+        SparkModel(classifier(), 3, engine="gang").fit(rdd, verbose=0)
 
 
 def test_no_rows_are_said(spark, rdd) -> None:
