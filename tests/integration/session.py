@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what they start in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def started(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+from pyspark.java_gateway import ensure_callback_server_started
 from small import digits
 
 from elephas_like import ElephasTransformer, SparkModel
@@ -18,6 +19,12 @@ def classifier() -> keras.Model:
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10, "softmax")])
     model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
     return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def callbacks(sc) -> None:
+    """Spark's own port for calls from Java to Python, which foreachBatch opens once: it is not left by a test."""
+    ensure_callback_server_started(sc._gateway)
 
 
 @pytest.fixture
