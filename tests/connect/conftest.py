@@ -6,6 +6,7 @@ In the ordinary run they are ignored here, and run by tests/integration/test_con
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +20,8 @@ if "ELEPHAS_LIKE_CONNECT" not in os.environ:
 def remote() -> Iterator[object]:
     """A session of Spark Connect, whose server Spark starts on this machine with two slots."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what they start in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     del os.environ["PYSPARK_SUBMIT_ARGS"]  # of the classic session
     from pyspark.sql import SparkSession
 
