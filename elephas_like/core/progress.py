@@ -67,10 +67,6 @@ class FitProgress:
             begin -= 1
         return self.rounds[begin:]
 
-    def rounds_in(self, epoch: int) -> list[RoundRecord]:
-        """Return the records of an epoch's finished rounds, whichever epoch it is."""
-        return [record for record in self.rounds if record.epoch == epoch]
-
     def arrays(self) -> dict[str, Array]:
         """Return everything as arrays by name."""
         span = self.span

@@ -17,6 +17,7 @@ from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.types import Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.spool import Block
+from elephas_like.spark.session import is_remote
 from elephas_like.trainer.serialization import input_count, target_count
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
@@ -135,7 +136,7 @@ def refuse_foreign(data: object) -> None:
 
 def refuse_connect(data: object) -> None:
     """Says what to use where data is Spark Connect's."""
-    if type(data).__module__.startswith("pyspark.sql.connect"):
+    if is_remote(data):
         raise TypeError(
             "this needs RDDs, which Spark Connect has not. Over Spark Connect, SparkModel's fit, evaluate and predict take "
             "DataFrames and arrays; for the rest use a classic session (SparkSession.builder.master(...))."

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -59,13 +60,12 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 4
 """How often a job is tried when its tasks die: as often as Spark tries a task (`spark.task.maxFailures`)."""
+MOVES = 12
+"""How often rows are written again in one job's stead, because Spark has placed its tasks where other shards are."""
 KILL_SECONDS = 5.0
 """Within which Spark kills the Python processes of cancelled tasks, where it cannot be seen: it takes 2 to 4."""
 JOB_SECONDS = 20.0
 """Without callbacks that want each epoch, jobs grow until they take about so long: a second of each is Spark's."""
-
-MOVES = 12
-"""How often rows are written again in one job's stead, because Spark has placed its tasks where other shards are."""
 _DEATH = re.compile(
     r"failed barrier|barrier task|ExecutorLost|executor.*lost|Python worker|FetchFailed|heartbeat|EOFException", re.I
 )
@@ -100,13 +100,12 @@ class GangFit:
             cancel_and_wait(context, self._group)
         elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
             threading.Event().wait(KILL_SECONDS)
-        count = max(self._size, 2)
-        own = self._fit.spool.dataset
-        remove = RemoveShards([*self._names, *map(validation_name, self._names), f"{own}-0-memory"])
+        memory = [] if self._datasets is None else [self._datasets.memory]
+        remove = RemoveShards([*self._names, *map(validation_name, self._names), *memory])
 
         def delete() -> None:
-            everywhere = self._session.range(0, max(count, default_parallelism(self._session)), 1, count)
-            everywhere.mapInArrow(remove, "nothing long").collect()
+            everywhere = max(self._size, default_parallelism(self._session))  # rows that moved lie elsewhere, too
+            self._session.range(0, everywhere, 1, everywhere).mapInArrow(remove, "nothing long").collect()
 
         try:
             run_job(self._session, f"{self._group}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
@@ -145,7 +144,7 @@ class GangFit:
             if time.monotonic() - started < JOB_SECONDS / 2:
                 at_once *= 2
             vars(progress).update(vars(trained.progress))
-            self._call_hooks(plan, trained, before)
+            self._call_hooks(trained, before)
             begin = until
             if trained.error is not None:
                 raise trained.error
@@ -163,18 +162,17 @@ class GangFit:
             return asked
         return 1 if self._fit.request.callbacks or self._fit.checkpoints is not None else at_once
 
-    def _call_hooks(self, plan: FitPlan, trained: Epochs, before: int) -> None:
+    def _call_hooks(self, trained: Epochs, before: int) -> None:
         """Have callbacks see the epochs of a job, in order. What they change counts for the next job."""
         hooks, progress = self._fit.hooks, self._fit.progress
-        new = progress.rounds[before:]
+        new = {epoch: list(rounds) for epoch, rounds in groupby(progress.rounds[before:], lambda each: each.epoch)}
         for index, record in enumerate(trained.records):
             if hooks.stopped():
                 return
             if index:
                 progress.state = hooks.epoch_begin(record.epoch, progress.state)
-            for finished in new:
-                if finished.epoch == record.epoch:
-                    hooks.round_end(finished, record.metrics)
+            for finished in new.get(record.epoch, ()):
+                hooks.round_end(finished, record.metrics)
             progress.state = hooks.epoch_end(replace(record, state=progress.state))
 
     def _assemble(self) -> None:
@@ -234,7 +232,7 @@ class GangFit:
     def _train(self, plan: FitPlan) -> Epochs:
         """Train some epochs, from the fit's progress."""
         fit = self._fit
-        layout, conf, asked = fit.hooks.variables.layout, conf_of(self._session), fit.options.tls
+        layout, options = fit.hooks.variables.layout, fit.options
         lead = LeadingEpochs(
             plan=pickle_by_value(plan),
             options=replace(fit.options, strategy=None, custom_objects={}, frequency=Frequency.AUTO, codec=None),
@@ -242,7 +240,7 @@ class GangFit:
             layout_hash=layout.hash,
             sizes=Sizes.of(layout, fit.options.codec, workers_remember=fit.options.workers_remember(fit.strategy)),
             with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
-            tls=wants_tls(conf, asked, allow_plain_text=fit.options.allow_plain_text) and (asked or True),
+            tls=wants_tls(conf_of(self._session), options.tls, allow_plain_text=options.allow_plain_text),
             token=new_token(),
         )
         given = list(pieces_of(pickle.dumps(fit.progress.arrays(), 5)))

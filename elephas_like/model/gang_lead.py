@@ -39,7 +39,7 @@ GOODBYE_SECONDS = 30.0
 class Epochs:
     """What a gang has trained: the progress after it, a record of each finished epoch, and the error that ended it, if any.
 
-    The records hold the state after all of them.
+    The records hold the state after all of them; their rounds are the progress's.
     """
 
     progress: FitProgress
@@ -58,7 +58,7 @@ class Epochs:
         arrays, told, error = pickle.loads(found)  # noqa: S301  Spark handed over what a member wrote
         progress = FitProgress.from_arrays(arrays)
         records = [
-            EpochRecord(epoch, progress.state, metrics, samples, validation, tuple(progress.rounds_in(epoch)))
+            EpochRecord(epoch, progress.state, metrics, samples, validation)
             for epoch, samples, metrics, validation in told
         ]
         return cls(progress, records, None if error is None else pickle.loads(error))  # noqa: S301  likewise
@@ -70,7 +70,7 @@ class LeadingEpochs:
 
     plan: by value, with the strategy's code. with_loss: whether the metric sums begin with those of the loss.
     recalls: whether the progress comes back with what workers remember, for a checkpoint.
-    token: that workers show. tls: whether the server speaks TLS, or with which files.
+    token: that workers show. tls: whether the server speaks TLS, with a certificate made for it.
     """
 
     plan: bytes
@@ -79,7 +79,7 @@ class LeadingEpochs:
     sizes: Sizes
     with_loss: bool
     recalls: bool
-    tls: bool | tuple[str, str]
+    tls: bool
     token: str = field(repr=False)
 
     @contextmanager
@@ -88,7 +88,7 @@ class LeadingEpochs:
         plan: FitPlan = cloudpickle.loads(self.plan)
         progress = FitProgress.from_arrays(pickle.loads(note))  # noqa: S301  Spark handed over what the client wrote
         store = store_of(self.options, member.size, self.layout_hash, self.sizes)
-        own = identity(self.tls if isinstance(self.tls, tuple) else None) if self.tls else None
+        own = identity() if self.tls else None
         serving = server_kind(self.options)(store, self.token, self.sizes, member.host, self.options.port, identity=own)
         with serving as server:
             host, port = server.address

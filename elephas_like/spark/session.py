@@ -1,4 +1,4 @@
-"""The SparkContext of this process, where one was started."""
+"""The session or SparkContext of this process, of either kind, and the settings that it shows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RemoteConf:
         try:
             return self._session.conf.get(name, default)
         except Exception as error:  # each platform has errors of its own
-            log.info("the session does not show %s: %s", name, str(error).splitlines()[:1])
+            log.warning("the session does not show %s, which counts as not set: %s", name, str(error).splitlines()[:1])
             return default
 
 

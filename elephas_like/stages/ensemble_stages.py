@@ -18,6 +18,7 @@ from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, entries_of
 from elephas_like.stages.params import stage_params
+from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.trainer.recipe import refuse_lambdas
 
@@ -50,12 +51,7 @@ _FIT = {
     "custom_objects": "customObjects",
     "verbose": "verbose",
     "weights": "weights",
-    "features_col": "featuresCol",
-    "label_col": "labelCol",
-    "sample_weight_col": "weightCol",
-    "column_shapes": "columnShapes",
-    "column_dtypes": "columnDtypes",
-    "handle_invalid": "handleInvalid",
+    **COLUMN_ARGUMENTS,
 }
 """Arguments of `train_ensemble`, each with the Param that holds it."""
 

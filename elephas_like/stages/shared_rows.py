@@ -16,6 +16,7 @@ from elephas_like.model.engine_choice import choose
 from elephas_like.model.sharding import shard
 from elephas_like.model.sources import frame_source, source_of
 from elephas_like.rows.shards import ShardedDataset
+from elephas_like.spark.session import is_remote
 from elephas_like.spark.slots import slots
 
 COLUMN_ARGUMENTS = {
@@ -96,7 +97,7 @@ def shared_rows(estimators: Sequence[Any], dataset: object) -> list[AbstractCont
         else:
             found.append(index)
     contexts: list[AbstractContextManager[SharedRows | None]] = [nullcontext()] * len(estimators)
-    if type(dataset).__module__.startswith("pyspark.sql.connect"):
+    if is_remote(dataset):
         return contexts
     for _, members in groups:
         if len(members) > 1 and estimators[members[0]].given("engine") != EngineName.IN_PROCESS.value:

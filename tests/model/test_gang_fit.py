@@ -41,6 +41,14 @@ def same(one: keras.Model, other: keras.Model) -> bool:
     return all(np.array_equal(np.array(a.value), np.array(b.value)) for a, b in pairs)
 
 
+class Stops(keras.callbacks.Callback):
+    """Ends the program, as Ctrl-C does, before its third epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
 class Counts(keras.callbacks.Callback):
     """Runs a Spark job at each epoch's end, and ends the training at one of them."""
 
@@ -133,11 +141,6 @@ def test_arrays_and_dataframes(spark) -> None:
 def test_a_fit_goes_on_from_a_checkpoint(rdd, tmp_path) -> None:
     expected, _ = fitted(rdd, epochs=3)
 
-    class Stops(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None) -> None:
-            if epoch == 2:
-                raise KeyboardInterrupt
-
     kept = {"checkpoint_dir": str(tmp_path)}
     with pytest.raises(KeyboardInterrupt):
         fitted(rdd, epochs=3, fit={**kept, "callbacks": [Stops()]})
@@ -166,11 +169,6 @@ def test_what_callbacks_would_not_see_is_refused(rdd, tmp_path) -> None:
 def test_a_checkpoint_has_what_workers_keep(rdd, tmp_path) -> None:
     options = {"optimizer_state": "per_worker", "codec": "one_bit", "epochs": 3}
     expected, _ = fitted(rdd, **options)
-
-    class Stops(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None) -> None:
-            if epoch == 2:
-                raise KeyboardInterrupt
 
     kept = {"checkpoint_dir": str(tmp_path)}
     with pytest.raises(KeyboardInterrupt):

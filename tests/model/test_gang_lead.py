@@ -39,7 +39,6 @@ def test_progress_and_records_come_back_as_they_were() -> None:
     assert (found.progress.epoch, found.progress.samples) == (2, 20)
     np.testing.assert_array_equal(found.progress.state.weights, STATE.weights)
     assert [(record.epoch, record.samples) for record in found.records] == [(0, 10), (1, 10)]
-    assert [[each.round for each in record.rounds] for record in found.records] == [[0, 1], [2, 3]]
     assert found.records[0].validation is None
     np.testing.assert_array_equal(found.records[1].validation, np.zeros(2))
 
