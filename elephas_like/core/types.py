@@ -73,6 +73,12 @@ class OptimizerState(StrEnum):
     RESET = "reset"
 
 
+class Resources(StrEnum):
+    """What a worker's task needs besides cores, by the names that Spark's settings use."""
+
+    GPU = "gpu"
+
+
 class OnNaN(StrEnum):
     """What becomes of an update with NaN or infinity in it."""
 

@@ -25,6 +25,7 @@ from elephas_like.rows.gang_rows import Read
 from elephas_like.rows.shard_files import dataset_directory, find_shard, local_directories, remove_dataset
 from elephas_like.rows.shards import SpoolOptions, written
 from elephas_like.spark.gang import Member, noted
+from elephas_like.spark.gpus import take_gpu
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Join:
 
     def __call__(self, member: Member, batches: Iterator[pa.RecordBatch]) -> Iterable[bytes]:
         """Open, compile, and close."""
+        take_gpu()
         shares = agreed(member, self.datasets, "")
         if shares is None:
             return [pickle.dumps(_missing(member))]
@@ -120,6 +122,7 @@ class TrainEpochs:
 
     def __call__(self, member: Member, batches: Iterator[pa.RecordBatch]) -> Iterable[bytes]:
         """Train."""
+        take_gpu()
         note = b"".join(noted(batches))
         with ExitStack() as stack:
             leading = stack.enter_context(self.lead.begin(note, member)) if note else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.columns import nbytes
 from elephas_like.core.errors import DataError, ElephasError, Failure, ShardMissing, WaitError
@@ -32,6 +33,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
+from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
@@ -95,6 +97,7 @@ class JobRounds:
         datasets: ids of the shards that are deleted with the run.
         round_timeout: seconds. A round may outlast this as long as workers answer; if none does for so long, the fit
             fails.
+        profile: what Spark gives the tasks; None for what all tasks of the application get.
         invalidate: called where shards are missing, to drop persisted references that `refs` is computed from.
     """
 
@@ -109,12 +112,13 @@ class JobRounds:
         *,
         datasets: Sequence[str],
         round_timeout: float,
+        profile: ResourceProfile | None = None,
         invalidate: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
         self._group, self._describe, self._keep = group, describe, keep
         self._datasets, self._invalidate = tuple(datasets), invalidate
-        self._round_timeout = round_timeout
+        self._round_timeout, self._profile = round_timeout, profile
         self._num_workers = refs.getNumPartitions()
         self._written = False
         self._fingerprints: list[Fingerprints] = []
@@ -190,7 +194,7 @@ class JobRounds:
             for tries in range(1, TRIES + 1):
                 self._jobs += 1
                 task = _task(self._run, order, state, frozen, act, self._jobs, self._answered)
-                results = self._collect(self._refs.mapPartitionsWithIndex(task), what)
+                results = self._collect(on_gpus(self._refs.mapPartitionsWithIndex(task), self._profile), what)
                 missing = [result for result in results if isinstance(result, _MissingShard)]
                 for result in results:
                     if isinstance(result, Failure):
@@ -280,6 +284,7 @@ def _task(
 ) -> Callable[[int, Iterator[Pair]], Iterator[_Answer[Result] | Failure | _MissingShard]]:
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[_Answer[Result] | Failure | _MissingShard]:
         try:
+            take_gpu()
             (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
             if failure is not None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import Failure, WaitError
 from elephas_like.rows.frame_read import Frame, read
 from elephas_like.spark.gang import pieces_of
+from elephas_like.spark.gpus import take_gpu, with_profile
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.waits import Overdue
 
@@ -21,11 +23,14 @@ Work = Callable[[int, Iterator[object]], Iterable[object]]
 """Takes the number of a partition and its rows, as Blocks; yields picklable answers."""
 
 
-def map_frame(frame: Frame, work: Work, *, title: str, timeout: float) -> list[Any]:
+def map_frame(
+    frame: Frame, work: Work, *, title: str, timeout: float, profile: ResourceProfile | None = None
+) -> list[Any]:
     """Return what `work` yields for all partitions of a DataFrame, in their order.
 
     Args:
         title: what it does, for errors.
+        profile: what Spark gives the tasks; None for what all tasks of the application get.
         timeout: seconds that the whole job may take: Spark Connect shows no task of it.
 
     Raises:
@@ -34,6 +39,7 @@ def map_frame(frame: Frame, work: Work, *, title: str, timeout: float) -> list[A
     plan = frame.plan  # the function must not take the DataFrame along: its session is nowhere but here
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        take_gpu()
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
         rest, number = iter(batches), 0
@@ -45,7 +51,7 @@ def map_frame(frame: Frame, work: Work, *, title: str, timeout: float) -> list[A
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    job = frame.df.select(*frame.plan.selected()).mapInArrow(run, _ANSWERS)
+    job = frame.df.select(*frame.plan.selected()).mapInArrow(run, _ANSWERS, **with_profile(profile))
     try:
         found = run_job(frame.df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
     except Overdue:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 from pyspark import RDD, SparkContext
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import Failure, WaitError
 from elephas_like.core.structure import unflatten
@@ -18,6 +19,7 @@ from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import attempt_directory, remove
 from elephas_like.rows.shards import SpoolOptions, sweep
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.groups import failed_tasks, tasks
 from elephas_like.spark.session import is_on
 from elephas_like.spark.slots import task_progress
@@ -41,12 +43,14 @@ class MapJob:
         dataset: id of the files that its tasks write.
         timeout: seconds in which none of its tasks starts or ends, after which it is cancelled.
         keep: whether the files outlive it (a ShardedDataset's do).
+        profile: what Spark gives the tasks; None for what all tasks of the application get.
     """
 
     title: str
     dataset: str
     timeout: float
     keep: bool = False
+    profile: ResourceProfile | None = None
 
     def run(self, rdd: RDD, job: Callable[[], Result]) -> Result:
         """Return what `job`, which computes `rdd`, returns. Where it fails, is interrupted or late, end its tasks and sweep.
@@ -109,6 +113,7 @@ def predicted(
 ) -> Iterator[Chunk]:
     """Yield the predictions of one partition's rows, batch by batch. The rows pass through files of this task's own."""
     check_versions(options.versions)
+    take_gpu()
     with attempt_directory(options.dataset, index) as place:
         for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
             ref = spool(chunk, dataset="chunk", worker=index, base=place, floatx=options.floatx, expect_target=False)
@@ -176,6 +181,7 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], job: MapJob) ->
     keep = job.keep
 
     def each(index: int, elements: Iterable[ShardRef | Failure]) -> Iterator[object]:
+        take_gpu()
         for ref in elements:
             if isinstance(ref, Failure):
                 yield ref
@@ -188,7 +194,7 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], job: MapJob) ->
                 if not keep:
                     remove(ref)
 
-    answers = refs.mapPartitionsWithIndex(each)
+    answers = on_gpus(refs.mapPartitionsWithIndex(each), job.profile)
     results = job.run(answers, answers.collect)
     for result in results:
         if isinstance(result, Failure):

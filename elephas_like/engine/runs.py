@@ -23,6 +23,7 @@ from elephas_like.rows.replicas import Replica, blocks_of, replicated
 from elephas_like.rows.row_values import FLOATS
 from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import SpoolOptions, attempt_id
+from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.parallel import JobRuns, tries
 from elephas_like.spark.versions import check_versions, versions
 from elephas_like.spark.waits import destroy
@@ -168,6 +169,7 @@ def _task(
 
     def run(order: object, own: Sequence[ShardRef], report: Report) -> object:
         check_versions(driver)
+        take_gpu()
         function: RunFunction = cloudpickle.loads(evaluate.value)  # our driver's own bytes, handed over by Spark
         return function(order, [*own, *(open_shard() for open_shard in shards)], report)
 

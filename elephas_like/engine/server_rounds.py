@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from pyspark import RDD, InheritableThread, SparkContext
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import (
     CapacityError,
@@ -29,6 +30,7 @@ from elephas_like.core.types import Exchange, Order, Result, Worker, WorkerFacto
 from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
+from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.groups import job_group, starved_jobs, tasks
 from elephas_like.spark.waits import cancel_and_wait
 
@@ -111,6 +113,7 @@ class ServerRun:
         keep: whether the shards outlive the run (a ShardedDataset's do).
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
         memory: id of the dataset among them in which suspended workers save what they remember.
+        profile: what Spark gives the tasks; None for what all tasks of the application get.
     """
 
     def __init__(
@@ -127,12 +130,13 @@ class ServerRun:
         keep: bool,
         datasets: Sequence[str],
         memory: str,
+        profile: ResourceProfile | None = None,
     ) -> None:
         self._context, self._store = context, store
         self._group, self._description, self._datasets = group, description, tuple(datasets)
         self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []
-        self._refs, self._finished = refs, finished
+        self._refs, self._finished, self._profile = refs, finished, profile
         self._task = _task(factory, connector, group, keep, memory)
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
@@ -173,7 +177,7 @@ class ServerRun:
             refs = self._refs
             with job_group(self._context, self._group, self._description):
                 while True:
-                    results = refs.mapPartitionsWithIndex(self._task).collect()
+                    results = on_gpus(refs.mapPartitionsWithIndex(self._task), self._profile).collect()
                     self._late_failures += [result for result in results if isinstance(result, Failure)]
                     if self._finished is None or not self._store.recalled():
                         # Nothing to say if the run is over; otherwise nobody would be left to wait for.
@@ -227,6 +231,7 @@ def _task(
     factory: WorkerFactory, connector: Connector, run: str, keep: bool, memory: str
 ) -> Callable[[int, Iterator[Pair]], Iterator[int | Failure]]:
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[int | Failure]:
+        take_gpu()
         exchange = _take_connection(connector, run, index)
         pair: Pair | None = None
         worker: Worker | None = None

@@ -14,7 +14,8 @@ from elephas_like.core.errors import ElephasError, WaitError
 from elephas_like.core.types import EngineName
 from elephas_like.model.options import Options
 from elephas_like.spark.gang import default_parallelism
-from elephas_like.spark.slots import reservation, slots
+from elephas_like.spark.gpus import check_host, worker_slots
+from elephas_like.spark.slots import reservation
 from elephas_like.spark.waits import STOPPED, stopped
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def chosen_engine(
         steady: whether workers must live through the whole fit for a reason that is not among the options.
 
     Raises:
-        CapacityError: the server engine, and fewer slots than workers.
+        CapacityError: the server engine, and fewer slots than workers; or no GPU where GPUs were asked for.
         WaitError: the server engine, and other fits hold the slots for longer than `join_timeout`.
     """
     available = None
@@ -99,8 +100,10 @@ def chosen_engine(
         if stopped(context):
             raise ElephasError(STOPPED)
         if options.engine is not EngineName.JOBS:  # which needs no simultaneous slots, nor waits for executors
-            available = slots(context, options.join_timeout, num_workers)
+            available = worker_slots(context, options.join_timeout, num_workers, options.resources)
     choice = choose(options.engine, num_workers, partitions, available, steady or not options.runs_as_jobs())
+    if choice.engine is EngineName.IN_PROCESS and options.resources is not None:
+        check_host()
     with ExitStack() as held:
         if choice.engine in (EngineName.SERVER, EngineName.GANG) and context is not None and available is not None:
             timeout = options.join_timeout if choice.waits else 0.0

@@ -19,7 +19,9 @@ from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
 from elephas_like.core.errors import WaitError
+from elephas_like.core.types import Resources
 from elephas_like.spark.gang import Member, check_slots, notes, pieces_of, run_gang
+from elephas_like.spark.gpus import profile_for, take_gpu
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session
 from elephas_like.spark.waits import Overdue
@@ -32,6 +34,7 @@ def run_on_workers(
     function: Callable[..., Any],
     num_workers: int,
     *,
+    resources: str | None = None,
     args: Sequence[Any] = (),
     tf_config: bool = False,
     session: SparkSession | None = None,
@@ -47,6 +50,8 @@ def run_on_workers(
         function: called with a Member, which has `rank`, `size`, `hosts`, `all_gather(text)` and `barrier()`, then with `args`. It
             is sent by value, as are the arguments and the results.
         num_workers: processes. Spark must have as many free slots.
+        resources: "gpu" asks Spark for one GPU for each process, which then sees that card alone; None takes what Spark gives to
+            every task.
         tf_config: sets the environment variable TF_CONFIG before the function is called, with a free port on each worker's host,
             as `tf.distribute` reads it.
         session: a session of either kind; None takes the active one.
@@ -58,7 +63,7 @@ def run_on_workers(
 
     Raises:
         ValueError: no Spark session is active.
-        CapacityError: Spark has fewer slots.
+        CapacityError: Spark has fewer slots, or no GPUs and they were asked for.
         WaitError: `timeout` has passed; all workers were ended.
         WorkerError: an exception of a worker, with its type, message and traceback. The other workers are ended.
     """
@@ -67,11 +72,16 @@ def run_on_workers(
     session = session or active_session()
     if session is None:
         raise ValueError("run_on_workers needs a SparkSession; start one first, or give session=.")
-    check_slots(session, size)
-    task = _CallFunction(cloudpickle.dumps((function, tuple(args))), tf_config)
+    if resources is not None:
+        checks.choice("resources", resources, Resources)
+    profile = profile_for(session, resources)
+    check_slots(session, size, resources)
+    task = _CallFunction(cloudpickle.dumps((function, tuple(args))), tf_config, unasked=resources is not None)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
     try:
-        found = run_gang(session, notes(session, [[b""]] * size), size, task, name=name, title=title, seconds=limit)
+        found = run_gang(
+            session, notes(session, [[b""]] * size), size, task, name=name, title=title, seconds=limit, profile=profile
+        )
     except Overdue:
         raise WaitError(
             f"expected {size} workers to end within timeout={limit:g} s, and they did not; they were ended. Give a longer timeout, "
@@ -90,8 +100,10 @@ def run_on_workers(
 class _CallFunction:
     call: bytes
     tf_config: bool
+    unasked: bool
 
     def __call__(self, member: Member, batches: Iterator[pa.RecordBatch]) -> Iterable[bytes]:
+        take_gpu(unasked=self.unasked)
         function, args = cloudpickle.loads(self.call)  # written by our own driver
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import (
     ConnectionLostError,
@@ -50,6 +50,7 @@ from elephas_like.spark.gang import (
     pieces_of,
     run_gang,
 )
+from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import run_job
 from elephas_like.spark.session import conf_of, context_of
 from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait
@@ -182,7 +183,7 @@ class GangFit:
             CapacityError, WaitError: they cannot, or not within `join_timeout`.
         """
         limit = self._fit.options.join_timeout
-        check_slots(self._session, self._size)
+        check_slots(self._session, self._size, self._fit.options.resources)
         try:
             partition_keys(self._session, self._size, limit)
             self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit)
@@ -216,8 +217,7 @@ class GangFit:
     def _write(self, rows: GangRows, dataset: str, purpose: str) -> tuple[tuple[int, int], ...]:
         """Write one shard for each worker. Return (rows, checksum) of each."""
         task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
-        title = f"{self._title}: write shards"
-        answers = run_gang(self._session, rows.frame, self._size, task, name=self._group, title=title, seconds=math.inf)
+        answers = self._run(rows.frame, task, "write shards", math.inf)
         if not all(answers):  # Spark makes no partition at all of a DataFrame that it knows to be empty
             raise ValueError(f"there are no rows to {purpose}: the DataFrame is empty.")
         refs = map(_unless_failed, answers)
@@ -258,14 +258,18 @@ class GangFit:
     def _gang(
         self, task: Task, title: str, given: Sequence[Sequence[bytes]], seconds: float = math.inf
     ) -> list[list[bytes]]:
+        return self._run(notes(self._session, given), task, title, seconds)
+
+    def _run(self, rows: DataFrame, task: Task, title: str, seconds: float) -> list[list[bytes]]:
         return run_gang(
             self._session,
-            notes(self._session, given),
+            rows,
             self._size,
             task,
             name=self._group,
             title=f"{self._title}: {title}",
             seconds=seconds,
+            profile=profile_for(self._session, self._fit.options.resources),
         )
 
     def _again(self, job: Callable[[], Result], what: str) -> Result:

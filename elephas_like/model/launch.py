@@ -54,6 +54,7 @@ from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
+from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import context_of, is_local
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.worker import SharingFactory
@@ -222,6 +223,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             data.kept,
             datasets=_datasets(fit, data),
             round_timeout=fit.options.round_timeout,
+            profile=profile_for(context, fit.options.resources),
             invalidate=data.invalidate,
         ) as workers:
             yield workers
@@ -333,6 +335,7 @@ def _server(
                 keep=data.kept,
                 datasets=_datasets(fit, data),
                 memory=_memory(fit),
+                profile=profile_for(context, fit.options.resources),
             )
         )
         yield

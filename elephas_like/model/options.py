@@ -20,7 +20,7 @@ from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Resources
 from elephas_like.spark.encryption import check_disks, wants_tls
 from elephas_like.spark.session import Conf
 from elephas_like.trainer.request import check_optimizer_state
@@ -89,6 +89,7 @@ class Options:
     seed: Annotated[int | None, _or_none(_whole(least=0))] = None
     tls: Annotated[bool | tuple[str, str] | None, _or_none(checks.tls)] = None
     allow_plain_text: Annotated[bool, checks.flag] = False
+    resources: Annotated[Resources | None, _or_none(_member_of(Resources))] = None
     epochs_per_job: Annotated[int | None, _or_none(_whole())] = None
     join_timeout: Annotated[float, checks.positive_seconds] = 60.0
     round_timeout: Annotated[float, checks.positive_seconds] = 600.0

@@ -36,6 +36,7 @@ from elephas_like.rows.shard_files import attempt_directory
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import check_disks
+from elephas_like.spark.gpus import on_gpus, profile_for
 from elephas_like.spark.session import conf_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
@@ -75,6 +76,7 @@ def predict_rows(
     collect: bool,
     timeout: float = math.inf,
     allow_plain_text: bool = False,
+    resources: str | None = None,
 ) -> Any:
     """Predictions in the order of the rows.
 
@@ -86,6 +88,7 @@ def predict_rows(
         timeout: seconds in which no task starts or ends, after which collecting is given up; over Spark Connect, which shows no
             tasks, seconds for all of it.
         allow_plain_text: whether rows may be written on executors where Spark encrypts its own files.
+        resources: "gpu" if each task needs a GPU.
 
     Returns:
         An array with a leading axis of rows, or a list or dict of them for several outputs; or the RDD.
@@ -96,9 +99,10 @@ def predict_rows(
     options = features.spool_options(allow_plain_text=allow_plain_text)
     context = features.context
     if context is None:
-        return _predict_remotely(features, predictor, batch_size, options, timeout)
+        return _predict_remotely(features, predictor, batch_size, options, timeout, resources)
+    profile = profile_for(context, resources)
     shipped = context.broadcast(predictor)
-    chunks = prediction_chunks(features.rdd, lambda: shipped.value, batch_size, options)
+    chunks = on_gpus(prediction_chunks(features.rdd, lambda: shipped.value, batch_size, options), profile)
     if not collect:
         return rows_of(chunks)
     try:
@@ -114,6 +118,7 @@ def _predict_remotely(
     batch_size: int,
     options: SpoolOptions,
     timeout: float,
+    resources: str | None,
 ) -> Any:
     assert isinstance(features, FrameRows)
     check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
@@ -121,8 +126,11 @@ def _predict_remotely(
     def predict(index: int, rows: Iterator[object]) -> Iterator[Chunk]:
         return predicted(index, rows, lambda: predictor, batch_size, options)
 
+    profile = profile_for(features.session, resources)
     with Interrupts():
-        return joined_chunks(map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout))
+        return joined_chunks(
+            map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout, profile=profile)
+        )
 
 
 def score_shards(
@@ -131,6 +139,7 @@ def score_shards(
     *,
     timeout: float = math.inf,
     allow_plain_text: bool = False,
+    resources: str | None = None,
 ) -> list[tuple[str, Score]]:
     """(the signature of its rows, what `scorer` returns) for each partition that has rows.
 
@@ -138,7 +147,7 @@ def score_shards(
         source: rows on Spark, as a model reads them. The shards of a ShardedDataset stay.
         scorer: takes a shard on an executor. It is pickled, and sent to each executor once.
         timeout: seconds in which no task starts or ends, after which it is given up.
-        allow_plain_text: as for `predict_rows`.
+        allow_plain_text, resources: as for `predict_rows`.
 
     Raises:
         WaitError: `timeout` has passed. WorkerError: what `scorer`, or the writing of rows, raised on an executor.
@@ -146,7 +155,7 @@ def score_shards(
     context = source.context
     options = source.spool_options(allow_plain_text=allow_plain_text)
     if context is None:
-        return _score_remotely(source, scorer, options, timeout)
+        return _score_remotely(source, scorer, options, timeout, resources)
     data = source.data(options=options)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
@@ -157,13 +166,13 @@ def score_shards(
         def score(_: int, ref: ShardRef) -> tuple[str, Score]:
             return signature(ref), shipped.value(ref)
 
-        job = MapJob(_title("evaluate", refs), options.dataset, timeout, keep=data.kept)
+        job = MapJob(_title("evaluate", refs), options.dataset, timeout, data.kept, profile_for(context, resources))
         found = data.rewriting(lambda: of_shards(refs, score, job))
     return [(text, result) for text, result in found if text]
 
 
 def _score_remotely(
-    source: Source, scorer: Callable[[ShardRef], Score], options: SpoolOptions, timeout: float
+    source: Source, scorer: Callable[[ShardRef], Score], options: SpoolOptions, timeout: float, resources: str | None
 ) -> list[tuple[str, Score]]:
     assert isinstance(source, FrameRows)
     check_disks(conf_of(source.session), allow_plain_text=options.allow_plain_text)
@@ -181,8 +190,9 @@ def _score_remotely(
             )
             yield signature(ref), scorer(ref)
 
+    profile = profile_for(source.session, resources)
     with Interrupts():
-        found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout)
+        found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout, profile=profile)
     return [(text, result) for text, result in found if text]
 
 
@@ -203,6 +213,7 @@ def evaluate_rows(
     *,
     timeout: float = math.inf,
     allow_plain_text: bool = False,
+    resources: str | None = None,
 ) -> dict[str, float]:
     """Loss and metrics by name, of all rows of an RDD or a DataFrame together: metric states are summed.
 
@@ -210,7 +221,7 @@ def evaluate_rows(
         model: a compiled model. It is built if it is not yet.
         source: the rows, as the model reads them.
         batch_size: rows a batch.
-        timeout, allow_plain_text: as for `score_shards`.
+        timeout, allow_plain_text, resources: as for `score_shards`.
 
     Raises:
         ValueError: there are no rows. WaitError, WorkerError: as `score_shards`.
@@ -226,7 +237,7 @@ def evaluate_rows(
     )
 
     scorer = MetricSums(factory, Order.to_evaluate(variables.read()))
-    found = score_shards(source, scorer, timeout=timeout, allow_plain_text=allow_plain_text)
+    found = score_shards(source, scorer, timeout=timeout, allow_plain_text=allow_plain_text, resources=resources)
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
     batch = example_batch(found[0][0], batch_size)

@@ -36,9 +36,10 @@ from elephas_like.model.options import Options
 from elephas_like.model.sources import Source, source_of
 from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
+from elephas_like.spark.gpus import worker_slots
 from elephas_like.spark.session import active_context
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
-from elephas_like.spark.slots import free, slots
+from elephas_like.spark.slots import free
 from elephas_like.spark.versions import check_spark, installed, minor_differences, versions
 from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
 
@@ -128,7 +129,9 @@ def _findings(
         return
     yield _spark(context)
     # How a fit would run.
-    found = None if context is None else slots(context, min(seconds, options.join_timeout), asked)
+    found = (
+        None if context is None else worker_slots(context, min(seconds, options.join_timeout), asked, options.resources)
+    )
     choice = choose(options.engine, asked, source.partitions, found, not options.runs_as_jobs())
     yield from engine_findings(options.engine, choice)
     if context is not None and found is not None:

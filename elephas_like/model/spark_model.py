@@ -15,7 +15,7 @@ from elephas_like.compat.elephas import ElephasAttributes
 from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Resources
 from elephas_like.model import saving
 from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.fit import train
@@ -85,6 +85,9 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
+        resources: "gpu" asks Spark for one GPU for each worker's task, of fit, predict and evaluate, which then computes on that card
+            alone; None takes what Spark gives to every task (`spark.task.resource.gpu.amount`). Without either, workers on one machine
+            spread over the cards that they see (docs/deploy.md).
         epochs_per_job: of the gang engine: callbacks see epochs when their job is over. None: one a job with callbacks or
             checkpoints, else as many as take about ten seconds.
         join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
@@ -123,6 +126,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     optimizer_state: OptimizerState
     on_nan: OnNaN
     seed: int | None
+    resources: Resources | None
     epochs_per_job: int | None
     join_timeout: float
     round_timeout: float
@@ -154,6 +158,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         quorum: int | float | None = None,
         quorum_grace: float = 0.1,
         seed: int | None = None,
+        resources: str | None = None,
         epochs_per_job: int | None = None,
         join_timeout: float = 60,
         round_timeout: float = 600,
@@ -343,12 +348,17 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         features = feature_rows(data, columns, self._model)
         if features is not None:
             refuse_callbacks(callbacks)
-            predictor, allowed, limit = Predictor.of(self._model, rows), self.allow_plain_text, time_limit(timeout)
-            return predict_rows(features, predictor, rows, collect=collect, timeout=limit, allow_plain_text=allowed)
+            predictor = Predictor.of(self._model, rows)
+            return predict_rows(features, predictor, rows, collect=collect, **self._on_executors(timeout))
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
         features = feature_arrays(data, self._model)
         return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
+
+    def _on_executors(self, timeout: float | None) -> dict[str, Any]:
+        """How jobs of `predict` and `evaluate` run."""
+        allowed = self.allow_plain_text
+        return {"timeout": time_limit(timeout), "allow_plain_text": allowed, "resources": self.resources}
 
     def evaluate(
         self,
@@ -397,8 +407,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             )
         refuse_callbacks(callbacks)
         source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
-        allowed, limit = self.allow_plain_text, time_limit(timeout)
-        results = evaluate_rows(self._model, source, rows, timeout=limit, allow_plain_text=allowed)
+        results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
         if return_dict:
             return results
         values = in_order(self._model, results)

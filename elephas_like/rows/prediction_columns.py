@@ -17,6 +17,7 @@ from elephas_like.rows.frame_plan import FramePlan, Invalid
 from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
+from elephas_like.spark.gpus import take_gpu
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def predicted(
     batches: Iterable[pa.StructArray], plan: FramePlan, score: Score, fields: Sequence[Field]
 ) -> Iterator[pa.Array]:
     """Yield a struct of the fields, one value a row, for each batch of the columns that a plan selects."""
+    take_gpu()
     kinds = [_arrow_type(one.type) for one in fields]
     schema = pa.struct([pa.field(one.name, kind) for one, kind in zip(fields, kinds, strict=True)])
     reader = BatchReader(plan)

@@ -5,10 +5,14 @@ groups      job groups
 failures    Spark's errors, translated
 parallel    independent runs, several at a time
 slots       task slots, counted and reserved
+gpus        a card for each worker process
+gang        the tasks of a barrier stage, which run at the same time
+remote      jobs of a session of either kind
 versions    packages of driver and executors, compared
 encryption  what Spark encrypts, and a fit must not leave in plain text
 files       atomic writes on any Hadoop filesystem
-session     the SparkContext of this process
+settings    Spark's settings, as `check` looks at them
+session     the session or SparkContext of this process
 """
 
 from elephas_like.core.extras import require

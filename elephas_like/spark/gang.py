@@ -15,12 +15,14 @@ from typing import Protocol
 import pyarrow as pa
 import pyspark
 from pyspark import BarrierTaskContext
+from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError, ElephasError
+from elephas_like.spark.gpus import with_profile, worker_slots
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import conf_of, context_of, is_local_master
-from elephas_like.spark.slots import slots, task_cpus
+from elephas_like.spark.slots import task_cpus
 
 CHUNK_BYTES = 2**20
 """Bytes of a piece in which notes and results travel as rows."""
@@ -71,7 +73,15 @@ class Task(Protocol):
 
 
 def run_gang(
-    session: SparkSession, rows: DataFrame, size: int, task: Task, *, name: str, title: str, seconds: float
+    session: SparkSession,
+    rows: DataFrame,
+    size: int,
+    task: Task,
+    *,
+    name: str,
+    title: str,
+    seconds: float,
+    profile: ResourceProfile | None = None,
 ) -> list[list[bytes]]:
     """Run a task on all members of a gang at once, and return the pieces that each has yielded, by rank.
 
@@ -79,6 +89,7 @@ def run_gang(
         rows: in exactly `size` partitions, with no coalesce or union after the last shuffle: one for each member.
         name, title: of the job.
         seconds: the longest time that it may take, waiting for slots included.
+        profile: what Spark gives the tasks; None for what all tasks of the application get.
 
     Raises:
         CapacityError: Spark cannot run so many tasks at once.
@@ -96,7 +107,7 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    job = rows.mapInArrow(run, _RESULTS, barrier=True)
+    job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
     try:
         found = run_job(session, name, title, seconds, job.collect)
     except ElephasError as error:
@@ -176,14 +187,17 @@ def default_parallelism(session: SparkSession) -> int:
     return max(1, partitions // task_cpus(conf_of(session)))
 
 
-def check_slots(session: SparkSession, size: int) -> None:
+def check_slots(session: SparkSession, size: int, resources: str | None = None) -> None:
     """Raise CapacityError if Spark certainly has fewer slots than a gang needs: it would look for more for ten minutes.
 
     Of a cluster behind Spark Connect nothing certain is known: nothing is raised.
+
+    Args:
+        resources: "gpu" if each member needs a GPU.
     """
     context = context_of(session)
     if context is not None:
-        found = slots(context, wanted=size)
+        found = worker_slots(context, wanted=size, resources=resources)
     elif is_local_master(conf_of(session).get("spark.master", "") or ""):
         found = default_parallelism(session)
     else:

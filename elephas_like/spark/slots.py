@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark import SparkContext
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.core.types import Resources
 from elephas_like.spark.groups import tasks, waits_for_slots
 from elephas_like.spark.session import Conf, is_local, is_on
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()
-
 
 MOST_EXECUTORS = 2**31 - 1
 """Spark's default of `spark.dynamicAllocation.maxExecutors`."""
@@ -26,7 +27,9 @@ SETTLED_SECONDS = 5.0
 """Seconds without another executor after which a new cluster context is taken to be complete."""
 
 
-def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) -> int:
+def slots(
+    context: SparkContext, wait: float = 30.0, wanted: int | None = None, profile: ResourceProfile | None = None
+) -> int:
     """Return the number of tasks that can run at the same time, busy slots included.
 
     Executors of a new cluster context register one after another, over seconds: this waits for the first and, until `wait`
@@ -36,14 +39,15 @@ def slots(context: SparkContext, wait: float = 30.0, wanted: int | None = None) 
     Args:
         wait: seconds to wait for executors.
         wanted: number of slots that is enough; None waits until no more executors come.
+        profile: what the tasks need, if it is not what all tasks of the application need.
     """
     if allocates_dynamically(context):
-        return _slots_of_growing(context, may_grow=wanted is not None)
+        return _slots_of_growing(context, profile, may_grow=wanted is not None)
     changed = time.monotonic()
     deadline, before = changed + wait, 0
     fresh = not is_local(context) and time.time() < context.startTime / 1000 + wait
     while True:
-        found, now = _concurrent_tasks(context), time.monotonic()
+        found, now = _concurrent_tasks(context, profile), time.monotonic()
         if found != before:
             before, changed = found, now
         complete = not fresh or now > changed + SETTLED_SECONDS or (wanted is not None and found >= wanted)
@@ -57,30 +61,43 @@ def allocates_dynamically(context: SparkContext) -> bool:
     return not is_local(context) and is_on(context.getConf(), "spark.dynamicAllocation.enabled")
 
 
-def _slots_of_growing(context: SparkContext, *, may_grow: bool) -> int:
+def _slots_of_growing(context: SparkContext, profile: ResourceProfile | None, *, may_grow: bool) -> int:
     conf = context.getConf()
-    each = max(1, int(conf.get("spark.executor.cores", "1")) // task_cpus(conf))
+    each = int(conf.get("spark.executor.cores", "1")) // task_cpus(conf)
+    gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
+    if gpus:
+        each = min(each, int(float(conf.get("spark.executor.resource.gpu.amount", "0")) / gpus))
+    each = max(1, each)
     most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
     if may_grow:
-        return max(most, _concurrent_tasks(context))
+        return max(most, _concurrent_tasks(context, profile))
     begins = (
         "spark.dynamicAllocation.minExecutors",
         "spark.dynamicAllocation.initialExecutors",
         "spark.executor.instances",
     )
     first = max(1, *(int(conf.get(name, "0")) for name in begins))
-    return max(min(most, first * each), _concurrent_tasks(context))
+    return max(min(most, first * each), _concurrent_tasks(context, profile))
 
 
-def _concurrent_tasks(context: SparkContext) -> int:
+def _concurrent_tasks(context: SparkContext, profile: ResourceProfile | None) -> int:
     """Return the slots registered now. Spark has no public name for it; barrier mode uses the same method."""
     scala = context._jsc.sc()
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    known = scala.resourceProfileManager()
+    if profile is None:
+        return int(scala.maxNumConcurrentTasks(known.defaultResourceProfile()))
+    known.addResourceProfile(profile._java_resource_profile)  # as `RDD.withResources` does
+    return int(scala.maxNumConcurrentTasks(profile._java_resource_profile))
 
 
 def task_cpus(conf: Conf) -> int:
     """Return `spark.task.cpus`: cores per task."""
     return int(conf.get("spark.task.cpus", "1") or 1)
+
+
+def task_gpus(conf: Conf) -> float:
+    """Return `spark.task.resource.gpu.amount`: GPUs per task, 0 where tasks are given none."""
+    return float(conf.get(f"spark.task.resource.{Resources.GPU}.amount", "0") or 0)
 
 
 @contextmanager

@@ -47,6 +47,7 @@ _OPTIONS = [
     "quorum",
     "quorum_grace",
     "seed",
+    "resources",
     "epochs_per_job",
     "join_timeout",
     "round_timeout",

@@ -17,7 +17,7 @@ from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import resolve
-from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState
+from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState, Resources
 from elephas_like.core.voting import normalized
 
 UNSET: Any = object()
@@ -355,6 +355,11 @@ FITTING = (
     Entry("codec", _codec, "compression of updates: a name or a Codec; None: no compression"),
     Entry("maxStaleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("quorum", checks.quorum, "workers, or share of them, that end a round with their answers; None: all"),
+    Entry(
+        "resources",
+        _one_of(Resources),
+        "what each worker's task needs besides cores: gpu; None: what Spark gives to every task",
+    ),
     Entry("epochsPerJob", checks.positive_int, "epochs of a job of the gang engine; None: it is chosen"),
     Entry("quorumGrace", checks.from_zero, "time that the others have then, as a share of what those took", 0.1),
     Entry(

@@ -16,8 +16,8 @@ from elephas_like.model.engine_choice import choose
 from elephas_like.model.sharding import shard
 from elephas_like.model.sources import frame_source, source_of
 from elephas_like.rows.shards import ShardedDataset
+from elephas_like.spark.gpus import worker_slots
 from elephas_like.spark.session import is_remote
-from elephas_like.spark.slots import slots
 
 COLUMN_ARGUMENTS = {
     "features_col": "featuresCol",
@@ -120,7 +120,11 @@ def _workers(estimator: Any, rows: DataFrame) -> int:
     """Return the workers that a fit would take if it were alone."""
     engine, asked = EngineName(estimator.given("engine")), estimator.given("numWorkers")
     context = rows.sparkSession.sparkContext
-    free = None if engine is EngineName.JOBS or asked else slots(context, estimator.given("joinTimeout"), asked)
+    free = (
+        None
+        if engine is EngineName.JOBS or asked
+        else worker_slots(context, estimator.given("joinTimeout"), asked, estimator.given("resources"))
+    )
     return asked or choose(engine, None, rows.rdd.getNumPartitions(), free, steady=False).workers
 
 

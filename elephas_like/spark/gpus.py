@@ -1,0 +1,223 @@
+"""GPUs: tasks ask Spark for one each, and a Python process on an executor computes on one card for as long as it lives.
+
+TensorFlow takes all the memory of all the cards that it sees, and a process cannot change its cards once it computes. But Spark gives
+the next task of a process another card than the last one. So processes claim cards: by a lock on a file, which ends with the process.
+Where Spark offers a process another card than its own, whoever is offered that one takes the first's in exchange.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+import tempfile
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from pyspark import RDD, SparkContext, TaskContext
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import DataFrame, SparkSession
+
+from elephas_like.core.errors import CapacityError
+from elephas_like.core.types import Resources
+from elephas_like.spark.session import Conf, conf_of, is_local, is_local_master
+from elephas_like.spark.slots import slots, task_cpus, task_gpus
+
+log = logging.getLogger(__name__)
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable with which a process chooses its cards, before it first computes on one."""
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+"""TensorFlow takes memory as it needs it, and leaves the rest to other processes on the same card."""
+
+
+class Claims:
+    """The cards of this process, claimed on this host.
+
+    Args:
+        directory: of lock files, one for all processes of the host that share its cards.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: list[IO[str]] = []
+        self.cards: tuple[str, ...] = ()
+
+    def take(self, offered: Sequence[str], others: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return this process' cards: those of earlier calls, or else as many as are offered, or else one of the others.
+
+        Args:
+            offered: addresses that Spark has given to the task.
+            others: cards of this host, where Spark gives none to tasks. If all are claimed, one of them is shared.
+        """
+        if not self.cards:
+            if offered:
+                self.cards = tuple(self._exchanged(card) for card in offered)
+            elif others:
+                free = (card for card in others if self._claim(card))
+                self.cards = (next(free, None) or others[os.getpid() % len(others)],)
+        for file, card in zip(self._files, offered, strict=False):
+            file.truncate(0)
+            file.write(card)
+            file.flush()
+        return self.cards
+
+    def _exchanged(self, offered: str) -> str:
+        """Return the card that is offered; if another process has it, what that one was offered last; and so on."""
+        card, seen = offered, set[str]()
+        while card not in seen:
+            if self._claim(card):
+                return card
+            seen.add(card)
+            card = self._lock_file(card).read_text() or card
+        log.info("GPU %s is used by another process, too: Spark offers it to both, or one of them is idle", offered)
+        return offered
+
+    def _claim(self, card: str) -> bool:
+        """Return whether the card is this process' own from now on."""
+        import fcntl  # on Unix only
+
+        file = self._lock_file(card).open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
+        except BlockingIOError:
+            file.close()
+            return False
+        file.truncate(0)
+        self._files.append(file)
+        return True
+
+    def _lock_file(self, card: str) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory / quote(card, safe="")
+
+
+_claims = Claims(Path(tempfile.gettempdir()) / f"elephas_like-gpus-{os.getuid() if hasattr(os, 'getuid') else 0}")
+
+
+def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
+    """Have this process compute on one card of its own, where there is one, and return its address.
+
+    Every task that computes with a model calls this before it does. Without a card nothing changes.
+
+    Args:
+        unasked: whether to choose a card also where Spark has given the task none.
+    """
+    offered = offered_gpus()
+    others = host_gpus() if unasked and not _claims.cards else ()
+    if not offered and not others and not _claims.cards:
+        return ()
+    cards = _claims.take(offered, others)
+    show(cards, os.environ)
+    return cards
+
+
+def show(cards: Sequence[str], environment: MutableMapping[str, str]) -> None:
+    """Have CUDA see these cards alone, and TensorFlow take memory as it needs it unless the user has said otherwise."""
+    environment[VISIBLE] = ",".join(cards)
+    environment.setdefault(_GROWTH, "true")
+
+
+def offered_gpus() -> tuple[str, ...]:
+    """Return the addresses of the GPUs that Spark has given to the task of this process; none outside of tasks."""
+    context = TaskContext.get()
+    found = None if context is None else context.resources().get(Resources.GPU)
+    return () if found is None else tuple(found.addresses)
+
+
+def host_gpus(environment: MutableMapping[str, str] | None = None, devices: Path = Path("/dev")) -> tuple[str, ...]:
+    """Return the NVIDIA GPUs that this process could see: what CUDA_VISIBLE_DEVICES names, or else those with a device file.
+
+    Args:
+        environment: of the process; None for this one's.
+        devices: where device files lie.
+    """
+    named = (os.environ if environment is None else environment).get(VISIBLE)
+    if named is not None:
+        cards = [card.strip() for card in named.split(",")]
+        end = next((at for at, card in enumerate(cards) if card in ("", "-1", "NoDevFiles")), len(cards))
+        return tuple(cards[:end])  # as CUDA reads it: what follows a card that is none does not count
+    count = sum(re.fullmatch(r"nvidia\d+", each.name) is not None for each in devices.glob("nvidia*"))
+    return tuple(map(str, range(count)))
+
+
+def profile_for(session: SparkSession | SparkContext, resources: str | None) -> ResourceProfile | None:
+    """Return what a stage is run with so that each of its tasks has one GPU, if resources="gpu" asks for that.
+
+    None where nothing is asked for, where tasks have a GPU anyway (`spark.task.resource.gpu.amount`), and in local mode, which gives
+    tasks none: there processes claim the cards of this machine.
+
+    Raises:
+        CapacityError: executors have no GPUs that Spark knows of; in local mode, this machine has none.
+    """
+    if resources is None:
+        return None
+    conf: Conf = session.getConf() if isinstance(session, SparkContext) else conf_of(session)
+    if is_local_master(conf.get("spark.master", "") or ""):
+        check_host()
+        return None
+    return task_profile(conf)
+
+
+def task_profile(conf: Conf) -> ResourceProfile | None:
+    """Return what gives a GPU to each task of a stage on a cluster with these settings; None if each has one anyway.
+
+    Raises:
+        CapacityError: executors have no GPUs that Spark knows of.
+    """
+    if task_gpus(conf):
+        return None
+    if not float(conf.get("spark.executor.resource.gpu.amount", "0") or 0):
+        raise CapacityError(
+            "resources='gpu' wants a GPU for each worker, and Spark knows of none: set spark.executor.resource.gpu.amount and "
+            "spark.executor.resource.gpu.discoveryScript before Spark starts (docs/deploy.md), or leave resources out."
+        )
+    return (
+        ResourceProfileBuilder().require(TaskResourceRequests().cpus(task_cpus(conf)).resource(Resources.GPU, 1)).build
+    )
+
+
+def worker_slots(
+    context: SparkContext, wait: float = 30.0, wanted: int | None = None, resources: str | None = None
+) -> int:
+    """Return the number of workers that can run at the same time, as `slots` does; with resources="gpu", one for each GPU.
+
+    Raises:
+        CapacityError: resources="gpu", and there is no GPU.
+    """
+    found = slots(context, wait, wanted, profile_for(context, resources))
+    return found if resources is None or not is_local(context) else min(found, len(host_gpus()))
+
+
+def check_host() -> None:
+    """Raise CapacityError if this machine shows no GPU."""
+    if not host_gpus():
+        shown = os.environ.get(VISIBLE)
+        hidden = "" if shown is None else f" ({VISIBLE} is {shown!r})"
+        raise CapacityError(
+            f"resources='gpu' wants a GPU for each worker, and this machine has none that can be seen{hidden}. Leave resources out."
+        )
+
+
+def on_gpus(rdd: RDD, profile: ResourceProfile | None) -> RDD:
+    """Return an RDD whose stage is run with a profile. To be called last: what follows runs in another Python process."""
+    return rdd if profile is None else rdd.withResources(profile)
+
+
+def with_profile(profile: ResourceProfile | None) -> dict[str, ResourceProfile]:
+    """Return the argument of `DataFrame.mapInArrow` for a profile.
+
+    Raises:
+        CapacityError: this Spark's has none.
+    """
+    if profile is None:
+        return {}
+    if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
+        raise CapacityError(
+            "resources='gpu' needs Spark 4 for DataFrames' own stages (engine='gang'): before, set spark.task.resource.gpu.amount=1, "
+            "which gives a GPU to every task."
+        )
+    return {"profile": profile}

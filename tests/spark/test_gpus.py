@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pyspark import SparkConf
+
+from elephas_like.core.errors import CapacityError
+from elephas_like.spark.gpus import Claims, host_gpus, offered_gpus, profile_for, show, task_profile, worker_slots
+from elephas_like.spark.slots import slots
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Makes Claims that hold locks of their own, as those of processes do."""
+    return lambda: Claims(tmp_path / "locks")
+
+
+def died(claims: Claims) -> None:
+    for file in claims._files:
+        file.close()
+
+
+def test_a_process_keeps_the_card_that_it_was_offered_first(process) -> None:
+    one = process()
+    assert one.take(["0"]) == ("0",)
+    assert one.take(["1"]) == ("0",)
+    assert one.take([]) == ("0",)
+
+
+def test_cards_are_exchanged_where_spark_offers_a_process_another_than_its_own(process) -> None:
+    one, two = process(), process()
+    assert (one.take(["0"]), two.take(["1"])) == (("0",), ("1",))
+    died(two)
+    assert one.take(["1"]) == ("0",)
+    assert process().take(["0"]) == ("1",)
+
+
+def test_an_exchange_passes_through_several_processes(process) -> None:
+    zero, one, two = process(), process(), process()
+    zero.take(["0"]), one.take(["1"]), two.take(["2"])
+    died(two)
+    assert zero.take(["1"]) == ("0",)
+    assert one.take(["2"]) == ("1",)
+    assert process().take(["0"]) == ("2",)
+
+
+def test_a_card_that_is_offered_to_two_is_shared(process) -> None:
+    one, two = process(), process()
+    assert one.take(["0"]) == two.take(["0"]) == ("0",)
+
+
+def test_a_task_of_two_cards_has_both(process) -> None:
+    assert process().take(["2", "3"]) == ("2", "3")
+    assert process().take(["3", "2"]) == ("3", "2")
+
+
+def test_without_an_offer_processes_spread_over_the_cards_of_the_host(process) -> None:
+    one, two, three = process(), process(), process()
+    assert one.take([], ["0", "1"]) == ("0",)
+    assert two.take([], ["0", "1"]) == ("1",)
+    assert three.take([], ["0", "1"]) == (str(os.getpid() % 2),)
+    assert process().take([]) == ()
+
+
+def test_a_claim_ends_with_its_process(process, tmp_path) -> None:
+    code = f"""
+from pathlib import Path
+from elephas_like.spark.gpus import Claims
+claims = Claims(Path({str(tmp_path / "locks")!r}))
+print(claims.take([], ["0", "1"]), flush=True)
+input()
+"""
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    with other:
+        assert other.stdout.readline() == "('0',)\n"
+        assert process().take([], ["0", "1"]) == ("1",)
+        other.kill()
+    assert process().take(["0"]) == ("0",)
+
+
+def test_addresses_may_be_names(process) -> None:
+    assert process().take(["MIG-GPU-8f/1/0"]) == ("MIG-GPU-8f/1/0",)
+
+
+@pytest.mark.parametrize(
+    ("shown", "cards"),
+    [
+        ("0,1", ("0", "1")),
+        ("3", ("3",)),
+        ("", ()),
+        ("-1", ()),
+        ("2,-1,0", ("2",)),
+        ("GPU-a, GPU-b", ("GPU-a", "GPU-b")),
+    ],
+)
+def test_the_cards_of_a_host_are_those_that_cuda_would_show(tmp_path, shown: str, cards: tuple[str, ...]) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert host_gpus({"CUDA_VISIBLE_DEVICES": shown}, tmp_path) == cards
+
+
+def test_without_the_variable_device_files_are_counted(tmp_path) -> None:
+    assert host_gpus({}, tmp_path) == ()
+    for name in ("nvidia3", "nvidia7", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
+        (tmp_path / name).touch()
+    assert host_gpus({}, tmp_path) == ("0", "1")
+
+
+def test_tensorflow_takes_memory_as_it_needs_it_unless_the_user_says_otherwise() -> None:
+    mine: dict[str, str] = {}
+    show(("1",), mine)
+    assert mine == {"CUDA_VISIBLE_DEVICES": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    mine = {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    show(("0", "2"), mine)
+    assert mine == {"CUDA_VISIBLE_DEVICES": "0,2", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+
+
+def test_nothing_is_offered_outside_of_tasks() -> None:
+    assert offered_gpus() == ()
+
+
+def test_tasks_of_a_cluster_are_given_a_card_each() -> None:
+    gpus = SparkConf(False).set("spark.executor.resource.gpu.amount", "2").set("spark.task.cpus", "3")
+    wanted = task_profile(gpus).taskResources
+    assert {name: request.amount for name, request in wanted.items()} == {"cpus": 3, "gpu": 1}
+    assert task_profile(gpus.set("spark.task.resource.gpu.amount", "0.5")) is None
+    with pytest.raises(CapacityError, match=r"spark\.executor\.resource\.gpu\.amount"):
+        task_profile(SparkConf(False))
+
+
+def test_in_local_mode_the_machine_s_cards_count(spark, monkeypatch) -> None:
+    context = spark.sparkContext
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert profile_for(context, None) is None
+    assert worker_slots(context) == slots(context)
+    for session in (spark, context):
+        with pytest.raises(CapacityError, match=r"CUDA_VISIBLE_DEVICES is '-1'"):
+            profile_for(session, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert profile_for(context, "gpu") is None
+    assert worker_slots(context, resources="gpu") == 1
