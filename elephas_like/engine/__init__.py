@@ -3,7 +3,10 @@
 in_process      rounds in this process, without Spark
 job_rounds      each round is a Spark job
 server_rounds   one long Spark task per worker, which exchanges with the driver's server
-map_shards      predictions and evaluations over an RDD
+gang_rounds     barrier stages, with server and loop in one of their tasks
+member_calls    a user's function on all members of a gang
+printing        what it prints, on its way to the driver
+map_shards      predictions and evaluations over an RDD; map_frames: over a DataFrame
 runs            independent runs of one task each: trials of a search, members of an ensemble
 """
 

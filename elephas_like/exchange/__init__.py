@@ -5,5 +5,6 @@
 - client: a worker's side. connections: HTTP or TCP under it, and under the clients of Elephas' servers.
 - store: the state of a run that both modes share. membership: who has joined, leases, attempts, deadlines.
 - round_store: synchronous rounds. center_store: asynchronous commits. trial_reports: the reports of a search's trials.
+- printed_lines: what functions on workers print.
 - address, security, tls: where the server listens, the token, and encryption.
 """

@@ -153,6 +153,10 @@ class Client:
         reply = self._call(protocol.TrialProgress(self._worker, self._attempt, epoch, finite))
         return not (isinstance(reply, Order) and reply.kind == "stop")
 
+    def print(self, number: int, text: str) -> None:
+        """Send what was printed after the first `number` letters, at most `protocol.PRINTED_LETTERS`. Tries once more, not often."""
+        self._call(protocol.Printed(self._worker, self._attempt, number, text), tries=2)
+
     def close(self) -> None:
         """Stop heartbeats and close the connections. May be called again."""
         self._closed.set()

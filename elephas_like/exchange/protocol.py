@@ -21,6 +21,7 @@ PREFIX = struct.Struct("<4sI")
 HEADER_BYTES = 2**20
 METRIC_NUMBERS = 16 * 2**20
 TRACEBACK_LETTERS = 64 * 2**10
+PRINTED_LETTERS = 64 * 2**10
 MESSAGE_LETTERS = 8 * 2**10
 SIGNATURE_LETTERS = 512 * 2**10
 SHORT_LETTERS = 256
@@ -129,6 +130,16 @@ class TrialProgress:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """What a worker has printed since the last message of this kind. number: of letters before it, in this attempt."""
+
+    worker: int
+    attempt: int
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Sign:
     """A reply without content. send: send the answer now; again: offer it again later; done: noted."""
 
@@ -143,7 +154,7 @@ class Refusal:
     message: str
 
 
-Message = Answer | Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Order | Sign | Refusal
+Message = Answer | Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Printed | Order | Sign | Refusal
 
 
 def _integer(low: int, high: int = 2**63 - 1) -> Callable[[object], object]:
@@ -248,10 +259,13 @@ FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
         "traceback_text": _text(TRACEBACK_LETTERS),
     },
     "progress": _who | {"epoch": _count, "metrics": _metrics},
+    "printed": _who | {"number": _count, "text": _text(PRINTED_LETTERS)},
     "sign": {"word": _one_of("send", "again", "done")},
     "refusal": {"type_name": _text(SHORT_LETTERS), "message": _text(MESSAGE_LETTERS)},
 }
-PLAIN_MESSAGES: dict[str, type[Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Sign | Refusal]] = {
+PLAIN_MESSAGES: dict[
+    str, type[Announce | Joined | Offer | Next | Beat | Report | TrialProgress | Printed | Sign | Refusal]
+] = {
     "announce": Announce,
     "join": Joined,
     "offer": Offer,
@@ -259,6 +273,7 @@ PLAIN_MESSAGES: dict[str, type[Announce | Joined | Offer | Next | Beat | Report 
     "beat": Beat,
     "report": Report,
     "progress": TrialProgress,
+    "printed": Printed,
     "sign": Sign,
     "refusal": Refusal,
 }

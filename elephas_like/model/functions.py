@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
 from elephas_like.core.errors import WaitError
 from elephas_like.core.types import Resources
-from elephas_like.spark.gang import Member, check_slots, notes, pieces_of, run_gang
-from elephas_like.spark.gpus import profile_for, take_gpu
+from elephas_like.engine.member_calls import Call, CallFunction
+from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.printed_lines import PrintedLines, PrintedRequestHandler
+from elephas_like.exchange.trial_reports import NO_STATE
+from elephas_like.model.launch import exchange_server
+from elephas_like.model.options import Options
+from elephas_like.spark.gang import Member, check_slots, notes, run_gang
+from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
-from elephas_like.spark.session import active_session
+from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
-
-LOG_LETTERS = 256 * 2**10
-"""Letters of what a worker has printed that travel to the driver: the last ones."""
 
 
 def run_on_workers(
@@ -52,11 +51,12 @@ def run_on_workers(
         num_workers: processes. Spark must have as many free slots.
         resources: "gpu" asks Spark for one GPU for each process, which then sees that card alone; None takes what Spark gives to
             every task.
-        tf_config: sets the environment variable TF_CONFIG before the function is called, with a free port on each worker's host,
-            as `tf.distribute` reads it.
+        tf_config: calls the function in new processes, which have computed nothing before, with TF_CONFIG in their environment and a
+            free port on each worker's host, as `tf.distribute` wants it.
         session: a session of either kind; None takes the active one.
         timeout: seconds that all of it may take, waiting for slots included; None for no limit.
-        verbose: prints at the end what the workers have printed, each line after its rank.
+        verbose: prints what the workers print, each line after its rank: while they run, on a classic session whose driver they can
+            reach; else at the end, the last 256 Ki letters of each.
 
     Returns:
         Each worker's result, by rank.
@@ -76,12 +76,13 @@ def run_on_workers(
         checks.choice("resources", resources, Resources)
     profile = profile_for(session, resources)
     check_slots(session, size, resources)
-    task = _CallFunction(cloudpickle.dumps((function, tuple(args))), tf_config, unasked=resources is not None)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
+    call = cloudpickle.dumps((function, tuple(args)))
     try:
-        found = run_gang(
-            session, notes(session, [[b""]] * size), size, task, name=name, title=title, seconds=limit, profile=profile
-        )
+        with _listening(session, size) if verbose else contextlib.nullcontext() as listener:
+            task = CallFunction(Call(call, listener), resources is not None, _tf_config if tf_config else None)
+            given = notes(session, [[b""]] * size)
+            found = run_gang(session, given, size, task, name=name, title=title, seconds=limit, profile=profile)
     except Overdue:
         raise WaitError(
             f"expected {size} workers to end within timeout={limit:g} s, and they did not; they were ended. Give a longer timeout, "
@@ -92,41 +93,35 @@ def run_on_workers(
         result, printed = pickle.loads(b"".join(pieces))  # noqa: S301  Spark handed over what a member wrote
         results.append(result)
         for line in printed.splitlines() if verbose else ():
-            sys.stdout.write(f"[worker {rank}] {line}\n")
+            _show(rank, line)
     return results
 
 
-@dataclass(frozen=True)
-class _CallFunction:
-    call: bytes
-    tf_config: bool
-    unasked: bool
-
-    def __call__(self, member: Member, batches: Iterator[pa.RecordBatch]) -> Iterable[bytes]:
-        take_gpu(unasked=self.unasked)
-        function, args = cloudpickle.loads(self.call)  # written by our own driver
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.ExitStack() as stack:
-            if self.tf_config:
-                stack.enter_context(_tf_config(member))
-            result = function(member, *args)
-        return pieces_of(cloudpickle.dumps((result, printed.getvalue()[-LOG_LETTERS:])))
+def _show(rank: int, line: str) -> None:
+    sys.stdout.write(f"[worker {rank}] {line}\n")
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager
-def _tf_config(member: Member) -> Iterator[None]:
-    """Set TF_CONFIG for this process: a cluster of workers, each at a port that was free a moment ago."""
+def _listening(session: SparkSession, size: int) -> Iterator[ClientSettings | None]:
+    """Show what workers print while they run. Yield how they reach us; None over Spark Connect, where they cannot."""
+    context = context_of(session)
+    if context is None:
+        yield None
+        return
+    lines = PrintedLines(_show, size)
+    with exchange_server(
+        context, Options(parameter_server_mode="socket"), lines, NO_STATE, PrintedRequestHandler
+    ) as found:
+        yield found
+    lines.stop()
+
+
+def _tf_config(member: Member) -> dict[str, str]:
+    """Return TF_CONFIG by its name, for a member: a cluster of workers, each at a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((member.host, 0))
         port = probe.getsockname()[1]
     workers = [f"{host}:{port}" for host, port in zip(member.hosts, member.all_gather(str(port)), strict=True)]
     cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": member.rank}}
-    before = os.environ.get("TF_CONFIG")
-    os.environ["TF_CONFIG"] = json.dumps(cluster)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TF_CONFIG"]
-        else:
-            os.environ["TF_CONFIG"] = before
+    return {"TF_CONFIG": json.dumps(cluster)}

@@ -127,6 +127,7 @@ def small_messages() -> st.SearchStrategy[protocol.Message]:
             texts(protocol.TRACEBACK_LETTERS),
         )
         | st.builds(protocol.TrialProgress, COUNTS, COUNTS, COUNTS, st.dictionaries(texts(), numbers, max_size=4))
+        | st.builds(protocol.Printed, COUNTS, COUNTS, COUNTS, texts(protocol.PRINTED_LETTERS))
         | st.builds(protocol.Sign, st.sampled_from(["send", "again", "done"]))
         | st.builds(protocol.Refusal, texts(), texts(protocol.MESSAGE_LETTERS))
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 
 import pytest
 
 from elephas_like import CapacityError, WaitError, WorkerError, run_on_workers
+from elephas_like.model import functions
 
 
 def test_each_worker_returns_its_own_result(spark, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +21,40 @@ def test_each_worker_returns_its_own_result(spark, capsys: pytest.CaptureFixture
     found = run_on_workers(work, 2, args=(10,))
     assert [each[1:] for each in found] == [(0, ["0", "1"], 2), (10, ["0", "1"], 2)]
     assert len({each[0] for each in found} | {os.getpid()}) == 3
-    assert capsys.readouterr().out == "[worker 0] line of 0\n[worker 1] line of 1\n"
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] line of 0", "[worker 1] line of 1"]
+
+
+def test_what_workers_print_is_shown_while_they_run(spark, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker ends when the driver has shown its line, and not before."""
+    seen = tmp_path / "seen"
+
+    class Stdout(io.StringIO):
+        def write(self, text: str) -> int:
+            if "hello" in text:
+                seen.touch()
+            return super().write(text)
+
+    def work(member):
+        print("hello")
+        while not seen.exists():
+            member.barrier()
+        print("no end of line", end="")
+
+    stdout = Stdout()
+    monkeypatch.setattr("sys.stdout", stdout)
+    run_on_workers(work, 1, timeout=60)
+    assert stdout.getvalue() == "[worker 0] hello\n[worker 0] no end of line\n"
+
+
+def test_without_a_way_to_the_driver_it_is_shown_at_the_end(
+    spark, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = contextlib.nullcontext()
+    monkeypatch.setattr(functions, "_listening", lambda session, size: nowhere)
+    run_on_workers(lambda member: print("at last"), 1)
+    assert capsys.readouterr().out == "[worker 0] at last\n"
+    run_on_workers(lambda member: print("unheard"), 1, verbose=False)
+    assert capsys.readouterr().out == ""
 
 
 def test_results_may_be_functions_and_large(spark) -> None:
@@ -46,9 +82,10 @@ def test_one_workers_error_ends_the_others(spark) -> None:
         while True:
             member.barrier()
 
-    with pytest.raises(WorkerError, match="of the second") as raised:
-        run_on_workers(work, 2)
-    assert isinstance(raised.value, LookupError)
+    for tf_config in (False, True):
+        with pytest.raises(WorkerError, match="of the second") as raised:
+            run_on_workers(work, 2, tf_config=tf_config)
+        assert isinstance(raised.value, LookupError)
 
 
 def test_bad_arguments_and_too_few_slots(spark) -> None:
@@ -94,3 +131,42 @@ def test_an_all_reduce_of_gradients_trains_as_one_process(spark) -> None:
     one, other = run_on_workers(work, 2, args=(x, y))
     np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(one, descend(x, y, lambda gradient: gradient), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_tensorflow_s_own_strategy_trains_as_one_process(spark) -> None:
+    """It needs processes in which TensorFlow has not computed yet: Spark's, which are used again, would do once."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 2)).astype("float32")
+    y = x @ np.array([1.0, -2.0], "float32")
+
+    def work(member, x, y):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            weights = tf.Variable([0.0, 0.0])
+
+        @tf.function
+        def step(x, y):
+            def descend(x, y):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum((tf.linalg.matvec(x, weights) - y) ** 2)
+                gradient = tape.gradient(loss, weights)
+                total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+                weights.assign_sub(0.005 * total)
+
+            strategy.run(descend, (x, y))
+
+        for _ in range(3):
+            step(tf.constant(x[member.rank :: member.size]), tf.constant(y[member.rank :: member.size]))
+        return strategy.num_replicas_in_sync, weights.numpy()
+
+    expected = np.zeros(2)
+    for _ in range(3):
+        expected -= 0.005 * 2 * x.T @ (x @ expected - y)
+    for replicas, weights in run_on_workers(work, 2, args=(x, y), tf_config=True):
+        assert replicas == 2
+        np.testing.assert_allclose(weights, expected, rtol=1e-5)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import cloudpickle
+import pytest
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.engine.member_calls import Call, call_in_new_process
+from elephas_like.spark.gang import Member
+
+ALONE = Member(rank=0, size=1, attempt=5, hosts=("127.0.0.1",))
+
+
+def called(function, *args: object, environment: dict[str, str] | None = None):
+    return call_in_new_process(Call(cloudpickle.dumps((function, args)), None), ALONE, environment or {})
+
+
+def test_a_function_runs_in_another_process_with_its_environment() -> None:
+    def work(member, text):
+        print(text)
+        return os.getpid(), os.environ["MINE"], member.rank, member.attempt, member.host
+
+    (pid, mine, *rest), printed = called(work, "hello", environment={"MINE": "yes"})
+    assert pid != os.getpid()
+    assert (mine, rest, printed) == ("yes", [0, 5, "127.0.0.1"], "hello\n")
+    assert "MINE" not in os.environ
+
+
+def test_an_error_comes_back_as_it_was_with_its_traceback() -> None:
+    def work(member):
+        raise LookupError("not here")
+
+    with pytest.raises(LookupError, match="not here") as raised:
+        called(work)
+    assert "in work" in raised.value.__notes__[0]
+
+
+def test_an_error_that_cannot_be_sent_comes_back_as_text() -> None:
+    def work(member):
+        raise LookupError(threading.Lock())
+
+    with pytest.raises(ElephasError, match="LookupError"):
+        called(work)
+
+
+def test_a_process_that_dies_is_told_from_one_that_raises() -> None:
+    def work(member):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ElephasError, match="worker 0 died with exit code -9"):
+        called(work)
