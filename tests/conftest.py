@@ -48,6 +48,10 @@ os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+CONNECT = "ELEPHAS_LIKE_CONNECT" in os.environ
+"""Whether the session is one of Spark Connect: tests/integration/test_connect.py runs tests so, in a process of their own."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that ask for the Spark session. lanes.py, which says where they run, must know them all."""
     for item in items:
@@ -56,6 +60,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             assert item.originalname in asking(item.path), (
                 f"{item.nodeid} asks for Spark where lanes.py does not see it"
             )
+    if CONNECT:
+        items[:] = [item for item in items if runs_over_connect(item)]
+
+
+def runs_over_connect(item: pytest.Item) -> bool:
+    """Whether a test uses Spark in a way that Spark Connect has: without SparkContexts, RDDs and engines that need them."""
+    asked = getattr(item, "fixturenames", ())
+    return ("spark" in asked or "remote" in asked) and "sc" not in asked and item.get_closest_marker("classic") is None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,9 +92,17 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[object]:
-    """A SparkSession on two slots, started by the first test that asks for it."""
+    """A SparkSession on two slots, started by the first test that asks for it; one of Spark Connect if the environment says so."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
+
+    if CONNECT:
+        os.environ.pop("PYSPARK_SUBMIT_ARGS", None)  # of the classic session
+        session = SparkSession.builder.remote("local[2]").getOrCreate()
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+        session.stop()
+        return
 
     session = (
         SparkSession.builder.master("local[2]")

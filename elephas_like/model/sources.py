@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -33,7 +34,7 @@ from elephas_like.model.data_arguments import (
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_frame, rows_of_rdd
+from elephas_like.rows.gang_rows import GangRows, collected, rows_of_blocks, rows_of_frame, rows_of_rdd
 from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
 from elephas_like.rows.spool import Block, spool
@@ -302,6 +303,11 @@ class FrameRows(_SparkSource):
 
     def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
         """Return the rows in as many partitions; Blocks are split if there are fewer, and shuffled row by row."""
+        if self.context is None:
+            if seed is not None:
+                refuse_connect(self.frame.df)
+            dealt = self.gang_rows(self.session, workers or 1)
+            return Data(dealt.num_workers, collect=partial(collected, dealt))
         rdd = self.rdd
         workers = workers or rdd.getNumPartitions() or 1
         if seed is not None:

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Data:
-    """A fit's rows: one partition of `rdd`, or one block, per worker.
+    """A fit's rows: one partition of `rdd`, or one block, per worker; or what `collect` brings to the driver of each.
 
     sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
     `sharded`, so that missing files are written again.
@@ -29,6 +29,7 @@ class Data:
     num_workers: int
     rdd: RDD | None = None
     blocks: Sequence[Block] | None = None
+    collect: Callable[[], Sequence[list[object]]] | None = None
     sharded: RDD | None = None
     written: Callable[[], None] = lambda: None
     invalidate: Callable[[], None] = lambda: None
@@ -42,6 +43,8 @@ class Data:
         """Yield the rows of each worker, on the driver."""
         if self.rdd is not None:
             yield from rows_of_partitions(self.rdd)
+        elif self.collect is not None:
+            yield from self.collect()
         else:
             assert self.blocks is not None
             for block in self.blocks:

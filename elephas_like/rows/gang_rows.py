@@ -6,26 +6,30 @@ member, in an order that Spark can recompute.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from pyspark import RDD
+from pyspark import RDD, TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from elephas_like.core.errors import Failure
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import FramePlan
 from elephas_like.rows.frame_read import read
 from elephas_like.rows.spool import Block
 from elephas_like.spark.gang import noted, notes, partition_keys
+from elephas_like.spark.remote import new_tag, run_job
 
 Read = Callable[[Iterable[pa.RecordBatch]], Iterator[object]]
 """Yields rows, or Blocks of rows, of a member's batches. Picklable."""
 
 _ROW_BATCH = 64
+_SENT = ["key", "number", "note"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,38 @@ def rows_of_rdd(session: SparkSession, rdd: RDD) -> GangRows:
     dealt = frame.repartition(len(keys), "key").sortWithinPartitions("number").select("note")
 
     return GangRows(dealt, len(keys), _one_by_one)
+
+
+def collected(rows: GangRows) -> list[list[object]]:
+    """Return the rows of each worker, here, as a gang of so many would read them.
+
+    Raises:
+        WorkerError: an error of reading them.
+    """
+    of_worker = rows.read
+
+    def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context, rest = TaskContext.get(), iter(batches)
+        worker = 0 if context is None else context.partitionId()
+        try:
+            for number, row in enumerate(of_worker(rest)):
+                yield pa.record_batch([[worker], [number], pa.array([pickle.dumps(row, 5)], pa.binary())], names=_SENT)
+        except Exception as error:  # as a value: raising it here would cost the process, and Spark would try again
+            yield pa.record_batch(
+                [[worker], [-1], pa.array([pickle.dumps(Failure.of(worker, error))], pa.binary())], names=_SENT
+            )
+        for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
+            pass
+
+    job = rows.frame.mapInArrow(send, "key long, number long, note binary")
+    found: list[list[object]] = [[] for _ in range(rows.num_workers)]
+    told = run_job(rows.frame.sparkSession, new_tag("rows"), "elephas_like: rows to the driver", math.inf, job.collect)
+    for row in sorted(told, key=lambda row: (row.key, row.number)):
+        element = pickle.loads(row.note)  # noqa: S301  Spark handed over what this function wrote
+        if isinstance(element, Failure):
+            raise element.error()
+        found[row.key].append(element)
+    return found
 
 
 def _one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[object]:

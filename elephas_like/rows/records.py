@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import AnalysisException
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from elephas_like.core.errors import DataError
 from elephas_like.core.types import Array, Integers
 from elephas_like.spark import files
+from elephas_like.spark.session import context_of
 
 MOST_TASKS = 256
 CHUNK_BYTES = 4 * 2**20
@@ -179,13 +180,13 @@ def write(df: DataFrame, path: str, writer: Writer, *, suffix: str, overwrite: b
     Raises:
         FileExistsError: something is at `path`, and `overwrite` is False.
     """
-    context = df.sparkSession.sparkContext
+    context = _context(df.sparkSession, path)
     files.refuse_existing(path, context, overwrite=overwrite)
     plain = _without_vectors(df)
     features = features_of(plain.schema)
     if not features:
         raise ValueError("there are no columns to write.")
-    if is_local(path):
+    if is_local(path) and context is not None:
         place = Path(files.local_path(path)).absolute()
         draft = str(place.with_name(f".{place.name}.{uuid.uuid4().hex}.writing"))
         os.makedirs(draft)
@@ -201,6 +202,21 @@ def write(df: DataFrame, path: str, writer: Writer, *, suffix: str, overwrite: b
         Path(folder, "_SUCCESS").touch()
         files.put(folder, path, context, overwrite=overwrite)
     return rows
+
+
+def _context(spark: SparkSession, path: str) -> SparkContext | None:
+    """Return what reaches a path; None for the client's own disk over Spark Connect.
+
+    Raises:
+        ValueError: it is another one, over Spark Connect.
+    """
+    context = context_of(spark)
+    if context is None and not is_local(path):
+        raise ValueError(
+            f"expected a path of this machine's disk; got {path!r}, which is reached through a classic session. Over Spark Connect, "
+            "write here and copy, or use Parquet."
+        )
+    return context
 
 
 def _written_there(df: DataFrame, folder: str, features: Sequence[Feature], writer: Writer, suffix: str) -> int:
@@ -335,5 +351,5 @@ def first_local(spark: SparkSession, place: str, folder: str) -> str:
     if is_local(place):
         return files.local_path(place)
     copy = os.path.join(folder, os.path.basename(place))
-    files.get(place, copy, spark.sparkContext)
+    files.get(place, copy, _context(spark, place))
     return copy

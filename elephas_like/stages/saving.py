@@ -21,13 +21,14 @@ import h5py
 import keras
 import numpy as np
 import pyspark
+from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 
 from elephas_like.core.extras import older
 from elephas_like.core.model_types import ModelTypeEncoder, as_enum
 from elephas_like.spark import files
-from elephas_like.spark.session import started_context
+from elephas_like.spark.session import context_of, started_context
 from elephas_like.trainer.recipe import custom_objects_of
 
 CHUNK = 16 * 2**20
@@ -50,15 +51,34 @@ class StageWriter(MLWriter):
             OSError: with the filesystem's reason.
             ValueError: a setting cannot be saved; the message names it.
         """
-        path, context = os.fspath(path), self.sparkSession.sparkContext
+        path, context = os.fspath(path), context_of(self.sparkSession)
+        if context is None:
+            self._save_remotely(path)
+            return
         if not self.shouldOverwrite and files.exists(path, context, hadoop=True):
             raise FileExistsError(f"{path} already exists; write().overwrite().save(...) replaces it.")
         with files.os_errors(f"cannot write {path}"), files.staged(path, context) as draft:
             self.saveImpl(draft)
 
+    def _save_remotely(self, path: str) -> None:
+        """Write the stage over Spark Connect, which cannot rename: the metadata last, so that no half of it can be read."""
+        if self.shouldOverwrite:
+            raise ValueError(
+                "write().overwrite() needs a classic session: over Spark Connect nothing can be deleted. Save to a new path, or "
+                "delete the old one first."
+            )
+        try:
+            self.saveImpl(path)
+        except AnalysisException as error:
+            if "PATH_ALREADY_EXISTS" not in str(error):
+                raise OSError(f"cannot write {path}: {error}") from None
+            raise FileExistsError(f"{path} already exists; delete it, or save to a new path.") from None
+
     def saveImpl(self, path: str) -> None:
         """Write the stage under `path`."""
         described, model = describe(self._stage)
+        if model is not None:
+            write_bytes(self.sparkSession, os.path.join(path, "model"), model)
         DefaultParamsWriter.saveMetadata(
             self._stage,
             path,
@@ -66,8 +86,6 @@ class StageWriter(MLWriter):
             extraMetadata={"elephas_like": {name: value for name, value in described.items() if name != "params"}},
             paramMap=described["params"],
         )
-        if model is not None:
-            write_bytes(self.sparkSession, os.path.join(path, "model"), model)
 
 
 class StageReader(MLReader):

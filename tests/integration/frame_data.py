@@ -7,13 +7,19 @@ import numpy as np
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 
+from elephas_like.spark.session import is_remote
+
 
 def frame(spark: SparkSession, x: np.ndarray, y: np.ndarray, partitions: int = 2) -> DataFrame:
     """Rows (id, features: vector, label: double) in their order."""
     rows = [
         (i, Vectors.dense(row), float(label)) for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True))
     ]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), ["id", "features", "label"])
+    names = ["id", "features", "label"]
+    if not is_remote(spark):
+        return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), names)
+    df = spark.createDataFrame(rows, names)
+    return df if partitions == 2 else df.repartitionByRange(partitions, "id").sortWithinPartitions("id")
 
 
 def breast_cancer() -> tuple[np.ndarray, np.ndarray]:

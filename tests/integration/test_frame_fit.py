@@ -27,6 +27,7 @@ def binary() -> keras.Model:
     return mlp(30, 1, "sigmoid", "binary_crossentropy", metrics=["accuracy", "AUC"])
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("engine", ["server", pytest.param("jobs", marks=pytest.mark.slow), "in_process"])
 def test_a_frame_trains_as_its_rows_do_to_the_last_bit(spark, df, engine: str) -> None:
     by_frame, by_rows = binary(), binary()
@@ -38,6 +39,7 @@ def test_a_frame_trains_as_its_rows_do_to_the_last_bit(spark, df, engine: str) -
     assert one.history == two.history
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("partitions", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_fewer_partitions_than_workers_and_more_of_them(df, partitions: int) -> None:
     history = SparkModel(binary(), 2, engine="jobs").fit(df.repartition(partitions), epochs=1, verbose=0)

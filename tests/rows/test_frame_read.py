@@ -148,6 +148,7 @@ def test_rows_that_do_not_fit_are_named_with_column_and_place(values, kind, labe
         read(rows, ColumnChoice("x", "y"), Slot("x", (2,)) if wide else Slot("x", (1,)), classes=2)
 
 
+@pytest.mark.classic
 def test_a_row_that_does_not_fit_is_named_with_its_partition(spark) -> None:
     df = spark.createDataFrame([(1.0,), (None,)], "x double").coalesce(1)
     made = plan(df.schema, ColumnChoice("x", None), Slot("x", (1,)), None, floatx="float32", classes=None)
@@ -155,6 +156,7 @@ def test_a_row_that_does_not_fit_is_named_with_its_partition(spark) -> None:
         Frame(df, made).blocks.collect()
 
 
+@pytest.mark.classic
 def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
     features = {"a": "dense", "b": ["id", "small"], "c": "both.b", "d": "old", "e": "text", "f": "grid", "g": "flag"}
     choice = ColumnChoice(features, "label", "small")
@@ -173,6 +175,7 @@ def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
     assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) -> None:
     df = spark.range(0, 1001, 1, 2).select("id")
@@ -184,6 +187,7 @@ def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) 
     assert len(rows) == blocks[0].rows
 
 
+@pytest.mark.classic
 def test_blocks_are_bounded(spark) -> None:
     df = spark.range(0, 40, 1, 1).select(functions.array_repeat(functions.lit(1.0), 100_000).alias("x"))
     made = plan(df.schema, ColumnChoice("x", None), Slot("x", (100_000,)), None, floatx="float32", classes=None)
@@ -192,6 +196,7 @@ def test_blocks_are_bounded(spark) -> None:
     assert max(sizes) <= 4 * 2**20
 
 
+@pytest.mark.classic
 def test_sparse_vectors_become_dense_a_few_at_a_time(spark) -> None:
     rows = [(Vectors.sparse(1_000_000, [i], [1.0]),) for i in range(6)]
     df = spark.createDataFrame(rows, ["x"]).coalesce(1)

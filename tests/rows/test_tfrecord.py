@@ -21,6 +21,7 @@ def test_a_directory_of_tensorflows_is_read_and_its_types_are_found(spark, tmp_p
     assert (second.image, second.name, second.tags) == ([0.0, 0.25], b"\xff", [b"c"])
 
 
+@pytest.mark.classic
 def test_what_cannot_be_read_or_written_says_why(spark, tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no file at"):
         read_tfrecords(spark, str(tmp_path))

@@ -58,6 +58,7 @@ def fitted(cancer) -> EnsembleModel:
     return estimator.fit(df)
 
 
+@pytest.mark.classic
 def test_an_ensemble_for_all_evaluators_unchanged(fitted, cancer) -> None:
     found = fitted.copy({fitted.probabilityCol: "p"}).transform(cancer)
     assert found.columns == ["id", "features", "label", "prediction", "p", "rawPrediction"]
@@ -72,6 +73,7 @@ def test_an_ensemble_for_all_evaluators_unchanged(fitted, cancer) -> None:
     assert again.columns == ["id", "features", "label", "rawPrediction", "prediction", "probability"]
 
 
+@pytest.mark.classic
 def test_the_members_are_those_of_train_ensemble(fitted) -> None:
     expected = train_ensemble(
         classifier(), (X[:200], Y[:200]), 3, epochs=6, batch_size=16, seed=1, validation_data=(X[200:], Y[200:]),
@@ -83,6 +85,7 @@ def test_the_members_are_those_of_train_ensemble(fitted) -> None:
     assert [len(history["val_accuracy"]) for history in fitted.histories] == [6, 6, 6]
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_fitted_pipeline_comes_back_whole(numbers, tmp_path: Path, prefix: str) -> None:
     estimator = EnsembleEstimator(
@@ -117,6 +120,7 @@ def test_a_fitted_pipeline_comes_back_whole(numbers, tmp_path: Path, prefix: str
         )
 
 
+@pytest.mark.classic
 def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
     model = classifier()
     estimator = EnsembleEstimator(model, voting="hard", class_weight={0: 2.0}, optimizer_config="sgd", max_failures=1)
@@ -134,6 +138,7 @@ def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
         np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.classic
 def test_a_cross_validation_over_members_and_epochs_in_parallel(cancer, tmp_path: Path) -> None:
     estimator = EnsembleEstimator(classifier(), seed=1, validation_split=0.0, batch_size=16)
     grid = ParamGridBuilder().addGrid(estimator.numMembers, [1, 3]).addGrid(estimator.epochs, [3]).build()
@@ -187,6 +192,7 @@ def test_params_that_make_no_sense(spark, given: dict, kind: type, match: str) -
         EnsembleEstimator(**given)
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
@@ -215,6 +221,7 @@ def test_fits_that_cannot_be(cancer, make, kind: type, match: str) -> None:
         make().fit(cancer)
 
 
+@pytest.mark.classic
 def test_an_ensemble_that_is_none_and_code_that_cannot_be_found_again(spark, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="ensemble must be a VotingModel; got list"):
         EnsembleModel([classifier()])

@@ -132,6 +132,7 @@ def test_a_strategy_whose_constructor_takes_other_arguments_comes_back() -> None
     )
 
 
+@pytest.mark.classic
 def test_what_fails_to_replace_a_stage_leaves_it_there(spark, tmp_path: Path) -> None:
     path = str(tmp_path / "estimator")
     first = ElephasEstimator(model())

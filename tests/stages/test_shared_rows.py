@@ -81,6 +81,7 @@ def test_a_fit_that_fails_does_not_fail_the_others(counted, scratch: Path) -> No
     assert same(last.weights, given.fit(df, maps[2]).weights)
 
 
+@pytest.mark.classic
 def test_rows_that_do_not_fit_are_an_error_of_each_fit(spark) -> None:
     df = spark.createDataFrame(
         [([1.0] * 30, 1.0), ([1.0] * 30, None)], "features array<double>, label double"
