@@ -12,7 +12,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export CUDA_VISIBLE_DEVICES ?= -1
 
-.PHONY: help demo test test-slow test-lowest lint examples faults bench clean machine
+.PHONY: help demo test test-slow test-lowest lint examples faults bench clean machine postgresql
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,7 +40,10 @@ lint: $(STAMP) ## style, types, layers
 test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
-test-slow: machine $(STAMP) ## clusters, killed executors, big shards, examples
+postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a line where it cannot be installed
+	@$(PYTHON) tools/postgresql.py
+
+test-slow: machine $(STAMP) postgresql ## clusters, killed executors, big shards, examples, a database
 	$(BIN)/python -m pytest -m slow -n 2
 
 $(LOWEST_STAMP): pyproject.toml tools/lowest.py

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         load_ml_transformer,
         register_keras_udf,
     )
+    from elephas_like.stages.image_featurizer import ImageFeaturizer
     from elephas_like.tuning.hyperas import HyperParamModel
     from elephas_like.tuning.result import SearchResult
     from elephas_like.tuning.search import search
@@ -74,6 +75,7 @@ _MODULES = {
         "load_ml_transformer",
         "register_keras_udf",
     ),
+    "elephas_like.stages.image_featurizer": ("ImageFeaturizer",),
     "elephas_like.tuning.result": ("SearchResult",),
     "elephas_like.ensembles.soups": ("greedy_soup", "recalibrate_batch_norm", "uniform_soup"),
     "elephas_like.model.loading": ("load_spark_model",),
@@ -99,6 +101,7 @@ __all__ = [
     "EnsembleModel",
     "Frequency",
     "HyperParamModel",
+    "ImageFeaturizer",
     "MedianRule",
     "MissingExtraError",
     "Mode",

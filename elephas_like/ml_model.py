@@ -7,6 +7,7 @@ from elephas_like.stages.estimator import (
     load_ml_transformer,
     register_keras_udf,
 )
+from elephas_like.stages.image_featurizer import ImageFeaturizer
 from elephas_like.stages.params import (
     HasBatchSize,
     HasCategoricalLabels,
@@ -45,6 +46,7 @@ __all__ = [
     "HasPredictClasses",
     "HasValidationSplit",
     "HasVerbosity",
+    "ImageFeaturizer",
     "load_ml_estimator",
     "load_ml_transformer",
     "register_keras_udf",

@@ -41,7 +41,10 @@ def test_the_table_of_faults_is_that_of_the_tests() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "section"), [("spark_ml.md", ""), ("fault-tolerance.md", "Test your own job")])
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [("spark_ml.md", ""), ("fault-tolerance.md", "Test your own job"), ("data_sources.md", "Files")],
+)
 def test_the_snippets_of_a_page_run(page: str, section: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text()
     if section:

@@ -29,6 +29,7 @@ LINES = 60
         ("mllib.py", "accuracy: 0.9"),
         ("hadoop_files.py", "served as predicted: True"),
         ("tfrecord.py", "rows written: 1797"),
+        ("images.py", "test accuracy: 0.8"),
     ],
 )
 def test_an_example_says_what_it_should(name: str, said: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ What is wrong with a schema is said here, before any job. frame_read.py reads ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -22,6 +22,8 @@ from elephas_like.core.types import Array, Slot, Structure
 from elephas_like.rows.row_values import FLOATS
 
 Choice = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+AS_IMAGES = "image"
+"""The dtype of a column whose images are decoded and resized: files in bytes, or Spark's image structs."""
 _IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}
 
 
@@ -34,6 +36,10 @@ class Kind(StrEnum):
     ARRAY = "array"
     BINARY = "binary"
     IMAGE = "image"
+    IMAGE_FILE = "image file"
+
+
+_IMAGES = (Kind.IMAGE, Kind.IMAGE_FILE)
 
 
 class Invalid(StrEnum):
@@ -53,7 +59,7 @@ class ColumnChoice:
 
     features, label: a name, several names, or a mapping from the model's input or output names to those. "a.b" is the field
         b of the struct a. label None: no target.
-    shapes: what one value of a column is reshaped to. dtypes: of the bytes in binary columns.
+    shapes: what one value of a column is reshaped to. dtypes: of the bytes in binary columns; "image" for images to resize.
     invalid: what becomes of rows with values that cannot be read, or with NaN. None: the former are errors, and NaN is read.
     """
 
@@ -69,7 +75,8 @@ class ColumnChoice:
 class Cell:
     """One column, or field of a struct, and what it holds.
 
-    shape: what one value is reshaped to; None leaves it. dtype: of the bytes in a binary column.
+    shape: what one value is reshaped to, or an image resized to; None leaves it. dtype: of the bytes in a binary column, or
+        AS_IMAGES.
     decimal: whether it is a decimal, which is read as a double.
     """
 
@@ -78,6 +85,11 @@ class Cell:
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     decimal: bool = False
+
+    @property
+    def resized(self) -> bool:
+        """Whether it holds images that are read as RGB or gray, in the size of `shape`."""
+        return self.dtype == AS_IMAGES
 
     @property
     def name(self) -> str:
@@ -236,7 +248,7 @@ class _Planner:
                 if name not in cells:
                     raise ValueError(f"{argument} names {name!r}, which is not read; read are {_listed(cells)}.")
         for name in self._choice.dtypes:
-            if cells[name].kind is not Kind.BINARY:
+            if cells[name].kind is not Kind.BINARY and not cells[name].resized:
                 raise ValueError(f"column_dtypes is for binary columns; {name!r} holds {_article(cells[name].kind)}.")
 
     def _single(self, argument: str, chosen: Choice, slot: Slot, classes: int | None) -> object:
@@ -261,7 +273,7 @@ class _Planner:
         names = [chosen] if isinstance(chosen, str) else list(chosen)
         if not names:
             raise ValueError(f"{argument} names no column.")
-        cells = tuple(self._schema.column(argument, name) for name in names)
+        cells = tuple(self._sized(argument, self._schema.column(argument, name), slot) for name in names)
         scalar = len(cells) == 1 and cells[0].kind is Kind.NUMBER
         if argument == "label_col":
             self._check_labels(cells)
@@ -269,6 +281,24 @@ class _Planner:
         self._check_features(argument, cells, slot)
         # Layers want an axis of features, also where the model does not say what it takes.
         return Leaf(cells, (1,) if slot.shape is None and scalar else slot.shape)
+
+    def _sized(self, argument: str, cell: Cell, slot: Slot) -> Cell:
+        """Return a cell with the size that its images get: the one that was said, or else the model's."""
+        if not cell.resized:
+            return cell
+        if cell.kind not in _IMAGES:
+            raise TypeError(
+                f"{argument}: {cell.name!r} holds {_article(cell.kind)}, no images: files in a binary column, or the structs of "
+                "Spark's image source."
+            )
+        shape = cell.shape or slot.shape or ()
+        if len(shape) != 3 or None in shape or shape[-1] not in (1, 3):
+            raise ValueError(
+                f"{argument}: the images in {cell.name!r} become arrays of (height, width, channels), with 1 or 3 channels; "
+                f"the model's {slot.name!r} has the shape {slot.shape}. Say a size, as in column_shapes={{{cell.name!r}: "
+                "(224, 224, 3)}."
+            )
+        return replace(cell, shape=shape)  # type: ignore[arg-type]  # no None
 
     def _check_labels(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
@@ -282,7 +312,7 @@ class _Planner:
         """Sees that columns go together, and into a model's input."""
         names = [cell.name for cell in cells]
         for cell in cells:
-            if len(cells) > 1 and cell.kind in (Kind.BINARY, Kind.IMAGE):
+            if len(cells) > 1 and cell.kind in (Kind.BINARY, *_IMAGES):
                 raise TypeError(
                     f"{argument}: {cell.name!r} holds {_article(cell.kind)}, which cannot be put together with other columns "
                     f"of {_listed(names)}. Give the model an input for it."
@@ -376,14 +406,17 @@ class _SchemaReader:
         if isinstance(kind, sql.BinaryType):
             if name not in self._choice.dtypes:
                 raise ValueError(
-                    f"{argument}: {name!r} is binary; say what its bytes are, as in column_dtypes={{{name!r}: 'uint8'}}."
+                    f"{argument}: {name!r} is binary; say what its bytes are, as in column_dtypes={{{name!r}: 'uint8'}}, or "
+                    "'image' for files of images."
                 )
+            if self._choice.dtypes[name] == AS_IMAGES:
+                return Kind.IMAGE_FILE
             try:
                 if np.dtype(self._choice.dtypes[name]).kind not in "biuf":
                     raise TypeError("no number")
             except TypeError as error:
                 raise ValueError(
-                    f"column_dtypes[{name!r}] must be a dtype of numbers, as 'uint8' or 'float32'; got "
+                    f"column_dtypes[{name!r}] must be a dtype of numbers, as 'uint8' or 'float32', or 'image'; got "
                     f"{self._choice.dtypes[name]!r}."
                 ) from error
             return Kind.BINARY

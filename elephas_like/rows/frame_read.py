@@ -221,6 +221,12 @@ def _check_numbers(plan: FramePlan, leaves: Sequence[Array]) -> None:
 
 def _values(cell: Cell, array: pa.Array, floatx: str) -> Array:
     """Return a column's values of a batch, rows first."""
+    if cell.resized:
+        from elephas_like.rows import images as resized  # needs TensorFlow, which other columns do not
+
+        assert cell.shape is not None
+        read = resized.from_files if cell.kind is Kind.IMAGE_FILE else resized.from_structs
+        return read(array, cell.shape)
     match cell.kind:
         case Kind.NUMBER:
             values = numbers(array)

@@ -1,7 +1,8 @@
 """Which rows of a DataFrame can be read by a plan, as a SQL condition: Spark finds them before any row comes to Python.
 
 A row cannot be read if a value is null, NaN, or of another length than the model takes. Lengths that the model leaves open are
-not looked at, nor how a length is divided among several columns.
+not looked at, nor how a length is divided among several columns. Whether a file is an image is seen in Python, which decodes it
+once more.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ def _conditions(leaf: Leaf, schema: sql.StructType, *, nan: bool) -> list[Column
 def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], Column]:
     """Return (what must hold of a column, how many values it has in a row)."""
     column = cell.selected()
+    if cell.resized:
+        from elephas_like.rows import images  # needs TensorFlow, which other columns do not
+
+        assert cell.shape is not None
+        readable = images.decodable if cell.kind is Kind.IMAGE_FILE else images.was_decoded
+        return [readable(column)], functions.lit(math.prod(cell.shape))
     match cell.kind:
         case Kind.NUMBER | Kind.TEXT:
             number = cell.kind is Kind.NUMBER and not nan

@@ -27,13 +27,13 @@ class Unfit(Exception):
 
 def numbers(array: pa.Array) -> Array:
     """(rows,) numbers or booleans, in the column's own dtype."""
-    _filled(array)
+    filled(array)
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
 def texts(array: pa.Array) -> Array:
     """(rows,) strings, as objects."""
-    _filled(array)
+    filled(array)
     return np.array(array.to_pylist(), dtype=object)
 
 
@@ -42,17 +42,17 @@ def nested(array: pa.Array) -> Array:
     shape, values = [len(array)], array
     while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         per_row = max(1, int(np.prod(shape[1:])))
-        _filled(values, per_row)
+        filled(values, per_row)
         shape.append(_one_length(_lengths(values), per_row))
         values = values.flatten()
-    _filled(values, max(1, int(np.prod(shape[1:]))))
+    filled(values, max(1, int(np.prod(shape[1:]))))
     flat = texts(values) if _is_text(values.type) else numbers(values)
     return flat.reshape(shape)
 
 
 def vectors(array: pa.Array, dtype: str) -> Array:
     """(rows, size) of Spark vectors, ml or mllib, dense and sparse mixed."""
-    _filled(array)
+    filled(array)
     dense = numbers(array.field("type")) == 1
     values, counts = array.field("values"), _lengths(array.field("values"))
     sizes = np.where(dense, counts, array.field("size").fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
@@ -70,7 +70,7 @@ def vectors(array: pa.Array, dtype: str) -> Array:
 
 def binaries(array: pa.Array, dtype: str) -> Array:
     """(rows, count) of byte strings of one length, read as `dtype`, little-endian."""
-    _filled(array)
+    filled(array)
     parts = array.to_pylist()
     lengths = np.array([len(part) for part in parts], np.int64)
     size = _one_length(lengths)
@@ -82,7 +82,7 @@ def binaries(array: pa.Array, dtype: str) -> Array:
 
 def images(array: pa.Array) -> Array:
     """(rows, height, width, channels) of Spark's image structs, channels in the order in which Spark keeps them (BGR)."""
-    _filled(array)
+    filled(array)
     fields = [numbers(array.field(name)) for name in ("height", "width", "nChannels", "mode")]
     shapes = np.stack(fields, axis=1).astype(np.int64)
     if (shapes < 0).any():
@@ -125,8 +125,8 @@ def _lengths(array: pa.Array) -> Integers:
     return np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _filled(array: pa.Array, per_row: int = 1) -> None:
-    """Sees that there is no null; `per_row` values of the array make up a row."""
+def filled(array: pa.Array, per_row: int = 1) -> None:
+    """Raise Unfit at the first null; `per_row` values of the array make up a row."""
     if array.null_count:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         where = "null" if per_row == 1 else "an array with a null in it"

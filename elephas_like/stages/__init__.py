@@ -2,6 +2,7 @@
 
 estimator           ElephasEstimator, ElephasTransformer, their loaders, and SQL functions
 ensemble_stages     the stages of ensembles
+image_featurizer    images as vectors, by a model without its head
 stage               what all stages share
 param_table, params one table of Params, with checks and defaults
 shared_rows         rows that the fits of a grid share

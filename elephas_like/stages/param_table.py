@@ -430,3 +430,18 @@ def entries_of(table: Iterable[Entry], names: str) -> tuple[Entry, ...]:
     """Return the entries with the given names, which are separated by blanks, in that order."""
     by_name = {entry.name: entry for entry in table}
     return tuple(by_name[name] for name in names.split())
+
+
+IMAGES = (
+    Entry(
+        "inputCol",
+        _text,
+        "column of images: files in bytes, or structs of Spark's image source",
+        "content",
+        aliases=("imageCol",),
+        kinds=(shared.HasInputCol,),
+    ),
+    Entry("outputCol", _text, "column of vectors to add", "features", kinds=(shared.HasOutputCol,)),
+    *entries_of(COLUMNS, "handleInvalid inferenceBatchSize customObjects"),
+)
+"""Params of the image featurizer. By default it predicts 32 images at once."""

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from data import X, Y, classifier
+from image_data import png
 from pyspark.sql import functions
 
 from elephas_like import (
@@ -18,6 +19,7 @@ from elephas_like import (
     DataError,
     ElephasEstimator,
     ElephasTransformer,
+    ImageFeaturizer,
     SparkModel,
     VotingModel,
     WaitError,
@@ -109,6 +111,16 @@ def test_a_transformer_and_a_sql_function(remote, df) -> None:
     assert [
         int(row.found) for row in remote.sql("SELECT digit(features) AS found FROM digits").collect()
     ] == expected.tolist()
+
+
+def test_vectors_of_images(remote) -> None:
+    pixels = (X[:6] * 255).astype("uint8").reshape(-1, 8, 8, 1)
+    rows = [(i, png(image)) for i, image in enumerate(pixels)] + [(6, b"no image")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3)])
+    featurizer = ImageFeaturizer(model, pooling="max", handle_invalid="skip")
+    found = featurizer.transform(remote.createDataFrame(rows, "id int, content binary")).orderBy("id").collect()
+    expected = model.predict(pixels, verbose=0).max(axis=(1, 2))
+    np.testing.assert_allclose([row.features.toArray() for row in found], expected, atol=1e-6)
 
 
 def test_an_estimator_fits_and_its_transformer_predicts(df) -> None:

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import functions
 from small_frames import X, Y
 
+from elephas_like.core.types import Slot
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 
 
@@ -26,6 +27,22 @@ from elephas_like.rows.frame_plan import ColumnChoice, plan
         (ColumnChoice({"x": "id", "z": "id"}), (X, Y), ValueError, "must name the model's 'x', 'y'; got 'x', 'z'"),
         (ColumnChoice("dense", "label", "text"), X, TypeError, "sample_weight_col='text' must hold numbers"),
         (ColumnChoice("dense", shapes={"grid": (4,)}), X, ValueError, "column_shapes names 'grid', which is not read"),
+        (
+            ColumnChoice("raw", dtypes={"raw": "image"}),
+            X,
+            ValueError,
+            r"arrays of \(height.*'x' has the shape \(2,\). Say a",
+        ),
+        (ColumnChoice("dense", dtypes={"dense": "image"}), X, TypeError, "'dense' holds vectors, no images"),
+        (ColumnChoice("text", dtypes={"text": "image"}), X, TypeError, "'text' holds text, no images"),
+        (
+            ColumnChoice("raw", dtypes={"raw": "image"}, shapes={"raw": (2, 2, 2)}),
+            *(X, ValueError, "with 1 or 3 channels"),
+        ),
+        (
+            ColumnChoice("raw", dtypes={"raw": "image"}, shapes={"raw": (2, 2, 1)}),
+            *(X, ValueError, r"holds 4 numbers a row.*takes shape \(2,\)"),
+        ),
         (ColumnChoice("dense", dtypes={"dense": "uint8"}), X, ValueError, "column_dtypes is for binary columns"),
         (ColumnChoice([]), X, ValueError, "features_col names no column"),
     ],
@@ -43,3 +60,15 @@ def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table)
     assembled = VectorAssembler(inputCols=["id", "small", "label"], outputCol="v").transform(table)
     with pytest.raises(ValueError, match=r"'v' holds 3 numbers a row, and the model's input 'x' takes shape \(2,\)"):
         plan(assembled.schema, ColumnChoice("v"), X, Y, floatx="float32", classes=None)
+
+
+def test_images_get_the_size_that_was_said_or_else_the_model_s(table) -> None:
+    def size(slot, **shapes):
+        choice = ColumnChoice("raw", None, dtypes={"raw": "image"}, shapes=shapes)
+        (cell,) = plan(table.schema, choice, slot, None, floatx="float32", classes=None).cells
+        return cell.shape
+
+    assert size(Slot("x", (4, 6, 3))) == (4, 6, 3)
+    assert size(Slot("x", (None, None, 3)), raw=(8, 9, 3)) == (8, 9, 3)
+    assert size(Slot("x"), raw=(8, 9, 1)) == (8, 9, 1)
+    assert size(Slot("x", (72,)), raw=(8, 9, 1)) == (8, 9, 1)  # and is reshaped to 72 numbers

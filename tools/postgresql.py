@@ -1,0 +1,58 @@
+"""Installs PostgreSQL and its JDBC driver, with which the slow tests read and write a real database.
+
+Does nothing where both are there. Elsewhere it needs Debian's or Ubuntu's apt-get and root; without them one line says what to
+install, and the tests that need it are skipped. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGES = ("postgresql", "libpostgresql-jdbc-java")
+BY_HAND = f"sudo apt-get install {' '.join(PACKAGES)}"
+
+
+def programs() -> Path | None:
+    """Where initdb and pg_ctl are: on the PATH, or where Debian has them, the newest version first."""
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).resolve().parent
+    places = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    return max(places, key=lambda place: float(place.parent.name), default=None)
+
+
+def driver() -> Path | None:
+    """The jar of the JDBC driver."""
+    return max(Path("/usr/share/java").glob("postgresql-[0-9]*.jar"), default=None)
+
+
+def problem() -> str | None:
+    """What is missing, in words; None where nothing is."""
+    missing = [name for name, there in zip(PACKAGES, (programs(), driver()), strict=True) if there is None]
+    return f"not installed: {', '.join(missing)}. {BY_HAND}" if missing else None
+
+
+def installed() -> str | None:
+    """Install what is missing. Return what is still missing then, and why; None where nothing is."""
+    said = problem()
+    if said is None:
+        return None
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return said
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
+        command = ["apt-get", "-qq", *arguments]
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"{said}; {' '.join(command)} failed: {done.stderr.strip()[-300:]}"
+    return problem()
+
+
+if __name__ == "__main__":
+    said = installed()
+    if said:
+        print(f"The tests of databases are skipped: {said}", file=sys.stderr)
