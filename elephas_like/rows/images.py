@@ -16,6 +16,7 @@ from pyspark.sql import Column, functions
 from elephas_like.core.extras import require
 from elephas_like.core.types import Array
 from elephas_like.rows.vectors import Unfit, filled, numbers
+from elephas_like.spark.gpus import take_gpu
 
 require("tensorflow")
 
@@ -82,6 +83,7 @@ def was_decoded(column: Column) -> Column:
 
 
 def _are_decodable(files: pd.Series) -> pd.Series:
+    take_gpu()  # TensorFlow takes hold of all that it sees, also to compute on the CPU
     with tf.device("CPU"):
         return pd.Series([None if content is None else _is_decodable(content) for content in files], dtype=object)
 

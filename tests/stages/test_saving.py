@@ -44,11 +44,13 @@ def predictions(stage, df) -> list[float]:
     return [row.prediction for row in stage.transform(df).collect()]
 
 
-@pytest.fixture(params=["local", "file", "viewfs"])
-def base(request: pytest.FixtureRequest, sc, tmp_path: Path) -> str:
+@pytest.fixture(params=["local", "file", pytest.param("viewfs", marks=pytest.mark.classic)])
+def base(request: pytest.FixtureRequest, spark, tmp_path: Path) -> str:
     if request.param == "viewfs":
         cluster = f"stages{abs(hash(str(tmp_path)))}"  # Hadoop keeps a filesystem that it has made by its name
-        sc._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{cluster}.link./data", f"file://{tmp_path}")
+        spark.sparkContext._jsc.hadoopConfiguration().set(
+            f"fs.viewfs.mounttable.{cluster}.link./data", f"file://{tmp_path}"
+        )
         return f"viewfs://{cluster}/data"
     return str(tmp_path) if request.param == "local" else f"file://{tmp_path}"
 
