@@ -29,7 +29,7 @@ class ElephasAttributes(abc.ABC):
     custom_objects: dict[str, object]
     mode: Mode
     parameter_server_mode: str
-    port: int
+    port: int | str
 
     @property
     def weights(self) -> Weights:

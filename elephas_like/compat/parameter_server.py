@@ -21,7 +21,8 @@ from elephas_like.compat.parameters import (
     token_of_this_process,
 )
 from elephas_like.compat.weight_lists import Weights
-from elephas_like.core.checks import choice, did_you_mean, positive_int
+from elephas_like.core.checks import choice, did_you_mean
+from elephas_like.core.checks import port as checked_port
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Mode
 from elephas_like.exchange.protocol import Sizes
@@ -38,7 +39,8 @@ class BaseParameterServer(abc.ABC):
 
     Args:
         model: the result of `model_to_dict`.
-        port: to listen on; 0 takes a free one, which `port` then holds.
+        port: to listen on; 0 takes a free one, and a range such as "4000:4100" its first free one. Once the server listens, `port`
+            holds the one taken.
         mode: "hogwild" reads and updates without a lock.
         custom_objects: classes and functions that the architecture refers to, by name.
         token: what clients must send; None takes this process's token, or makes one. Clients made in this process find
@@ -51,7 +53,7 @@ class BaseParameterServer(abc.ABC):
         ValueError: `port` or `mode` is invalid.
     """
 
-    def __init__(self, model: Mapping[str, Any], port: int, mode: str, **options: Any) -> None:
+    def __init__(self, model: Mapping[str, Any], port: int | str, mode: str, **options: Any) -> None:
         for name in options:
             if name not in _OPTIONS:
                 raise TypeError(f"{type(self).__name__} does not know {name!r}.{did_you_mean(name, _OPTIONS)}")
@@ -64,7 +66,7 @@ class BaseParameterServer(abc.ABC):
                 )
         if not isinstance(model, Mapping):
             raise TypeError(f"model must be what model_to_dict(model) gives; got {type(model).__name__}.")
-        self.port = positive_int("port", port, least=0)
+        self.port = checked_port("port", port)
         self.mode = choice("mode", mode, Mode)
         self.threaded = bool(options.get("threaded", True))
         self.debug = self.use_reloader = False
@@ -148,12 +150,12 @@ class _ListeningServer(BaseParameterServer):
 
         Raises:
             ElephasError: the server is running already.
-            PortError: the port is taken.
+            PortError: the port, or each one of the range, is taken.
         """
         if self._running is not None:
             raise ElephasError("expected start() once; this server is running.")
         handler = WeightsRequestHandler(self._shared, threaded=self.threaded)
-        host, _ = split_address(determine_master(self.port))
+        host, _ = split_address(determine_master())
         server = self._kind(self._shared, self.token, Sizes({}), host, self.port, handler=lambda *_: handler)
         self._running = server.start()
         self.port = server.address[1]

@@ -24,6 +24,7 @@ from elephas_like.compat.framing import determine_master, split_address
 from elephas_like.compat.rwlock import RWLock
 from elephas_like.compat.weight_bytes import bytes_to_weights, weights_to_bytes
 from elephas_like.compat.weight_lists import Weights, subtract_params
+from elephas_like.core import checks
 from elephas_like.core.errors import ConnectionLostError, ElephasError
 from elephas_like.core.types import Array
 from elephas_like.exchange.connections import HttpLine, Line, SocketLine, TokenError
@@ -149,6 +150,9 @@ class BaseParameterClient(abc.ABC):
         token: the server's; None takes the token that a server of this process left in the environment.
         host: the server's address as workers reach it; None takes this machine, the driver.
         timeout: seconds without a byte in either direction; default 60.
+
+    Raises:
+        ValueError: `port` is a range, as that of a server that has not started: it does not say where to connect.
     """
 
     client_type: ClassVar[str] = "base"
@@ -163,7 +167,13 @@ class BaseParameterClient(abc.ABC):
     def __init__(
         self, port: int = 4000, *, token: str | None = None, host: str | None = None, timeout: float = 60.0
     ) -> None:
-        self.port = port
+        number = checks.port("port", port)
+        if isinstance(number, str):
+            raise ValueError(
+                f"a client needs the one port that its server listens on; got {port!r}. Start the server first: its `port` then "
+                "holds that number."
+            )
+        self.port = number
         self.token = token or os.environ.get(TOKEN_VARIABLE)
         self.master_url = determine_master(port) if host is None else f"{host}:{port}"
         self.timeout = timeout

@@ -6,6 +6,7 @@ import difflib
 import math
 import numbers
 import os
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from elephas_like.core.types import Frequency
 
 Choice = TypeVar("Choice", bound=StrEnum)
+_LAST_PORT = 2**16 - 1
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
@@ -122,6 +124,34 @@ def tls(name: str, value: object) -> bool | tuple[str, str]:
         f"{name} must be True, False, None, or the paths of a certificate and its key, both PEM: "
         f"{name}=('server.crt', 'server.key'); got {value!r}."
     )
+
+
+def port(name: str, value: object) -> int | str:
+    """Return a port as an int (0: any free one), or a range of ports as text: "40000:40100", both ends included.
+
+    Raises:
+        ValueError: anything else.
+    """
+    given: Any = value.strip() if isinstance(value, str) else value
+    if hasattr(given, "__index__") and not isinstance(given, bool) and 0 <= int(given) <= _LAST_PORT:
+        return int(given)
+    found = re.fullmatch(r"(\d{1,5})(?:\s*:\s*(\d{1,5}))?", given, re.ASCII) if isinstance(given, str) else None
+    if found is not None:
+        first, last = int(found[1]), int(found[2] or found[1])
+        if found[2] is None and first <= _LAST_PORT:
+            return first
+        if 0 < first <= last <= _LAST_PORT:
+            return f"{first}:{last}"
+    raise ValueError(
+        f"{name} must be a port from 0 (any free one) to {_LAST_PORT}, or a range of ports such as '40000:40100', whose "
+        f"first free one is taken; got {value!r}."
+    )
+
+
+def ports(value: int | str) -> range:
+    """Return the ports that a value of `port` stands for, in the order in which they are tried."""
+    first, _, last = str(value).partition(":")
+    return range(int(first), int(last or first) + 1)
 
 
 def verbosity(value: object) -> int:

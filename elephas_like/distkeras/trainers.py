@@ -199,13 +199,13 @@ class _Asynchronous(Trainer):
 
     num_workers: workers that train at the same time; default 2.
     communication_window: batches between two exchanges of a worker; default 5.
-    master_port: the server's port; 0 takes a free one.
+    master_port: the server's port, or a range such as "40000:40100"; 0 takes a free one.
     """
 
     _: KW_ONLY
     num_workers: int = 2
     communication_window: int = 5
-    master_port: int = 0
+    master_port: int | str = 0
     parallelism_factor: int = field(default=1, init=False)
     num_updates: int = field(default=0, init=False)
 

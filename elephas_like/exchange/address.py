@@ -12,6 +12,7 @@ import ipaddress
 import socket
 from typing import Literal
 
+from elephas_like.core.checks import ports
 from elephas_like.core.errors import ElephasError
 
 LOOPBACK = "127.0.0.1"
@@ -81,28 +82,40 @@ def is_wildcard(address: str) -> bool:
         return False
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+def listen(host: str, port: int | str) -> socket.socket:
+    """Return a socket that listens on a port, or on the first free one of a range such as "40000:40100".
 
     Raises:
-        PortError: the port is taken, or the host is none of this machine.
+        PortError: the port, or each one of the range, is taken; or the host is none of this machine.
     """
     family: Literal[socket.AddressFamily.AF_INET6, socket.AddressFamily.AF_INET]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        both = host == "::" and socket.has_dualstack_ipv6()  # all addresses are all, also those of IPv4
-        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            advice = f"port {port} is taken by another program: give port=0, which takes a free one"
-        else:
-            advice = (
-                "give host=<an address of this machine that executors can reach>, or the environment SPARK_LOCAL_IP; in a container or behind NAT, "
-                "spark.driver.bindAddress=<an address in here> and spark.driver.host=<the one that executors use>"
-            )
-        raise PortError(
-            error.errno, f"the parameter server cannot listen on {host}:{port} ({error}); {advice}"
-        ) from error
+    both = host == "::" and socket.has_dualstack_ipv6()  # all addresses are all, also those of IPv4
+    for each in ports(port):
+        try:
+            return socket.create_server((host, each), family=family, backlog=128, dualstack_ipv6=both)
+        except OSError as error:
+            refused = error
+            if error.errno != errno.EADDRINUSE:
+                break
+    raise _port_error(host, port, refused) from refused
+
+
+def _port_error(host: str, port: int | str, error: OSError) -> PortError:
+    tried = len(ports(port))
+    if error.errno != errno.EADDRINUSE:
+        advice = (
+            "give host=<an address of this machine that executors can reach>, or the environment SPARK_LOCAL_IP; in a container or behind NAT, "
+            "spark.driver.bindAddress=<an address in here> and spark.driver.host=<the one that executors use>"
+        )
+    elif tried == 1:
+        advice = f"port {port} is taken by another program: give port=0, which takes a free one"
+    else:
+        advice = (
+            f"all {tried} ports of the range are taken, each by one fit or another program: give a longer range, which "
+            "firewalls must let through, or port=0, which takes any free port"
+        )
+    return PortError(error.errno, f"the parameter server cannot listen on {host}:{port} ({error}); {advice}")
 
 
 def _bare(name: str) -> str:

@@ -190,7 +190,7 @@ class _Server:
         token: str,
         sizes: Sizes,
         host: str,
-        port: int = 0,
+        port: int | str = 0,
         *,
         handler: Callable[[Any, Sizes], Handler] = FitRequestHandler,
         identity: Identity | None = None,
@@ -202,7 +202,7 @@ class _Server:
         self._identity = identity
         self._running: Any = None
         self.thread: threading.Thread | None = None
-        self._address: tuple[str, int] = (host, port)
+        self._address: tuple[str, int] = (host, 0)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -213,7 +213,7 @@ class _Server:
         """Listen, and return when workers can connect.
 
         Raises:
-            PortError: the port is taken, or the host is none of this machine.
+            PortError: the port, or each one of the range, is taken; or the host is none of this machine.
         """
         if self._running is not None:
             raise ElephasError("expected start() once; this server is running.")
@@ -268,7 +268,7 @@ class HttpExchangeServer(_Server):
     def _make(self, listener: socket.socket) -> Any:
         with listener:  # the server makes its own descriptor
             return _WsgiServer(
-                *self._wanted, application(self._handler, self._token), _HttpConnection, fd=listener.fileno()
+                *self._address, application(self._handler, self._token), _HttpConnection, fd=listener.fileno()
             )
 
 

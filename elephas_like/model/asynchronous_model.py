@@ -25,7 +25,7 @@ class AsynchronousSparkModel(SparkModel):
         mode: str = "asynchronous",
         frequency: str | int | Schedule = "auto",
         parameter_server_mode: str = "http",
-        port: int = 0,
+        port: int | str = 0,
         **options: Any,
     ) -> None:
         super().__init__(

@@ -73,7 +73,7 @@ def run_over_gangs(
             raise ValueError(
                 "inject: faults are for fits of classic sessions; over Spark Connect no worker can ask us."
             )
-        return exchange_server(context, replace(fit.options, port=0), questions, NO_STATE, TrialRequestHandler)
+        return exchange_server(context, fit.options.beside(), questions, NO_STATE, TrialRequestHandler)
 
     with injected(fit, EngineName.GANG, num_workers, serve) as fit:
         rows = source.gang_rows(session, num_workers)
@@ -87,7 +87,7 @@ def run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, conte
 
     def serve(questions: TrialStore) -> AbstractContextManager[ClientSettings]:
         assert context is not None
-        return exchange_server(context, replace(fit.options, port=0), questions, NO_STATE, TrialRequestHandler)
+        return exchange_server(context, fit.options.beside(), questions, NO_STATE, TrialRequestHandler)
 
     with injected(fit, engine, data.num_workers, serve) as fit:
         _run(fit, engine, data, validation, context)

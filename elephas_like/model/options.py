@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -82,7 +82,7 @@ class Options:
     quorum_grace: Annotated[float, checks.from_zero] = 0.1
     parameter_server_mode: Annotated[Literal["http", "socket"], _transport] = "http"
     host: Annotated[str | None, _or_none(_text)] = None
-    port: Annotated[int, _whole(least=0)] = 0
+    port: Annotated[int | str, checks.port] = 0
     engine: Annotated[EngineName, _member_of(EngineName)] = EngineName.AUTO
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
@@ -191,6 +191,10 @@ class Options:
                 f"quorum adds updates to a later round, which those of strategy {strategy.name!r} are not made for; use one "
                 "that sends deltas, such as 'nesterov' or 'average'."
             )
+
+    def beside(self) -> Options:
+        """The options of a second server while the first one listens: a range of ports has room for both, one port has none."""
+        return self if len(checks.ports(self.port)) > 1 else replace(self, port=0)
 
     def check_encryption(self, conf: Conf) -> None:
         """Do nothing if a fit leaves nothing in plain text that Spark encrypts.

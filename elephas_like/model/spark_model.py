@@ -66,7 +66,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             for listening only. None does as Spark's driver: it listens on spark.driver.bindAddress, else on
             spark.driver.host, and workers come to spark.driver.host. Behind NAT or in a container set these two, and
             forward a `port`.
-        port: the server's port; 0 lets the system choose.
+        port: the server's port; 0 lets the system choose. Of a range, "40000:40100" with both ends included, the first free port is
+            taken, so that several fits run at the same time on a machine whose firewall lets the range through.
         tls: whether workers and the server speak TLS. True makes a certificate for the run; `(certificate, key)` are paths of
             your own where the server runs, both PEM. Workers accept that one alone. None: where Spark encrypts its own network.
         allow_plain_text: whether to leave in plain text what Spark's settings encrypt: rows on the executors' disks, and with
@@ -119,7 +120,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     quorum_grace: float
     parameter_server_mode: Literal["http", "socket"]
     host: str | None
-    port: int
+    port: int | str
     tls: bool | tuple[str, str] | None
     allow_plain_text: bool
     engine: EngineName
@@ -148,7 +149,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         codec: Codec | str | None = None,
         parameter_server_mode: str = "http",
         host: str | None = None,
-        port: int = 0,
+        port: int | str = 0,
         tls: bool | tuple[str, str] | None = None,
         allow_plain_text: bool = False,
         engine: str = "auto",
@@ -175,7 +176,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         num_workers: int | None = None,
         custom_objects: Mapping[str, object] | None = None,
         batch_size: int = 32,
-        port: int = 0,
+        port: int | str = 0,
         **options: Any,
     ) -> None: ...
 

@@ -6,11 +6,12 @@ import logging
 import sys
 from typing import Protocol
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core.types import EngineName
-from elephas_like.spark.versions import check_spark
+from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,15 @@ def is_on(conf: Conf, name: str) -> bool:
 
 
 def is_remote(thing: object) -> bool:
-    """Return whether a session, a DataFrame or another object is Spark Connect's."""
-    return type(thing).__module__.startswith(_CONNECT)
+    """Return whether a session, a DataFrame or another object is Spark Connect's.
+
+    Raises:
+        ElephasError: it is, and this pyspark is too old for that.
+    """
+    remote = type(thing).__module__.startswith(_CONNECT)
+    if remote:
+        check_connect(pyspark.__version__)
+    return remote
 
 
 def context_of(session: SparkSession) -> SparkContext | None:

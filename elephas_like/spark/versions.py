@@ -48,6 +48,21 @@ def check_spark(spark: str) -> None:
         )
 
 
+def check_connect(here: str) -> None:
+    """Raise ElephasError if sessions of Spark Connect of this pyspark cannot be used here.
+
+    Before 4.0 their DataFrames are of another type than those of classic sessions, and pip's Spark has no Connect server to try.
+
+    Args:
+        here: the version of pyspark.
+    """
+    if int(here.split(".")[0]) < 4:
+        raise ElephasError(
+            f"over Spark Connect elephas_like needs Spark 4.0 or later, and this pyspark is {here}: use a classic session "
+            "(SparkSession.builder.master(...)), or a later Spark."
+        )
+
+
 def check_versions(driver: Mapping[str, str]) -> None:
     """Raise ElephasError if package versions differ from the driver's.
 

@@ -370,7 +370,7 @@ FITTING = (
     ),
     Entry("parameterServerMode", _among("http", "socket"), "the server's transport", "http"),
     Entry("host", _text, "address that the server binds"),
-    Entry("port", _whole(0), "the server's port; 0: any free one", 0),
+    Entry("port", checks.port, "the server's port, or a range such as 40000:40100; 0: any free one", 0),
     Entry(
         "tls",
         checks.tls,

@@ -12,6 +12,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
+from elephas_like.spark.session import is_remote
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 
@@ -170,8 +171,10 @@ def check_frame(dataset: object) -> None:
 
     Raises:
         TypeError: with what to do instead.
+        ElephasError: it is Spark Connect's of a Spark that is too old for that.
     """
     if not isinstance(dataset, DataFrame):
+        is_remote(dataset)
         raise TypeError(
             f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
             "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."

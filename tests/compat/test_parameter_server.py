@@ -13,6 +13,7 @@ from contextlib import closing
 import keras
 import numpy as np
 import pytest
+from port_blocks import port_of, range_of, taken_ports
 
 from elephas_like.compat.parameter_server import BaseParameterServer, ClientServerFactory, HttpServer, SocketServer
 from elephas_like.compat.parameters import (
@@ -213,6 +214,24 @@ def test_a_taken_port_says_what_to_do(kind, model) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(PortError, match="is taken by another program: give port=0"):
             SERVERS[kind](model, taken.getsockname()[1], "asynchronous").start()
+
+
+def test_a_range_of_ports_ends_in_one_that_clients_are_told(kind, model) -> None:
+    with taken_ports(3) as block:
+        given = range_of(block)
+        server = SERVERS[kind](model, given, "asynchronous")
+        assert server.port == given
+        with pytest.raises(ValueError, match=rf"one port that its server listens on; got '{given}'. Start the server"):
+            BaseParameterClient.get_client(kind, server.port)
+        with pytest.raises(PortError, match=f"{given} .* all 3 ports of the range are taken"):
+            server.start()
+        wanted = port_of(block[1])
+        block[1].close()
+        with server:
+            assert server.port == wanted
+            assert plain(BaseParameterClient.get_client(kind, server.port).get_parameters())[1] == [0.0]
+    with pytest.raises(ValueError, match=r"port must be a port .* got '9:8'"):
+        SERVERS[kind](model, "9:8", "asynchronous")
 
 
 def test_nobody_there_is_said_within_seconds(kind, monkeypatch) -> None:

@@ -47,9 +47,38 @@ def test_not_a_positive_int(value: object) -> None:
 
 
 def test_least_may_be_another() -> None:
-    assert checks.positive_int("port", 0, least=0) == 0
-    with pytest.raises(ValueError, match="port must be a whole number of at least 0; got -1"):
-        checks.positive_int("port", -1, least=0)
+    assert checks.positive_int("seed", 0, least=0) == 0
+    with pytest.raises(ValueError, match="seed must be a whole number of at least 0; got -1"):
+        checks.positive_int("seed", -1, least=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "kept", "tried"),
+    [
+        (0, 0, [0]),
+        (np.int64(7080), 7080, [7080]),
+        ("7080", 7080, [7080]),  # as a setting or the environment has it
+        (65535, 65535, [65535]),
+        ("40000:40002", "40000:40002", [40000, 40001, 40002]),
+        (" 40000 : 40001 ", "40000:40001", [40000, 40001]),
+        ("1:1", "1:1", [1]),
+    ],
+)
+def test_a_port_or_a_range_of_them(value: object, kept: int | str, tried: list[int]) -> None:
+    found = checks.port("port", value)
+    assert (type(found), found) == (type(kept), kept)
+    assert list(checks.ports(found)) == tried
+    assert checks.port("port", found) == found  # what is kept is checked again
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["40100:40000", "0:10", "65000:65536", "40000:", ":1", "1:2:3", "a:b", "", "40000-40100", 65536, "65536", -1, 1.5, True, None,
+     (40000, 40100), "\u0664\u0660:50"],
+)  # fmt: skip
+def test_what_is_no_port(value: object) -> None:
+    with pytest.raises(ValueError, match=r"port must be a port from 0 .* to 65535, or a range .*'40000:40100'.*; got "):
+        checks.port("port", value)
 
 
 def test_positive_seconds() -> None:

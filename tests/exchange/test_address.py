@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
+from port_blocks import port_of, range_of, taken_ports
 
-from elephas_like.exchange.address import LOOPBACK, advertised_address, bind_address, is_wildcard
+from elephas_like.exchange.address import LOOPBACK, PortError, advertised_address, bind_address, is_wildcard, listen
 
 
 def bind(
@@ -79,3 +81,26 @@ def test_a_name_that_does_not_resolve_is_said_with_where_it_stands(options: dict
         ValueError, match=rf"^{source} must be an address of the driver.*got '{next(iter(options.values()))}'"
     ):
         bind(**options)
+
+
+def test_the_first_free_port_of_a_range_is_taken() -> None:
+    with taken_ports(4) as block:
+        given, freed = range_of(block), [port_of(block[1]), port_of(block[3])]
+        block[1].close()
+        block[3].close()
+        with listen(LOOPBACK, given) as first, listen(LOOPBACK, given) as second:  # the last one belongs to the range
+            assert [port_of(first), port_of(second)] == freed
+
+
+def test_a_range_without_a_free_port_is_named_with_what_to_do() -> None:
+    with taken_ports(3) as block:
+        given = range_of(block)
+        said = rf"cannot listen on 127.0.0.1:{given} .*; all 3 ports of the range are taken.* longer range.* port=0"
+        with pytest.raises(PortError, match=said) as caught:
+            listen(LOOPBACK, given)
+        assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_an_address_of_another_machine_is_said_at_the_first_port_of_a_range() -> None:
+    with pytest.raises(PortError, match=r"192.0.2.1:40000:40100 .* give host=<an address of this machine"):
+        listen("192.0.2.1", "40000:40100")

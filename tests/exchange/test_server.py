@@ -19,6 +19,7 @@ from fuzzing import no_frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from leftovers import eventually
+from port_blocks import port_of, range_of, taken_ports
 from small_world import LAYOUT, SIZES, Background, HandClock, integers, joined, state, train_order, update, work
 from wire_frames import raw
 
@@ -420,6 +421,23 @@ def test_a_taken_port_is_named_with_what_to_do(kind: str) -> None:
         assert isinstance(caught.value, OSError)
     with pytest.raises(PortError, match="an address of this machine"):
         SERVERS[kind](Store(1, ""), TOKEN, SIZES, "192.0.2.1").start()
+
+
+def test_servers_share_a_range_of_ports(kind: str) -> None:
+    with taken_ports(2) as block:
+        given = range_of(block)
+        wanted = [port_of(each) for each in block]
+        for each in block:
+            each.close()
+        servers = [SERVERS[kind](RoundStore(1, LAYOUT.hash), TOKEN, SIZES, "127.0.0.1", given) for _ in range(3)]
+        with servers[0], servers[1]:
+            assert [server.address[1] for server in servers[:2]] == wanted
+            for server in servers[:2]:
+                assert isinstance(say(settings_of(kind, server), b"no frame"), protocol.Refusal)  # somebody answers
+            with pytest.raises(PortError, match=f"{given} .* all 2 ports"):
+                servers[2].start()
+        with servers[2]:  # a port that was freed is free
+            assert servers[2].address[1] == wanted[0]
 
 
 def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

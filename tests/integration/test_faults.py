@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from leftovers import eventually, ours, ports, threads
+from port_blocks import port_of, range_of, taken_ports
 from scripts import Script
 from small import line, points, trained
 
@@ -183,6 +184,22 @@ def test_a_taken_port_is_named(rdd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fails(PortError, rf"127.0.0.1:{port}.*taken by another program: give port=0", rdd, "server", port=port)
+
+
+def test_a_range_of_ports_has_room_for_a_fit_and_the_questions_of_its_workers(rdd) -> None:
+    with taken_ports(3) as block:
+        given = range_of(block)
+        fails(PortError, rf"127.0.0.1:{given} .*all 3 ports of the range are taken", rdd, "server", port=given)
+        wanted = {port_of(each) for each in block[1:]}
+        for each in block[1:]:
+            each.close()
+        seen: set[int] = set()
+        look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.update(ports() & wanted))
+        with inject(delay(0, seconds=0.01, round=0)) as faults:  # its server listens beside the fit's
+            history = SparkModel(line(), 2, port=given).fit(rdd, epochs=1, verbose=0, callbacks=[look])
+        assert trained(history) == 20
+        assert len(faults.happened) == 1
+        assert seen == wanted
 
 
 @pytest.mark.fault(

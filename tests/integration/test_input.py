@@ -112,7 +112,8 @@ def recurrent(whole: bool) -> keras.Model:
 def texts() -> keras.Model:
     words = layers.TextVectorization(output_mode="int", output_sequence_length=4)
     words.adapt(["spark is fast", "keras is simple"])
-    model = keras.Sequential([keras.Input((), dtype="string"), words, layers.Embedding(10, 3), layers.Flatten()])
+    model = keras.Sequential([keras.Input((), dtype="string"), words, layers.Embedding(10, 3)])
+    model.add(layers.GlobalAveragePooling1D())  # Flatten behind words fails in Keras 3.8 itself
     model.add(layers.Dense(1, "sigmoid"))
     model.compile("adam", "binary_crossentropy")
     return model

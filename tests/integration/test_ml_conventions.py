@@ -70,7 +70,7 @@ def test_columns_are_those_of_spark_s_logistic_regression(binary, cancer, logits
         stage.transform(cancer) for stage in (ElephasTransformer(like_binary(binary, logits=logits)), binary)
     )
     assert set(ours.columns) == set(theirs.columns)
-    assert {ours.schema[name].dataType for name in ADDED} == {theirs.schema[name].dataType for name in ADDED}
+    assert [ours.schema[name].dataType for name in ADDED] == [theirs.schema[name].dataType for name in ADDED]
     mine, spark_s = ours.collect(), theirs.collect()
     for name in ADDED:
         np.testing.assert_allclose(column(mine, name), column(spark_s, name), rtol=1e-3, atol=1e-4)

@@ -8,6 +8,7 @@ import signal
 import keras
 import numpy as np
 import pytest
+from port_blocks import range_of, taken_ports
 from small import digits
 
 from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WorkerError
@@ -126,6 +127,19 @@ def test_both_transports_and_tls(rdd) -> None:
     expected, _ = fitted(rdd, epochs=1)
     over_tcp, _ = fitted(rdd, epochs=1, parameter_server_mode="socket", tls=True)
     assert same(expected, over_tcp)
+
+
+def test_the_leader_takes_the_first_free_port_of_a_range(rdd) -> None:
+    with taken_ports(2) as block:
+        given = range_of(block)
+        with pytest.raises(
+            ElephasError, match=rf"cannot listen on 127.0.0.1:{given} .* all 2 ports of the range"
+        ) as caught:
+            fitted(rdd, epochs=1, port=given)
+        assert "org.apache.spark" not in str(caught.value)
+        block[1].close()
+        _, history = fitted(rdd, epochs=1, port=given)
+        assert [len(values) for values in history.history.values()] == [1, 1]
 
 
 def test_arrays_and_dataframes(spark) -> None:

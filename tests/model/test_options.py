@@ -85,6 +85,17 @@ def test_tls_is_a_flag_or_two_files_also_as_a_file_has_them() -> None:
         Options.checked(allow_plain_text="yes")
 
 
+def test_a_range_of_ports_is_kept_as_text_and_has_room_for_a_second_server() -> None:
+    options = Options.checked(port=" 40000:40100")
+    assert options.port == "40000:40100"
+    assert Options.checked(**json.loads(json.dumps(options.config()))) == options
+    assert options.beside() is options
+    for single in (7080, "7080", "7080:7080", 0):
+        assert Options.checked(port=single).beside() == Options.checked(port=0)
+    with pytest.raises(ValueError, match=r"port must be a port .* or a range of ports .*; got '40100:40000'"):
+        SparkModel(line(), port="40100:40000")
+
+
 MODEL = object()
 POSITIONAL = [
     ((2, {"own": 1}, 16), {}, {"num_workers": 2, "custom_objects": {"own": 1}, "batch_size": 16}),

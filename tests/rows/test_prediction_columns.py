@@ -13,8 +13,7 @@ from elephas_like.rows import prediction_columns
 from elephas_like.rows.frame_plan import ColumnChoice, Invalid, plan
 from elephas_like.rows.prediction_columns import Field, with_predictions
 
-
-@pytest.mark.parametrize(
+BOTH_WAYS = pytest.mark.parametrize(
     "way",
     [
         pytest.param(
@@ -25,6 +24,9 @@ from elephas_like.rows.prediction_columns import Field, with_predictions
     ],
     ids=["arrow_udf", "mapInArrow"],
 )
+
+
+@BOTH_WAYS
 def test_predictions_stand_after_all_columns_in_order(table, way) -> None:
     made = plan(table.schema, ColumnChoice("dense", None), X, None, floatx="float32", classes=None)
 
@@ -57,9 +59,7 @@ def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, tabl
         with_predictions(table, made, score, [Field("label", 0)])
 
 
-@pytest.mark.parametrize(
-    "way", [prediction_columns._by_udf, prediction_columns._by_map], ids=["arrow_udf", "mapInArrow"]
-)
+@BOTH_WAYS
 def test_rows_to_keep_are_not_scored_and_stay_in_their_place(spark, way) -> None:
     rows = [(0, None), (1, [1.0, 2.0]), (2, [1.0]), (3, [math.nan, 2.0]), (4, [3.0, 4.0])]
     df = spark.createDataFrame(rows, "id int, v array<double>").coalesce(1)

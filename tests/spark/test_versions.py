@@ -10,6 +10,7 @@ import pytest
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark.versions import (
+    check_connect,
     check_spark,
     check_versions,
     installed,
@@ -52,6 +53,14 @@ def test_spark_and_pyspark_are_of_one_minor_version() -> None:
     assert f"Install pyspark=={major}.{int(minor) + 1}.*, or point SPARK_HOME to a Spark {major}.{minor}" in str(
         caught.value
     )
+
+
+def test_spark_connect_needs_spark_4() -> None:
+    check_connect("4.0.0")
+    with pytest.raises(
+        ElephasError, match=r"needs Spark 4.0 or later, and this pyspark is 3.5.7: use a classic session"
+    ):
+        check_connect("3.5.7")
 
 
 def test_a_missing_package_is_read_off_sparks_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -16,8 +17,15 @@ from elephas_like.trainer.recipe import from_json
 FILES = sorted((Path(__file__).parent.parent / "data" / "elephas").glob("*.h5"))
 
 
+def readable(path: Path) -> None:
+    """Skip a test of a file that this Keras cannot read."""
+    if path.stem.startswith("7.3.0") and "quantization_config" not in inspect.signature(keras.layers.Dense).parameters:
+        pytest.skip("the file was saved by a later Keras, and Keras reads no files of later ones")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_of_elephas_predicts_as_it_did_and_can_be_trained(path: Path) -> None:
+    readable(path)
     model = load_h5(str(path))
     seen = np.load(path.with_suffix(".npz"))
     np.testing.assert_allclose(model.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
@@ -35,6 +43,7 @@ def test_a_file_of_elephas_predicts_as_it_did_and_can_be_trained(path: Path) -> 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_architecture_alone_is_the_same_model(path: Path) -> None:
     """Elephas' Spark ML files hold no more than this JSON and the weights."""
+    readable(path)
     with h5py.File(path) as file:
         architecture = file.attrs["model_config"]
     model = from_json(architecture if isinstance(architecture, str) else architecture.decode())

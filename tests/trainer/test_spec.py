@@ -287,9 +287,10 @@ def normalization():
 
 @case
 def discretization():
-    bins = keras.layers.Discretization(num_bins=3, output_mode="one_hot")
+    bins = keras.layers.Discretization(num_bins=3)  # with "one_hot" Keras 3.8 states another shape than it makes
     bins.adapt(X[:, :1])
-    model = keras.Sequential([keras.Input((1,)), bins, keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((1,)), bins, keras.layers.Embedding(3, 2), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(1))
     model.compile("sgd", "mse", run_eagerly=True)
     return model, (X[:, :1], Y)
 
