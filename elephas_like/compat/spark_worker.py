@@ -16,6 +16,7 @@ from elephas_like.compat.weight_lists import Weights, get_neutral, subtract_para
 from elephas_like.core.checks import choice
 from elephas_like.core.parts import cut
 from elephas_like.core.types import Array, Frequency
+from elephas_like.spark.gpus import take_gpu
 from elephas_like.trainer.serialization import input_count, target_count
 
 DEFAULT_BATCH = 32
@@ -77,6 +78,7 @@ class SparkWorker:
 
         A partition without rows yields zeros and None. One that is smaller than a batch is trained like any other.
         """
+        take_gpu()
         self.model = _compiled(self, self.parameters.value)
         data = _columns(data_iterator, self.model)
         before = self.model.get_weights()
@@ -130,6 +132,7 @@ class AsynchronousSparkWorker:
 
         Nothing for a partition without rows.
         """
+        take_gpu()
         self.model = _compiled(self, self.parameters.value)
         data = _columns(data_iterator, self.model)
         if data is None:

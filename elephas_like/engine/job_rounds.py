@@ -146,7 +146,12 @@ class JobRounds:
         if self._frozen is not None:
             destroy(self._context, self._frozen[1])
         if self._written:
-            deleted_by(self._context, f"{self._group}-tidy", datasets, self._refs.mapPartitions(tidy).count)
+            deleted_by(
+                self._context,
+                f"{self._group}-tidy",
+                datasets,
+                on_gpus(self._refs.mapPartitions(tidy), self._profile).count,
+            )
         else:  # the references were never computed: computing them now would write all rows only to delete them
             sweep(self._context, self._group, self._num_workers, datasets)
         with cleanup(self._context, "drop references of shards"):

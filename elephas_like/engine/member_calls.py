@@ -7,6 +7,7 @@ process waits for the new one, and asks Spark for what it wants: barriers and wh
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import threading
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
+from typing import Any, Protocol
 
 import cloudpickle
 import pyarrow as pa
@@ -24,6 +25,11 @@ from elephas_like.engine.printing import Printer, printing
 from elephas_like.spark.gang import Member, pieces_of
 from elephas_like.spark.gpus import take_gpu
 
+log = logging.getLogger(__name__)
+
+END_SECONDS = 30.0
+"""That a process may take to end after its function has returned: it may have something to write down."""
+_NOTE_LETTERS = 8192
 Found = tuple[object, str]
 """What a function returns, and what it has printed that nobody has been shown."""
 
@@ -47,8 +53,13 @@ class Call:
         """Call it for one member."""
         function, args = cloudpickle.loads(self.function)  # written by our own driver
         printer = None if self.listener is None else self.listener.connect(member.rank, member.attempt)
-        with printing(printer) as printed:
-            result = function(member, *args)
+        try:
+            with printing(printer) as printed:
+                result = function(member, *args)
+        except Exception as error:
+            if printed.rest:
+                error.add_note(f"Printed before: {printed.rest[-_NOTE_LETTERS:]}")
+            raise
         return result, printed.rest
 
 
@@ -82,28 +93,43 @@ def call_in_new_process(call: Call, member: Member, environment: Mapping[str, st
     """
     ours, theirs = multiprocessing.Pipe()
     arguments = (theirs, cloudpickle.dumps((call, member)), dict(environment))
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments)
+    patience = 1.0
     try:
         process.start()
         theirs.close()
         while True:
-            kind, given = ours.recv()
+            kind, given = _next(ours, process, member.rank)
             if kind == "returned":
+                patience = END_SECONDS
                 return cloudpickle.loads(given)
             if kind == "raised":
                 raise cloudpickle.loads(given)
-            ours.send(member.all_gather(given))
-    except EOFError:
+            said = member.all_gather(given)
+            with contextlib.suppress(ConnectionError):  # it has died, which the next wait finds
+                ours.send(said)
+    finally:
+        if process.pid is not None:
+            process.join(patience)
+            if process.is_alive():
+                log.warning(
+                    "worker %d's process had not ended %g s after its function, and is killed", member.rank, patience
+                )
+                process.kill()
+                process.join()
+        ours.close()
+
+
+def _next(connection: Connection, process: Any, rank: int) -> tuple[str, Any]:
+    """Return what the process says next."""
+    try:
+        return connection.recv()
+    except (EOFError, ConnectionError):
         process.join()
         raise ElephasError(
-            f"the process of worker {member.rank} died with exit code {process.exitcode}; -9 means that it was killed, mostly "
-            "because memory had run out."
+            f"the process of worker {rank} died with exit code {process.exitcode}; -9 means that it was killed, mostly because "
+            "memory had run out."
         ) from None
-    finally:
-        if process.is_alive():
-            process.join(1)
-            process.kill()
-        ours.close()
 
 
 @dataclass(frozen=True)
@@ -144,6 +170,8 @@ def _end_with_parent() -> None:
 
 def _pickled(error: BaseException) -> bytes:
     try:
-        return cloudpickle.dumps(error)
-    except Exception:  # some errors hold what cannot be sent
+        pickled = cloudpickle.dumps(error)
+        cloudpickle.loads(pickled)
+        return pickled
+    except Exception:  # some errors hold what cannot be sent, or cannot be made from what they hold
         return cloudpickle.dumps(ElephasError("\n".join(traceback.format_exception(error))))

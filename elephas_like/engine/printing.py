@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Protocol
@@ -39,7 +40,7 @@ class LiveOutput(io.TextIOBase):
     """
 
     def __init__(self, printer: Printer | None) -> None:
-        self._printer = printer
+        self._printer, self._before = printer, sys.stderr
         self._waiting = ""
         self._sent = 0
         self._changed = threading.Condition()
@@ -58,6 +59,8 @@ class LiveOutput(io.TextIOBase):
     def write(self, text: str, /) -> int:
         """Take text."""
         with self._changed:
+            if self._closed:  # handlers of loggers that were made meanwhile keep this stream
+                return self._before.write(text)
             self._waiting += text
             if self._printer is None:
                 self._waiting = self._waiting[-KEPT_LETTERS:]

@@ -15,7 +15,7 @@ from elephas_like.core.types import EngineName
 from elephas_like.model.options import Options
 from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.gpus import check_host, worker_slots
-from elephas_like.spark.slots import reservation
+from elephas_like.spark.slots import reservation, slots
 from elephas_like.spark.waits import STOPPED, stopped
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,15 @@ def chosen_engine(
     with ExitStack() as held:
         if choice.engine in (EngineName.SERVER, EngineName.GANG) and context is not None and available is not None:
             timeout = options.join_timeout if choice.waits else 0.0
-            slots_held = reservation(context, choice.workers, available, timeout, at_least=choice.least)
+            slots_held = reservation(
+                context,
+                choice.workers,
+                available,
+                timeout,
+                at_least=choice.least,
+                kind=options.resources,
+                of_all=None if options.resources is None else slots(context, 0.0, num_workers),
+            )
             try:
                 choice = replace(choice, workers=held.enter_context(slots_held))
             except WaitError:

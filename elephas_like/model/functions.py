@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import pickle
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
-from elephas_like.core.errors import WaitError
+from elephas_like.core.errors import ElephasError, WaitError
 from elephas_like.core.types import Resources
 from elephas_like.engine.member_calls import Call, CallFunction
 from elephas_like.exchange.client import ClientSettings
@@ -27,6 +29,8 @@ from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
+
+log = logging.getLogger(__name__)
 
 
 def run_on_workers(
@@ -98,8 +102,11 @@ def run_on_workers(
 
 
 def _show(rank: int, line: str) -> None:
-    sys.stdout.write(f"[worker {rank}] {line}\n")
-    sys.stdout.flush()
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = f"[worker {rank}] {line}\n".encode(encoding, "replace").decode(encoding)
+    with contextlib.suppress(OSError, ValueError):  # a stdout that is closed costs no results
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -109,12 +116,16 @@ def _listening(session: SparkSession, size: int) -> Iterator[ClientSettings | No
     if context is None:
         yield None
         return
-    lines = PrintedLines(_show, size)
-    with exchange_server(
-        context, Options(parameter_server_mode="socket"), lines, NO_STATE, PrintedRequestHandler
-    ) as found:
-        yield found
-    lines.stop()
+    lines, options = PrintedLines(_show, size), Options(parameter_server_mode="socket")
+    with contextlib.ExitStack() as stack:
+        stack.callback(lines.stop)
+        try:
+            serving = exchange_server(context, options, lines, NO_STATE, PrintedRequestHandler)
+            settings = replace(stack.enter_context(serving), advice="The run goes on without.")
+        except (OSError, ElephasError) as error:
+            log.warning("what workers print is shown when they have ended: %s", error)
+            settings = None
+        yield settings
 
 
 def _tf_config(member: Member) -> dict[str, str]:

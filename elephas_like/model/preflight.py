@@ -135,7 +135,7 @@ def _findings(
     choice = choose(options.engine, asked, source.partitions, found, not options.runs_as_jobs())
     yield from engine_findings(options.engine, choice)
     if context is not None and found is not None:
-        yield from slot_findings(choice, found, free(context, found))
+        yield from slot_findings(choice, found, free(context, found, options.resources))
         yield from setting_findings(
             context.getConf(),
             server=choice.engine is EngineName.SERVER,

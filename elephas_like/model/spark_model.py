@@ -86,7 +86,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
-        resources: "gpu" asks Spark for one GPU for each worker's task, of fit, predict and evaluate, which then computes on that card
+        resources: "gpu" asks Spark for one GPU for each worker's task, of fit, evaluate and collected predictions, which then computes on that card
             alone; None takes what Spark gives to every task (`spark.task.resource.gpu.amount`). Without either, workers on one machine
             spread over the cards that they see (docs/deploy.md).
         epochs_per_job: of the gang engine: callbacks see epochs when their job is over. None: one a job with callbacks or

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from elephas_like.core.errors import DataError
 from elephas_like.core.extras import require
 from elephas_like.rows.records import Feature, Values
+from elephas_like.spark.gpus import take_gpu
 
 require("tensorflow")
 
@@ -37,6 +38,7 @@ def read_examples(
     Raises:
         DataError: a damaged file, records that are no Examples, or a feature of another kind; it names the file.
     """
+    take_gpu()
     place = place or path
     records = tf.data.TFRecordDataset(path, compression_of(place) if compression is None else compression)
     wanted = {

@@ -302,6 +302,11 @@ class _Planner:
 
     def _check_labels(self, cells: Sequence[Cell]) -> None:
         for cell in cells:
+            if cell.resized:
+                raise TypeError(
+                    f"label_col={cell.name!r} would be decoded as images, which are resized by averaging: what stands for classes, as "
+                    "in masks, does not survive that. Give numbers, arrays or bytes of the right size."
+                )
             if cell.kind is Kind.TEXT:
                 raise TypeError(
                     f"label_col={cell.name!r} holds text. Index it first: pyspark.ml.feature.StringIndexer("

@@ -35,13 +35,14 @@ def from_files(array: pa.Array, shape: Sequence[int]) -> Array:
     Raises:
         Unfit: a row is null or cannot be decoded.
     """
+    take_gpu()
     filled(array)
     images = np.empty((len(array), *shape), np.uint8)
     with tf.device("CPU"):
         for row, content in enumerate(array.to_pylist()):
             try:
                 images[row] = _fitted(_decoded(content), shape)
-            except tf.errors.InvalidArgumentError as error:
+            except tf.errors.OpError as error:
                 raise Unfit(
                     row, f"expected an image (JPEG, PNG, GIF or BMP), got {len(content)} bytes: {_reason(error)}"
                 ) from None
@@ -57,6 +58,7 @@ def from_structs(array: pa.Array, shape: Sequence[int]) -> Array:
     Raises:
         Unfit: a row is null, was not decoded, or does not hold 8-bit pixels.
     """
+    take_gpu()
     filled(array)
     images = np.empty((len(array), *shape), np.uint8)
     sides = np.stack([numbers(array.field(name)) for name in ("height", "width", "mode")], axis=1).tolist()
@@ -66,6 +68,10 @@ def from_structs(array: pa.Array, shape: Sequence[int]) -> Array:
                 raise Unfit(row, "expected an image, got one that was not decoded.")
             if mode not in BYTE_MODES:
                 raise Unfit(row, f"expected an image of 8-bit pixels (OpenCV modes {[*BYTE_MODES]}), got mode {mode}.")
+            if len(data or b"") != height * width * BYTE_MODES[mode]:
+                raise Unfit(
+                    row, f"expected {height * width * BYTE_MODES[mode]} bytes of pixels, got {len(data or b'')}."
+                )
             pixels = np.frombuffer(data, np.uint8).reshape(height, width, BYTE_MODES[mode])
             images[row] = _fitted(tf.constant(pixels[..., 2::-1] if mode else pixels.repeat(3, axis=2)), shape)
     return images
@@ -78,8 +84,10 @@ def decodable(column: Column) -> Column:
 
 def was_decoded(column: Column) -> Column:
     """Return whether Spark's image structs hold an image of 8-bit pixels, as a condition; null for null."""
-    sides = (column.getField("height") > 0) & (column.getField("width") > 0)
-    return sides & column.getField("mode").isin(*BYTE_MODES)
+    height, width, mode = (column.getField(name) for name in ("height", "width", "mode"))
+    known = functions.create_map(*(functions.lit(number) for pair in BYTE_MODES.items() for number in pair))
+    whole = functions.length(column.getField("data")) == height * width * known[mode]
+    return (height > 0) & (width > 0) & mode.isin(*BYTE_MODES) & whole
 
 
 def _are_decodable(files: pd.Series) -> pd.Series:
@@ -91,7 +99,7 @@ def _are_decodable(files: pd.Series) -> pd.Series:
 def _is_decodable(content: bytes) -> bool:
     try:
         _decoded(content)
-    except tf.errors.InvalidArgumentError:
+    except tf.errors.OpError:
         return False
     return True
 
@@ -112,5 +120,5 @@ def _fitted(image: tf.Tensor, shape: Sequence[int]) -> Array:
     return np.asarray(image)
 
 
-def _reason(error: tf.errors.InvalidArgumentError) -> str:
+def _reason(error: tf.errors.OpError) -> str:
     return re.sub(r"^\{\{.*?\}\} | \[Op:\w+\].*", "", str(error.message).splitlines()[0])

@@ -23,7 +23,6 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, destroy, readable_errors, run_within
 
@@ -176,7 +175,6 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
     """Write the rows of one worker as a shard. Return its reference, or the Failure of writing it; the rows are read to the end."""
     try:
         check_versions(options.versions)
-        take_gpu()  # before what reads the rows computes
     except Exception as error:
         return Failure.of(index, error)
     try:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import platform
 import re
+import stat
 import tempfile
+import time
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 from pyspark import RDD, SparkContext, TaskContext
@@ -23,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError
 from elephas_like.core.types import Resources
-from elephas_like.spark.session import Conf, conf_of, is_local, is_local_master
+from elephas_like.spark.session import Conf, conf_of, context_of, is_local, is_local_master
 from elephas_like.spark.slots import slots, task_cpus, task_gpus
 
 log = logging.getLogger(__name__)
@@ -38,12 +40,13 @@ class Claims:
     """The cards of this process, claimed on this host.
 
     Args:
-        directory: of lock files, one for all processes of the host that share its cards.
+        directory: of lock files, one for all processes of a user on this host. It is made where it is missing.
+        patience: seconds to wait for the note of a process that may be about to take another card than its own.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._files: list[IO[str]] = []
+    def __init__(self, directory: Path, patience: float = 5.0) -> None:
+        self._directory, self._patience = directory, patience
+        self._locks: dict[str, int] = {}
         self.cards: tuple[str, ...] = ()
 
     def take(self, offered: Sequence[str], others: Sequence[str] = ()) -> tuple[str, ...]:
@@ -53,55 +56,81 @@ class Claims:
             offered: addresses that Spark has given to the task.
             others: cards of this host, where Spark gives none to tasks. If all are claimed, one of them is shared.
         """
-        if not self.cards:
-            if offered:
-                self.cards = tuple(self._exchanged(card) for card in offered)
-            elif others:
+        try:
+            if not self.cards and offered:
+                for card in offered:
+                    self.cards = tuple(dict.fromkeys([*self.cards, self._exchanged(card)]))
+            elif not self.cards and others:
                 free = (card for card in others if self._claim(card))
                 self.cards = (next(free, None) or others[os.getpid() % len(others)],)
-        for file, card in zip(self._files, offered, strict=False):
-            file.truncate(0)
-            file.write(card)
-            file.flush()
+            for card, lock in self._locks.items():
+                if card in self.cards and offered:
+                    os.pwrite(lock, offered[min(self.cards.index(card), len(offered) - 1)].ljust(_NOTE).encode(), 0)
+        except OSError as error:  # also of a directory that somebody else has made
+            log.warning("cards are not claimed on this host, and processes may share one: %s", error)
+            self.cards = self.cards or tuple(offered) or tuple(others[:1])
         return self.cards
 
     def _exchanged(self, offered: str) -> str:
         """Return the card that is offered; if another process has it, what that one was offered last; and so on."""
-        card, seen = offered, set[str]()
-        while card not in seen:
-            if self._claim(card):
-                return card
-            seen.add(card)
-            card = self._lock_file(card).read_text() or card
-        log.info("GPU %s is used by another process, too: Spark offers it to both, or one of them is idle", offered)
-        return offered
+        end = time.monotonic() + self._patience
+        while True:
+            card, seen = offered, set[str]()
+            while card not in seen:
+                if self._claim(card):
+                    return card
+                seen.add(card)
+                card = self._note(card) or card
+            if time.monotonic() > end:
+                log.warning("GPU %s is used by another process, too: Spark offers it to both, or one is idle", offered)
+                return offered
+            time.sleep(0.1)
 
     def _claim(self, card: str) -> bool:
-        """Return whether the card is this process' own from now on."""
+        """Return whether the card is this process' own from now on, and was not before."""
         import fcntl  # on Unix only
 
-        file = self._lock_file(card).open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
-        except BlockingIOError:
-            file.close()
+        if card in self._locks:
             return False
-        file.truncate(0)
-        self._files.append(file)
+        lock = self._opened(card)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        os.pwrite(lock, card.ljust(_NOTE).encode(), 0)
+        self._locks[card] = lock
         return True
 
-    def _lock_file(self, card: str) -> Path:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return self._directory / quote(card, safe="")
+    def _note(self, card: str) -> str:
+        """Return what the process that has a card was offered last."""
+        lock = self._opened(card)
+        try:
+            return os.pread(lock, _NOTE, 0).decode().strip()
+        finally:
+            os.close(lock)
+
+    def _opened(self, card: str) -> int:
+        """Return a lock file, in a directory that is this user's own."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(self._directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"{self._directory} is not this user's own directory")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(self._directory / quote(card, safe=""), flags, 0o600)
 
 
-_claims = Claims(Path(tempfile.gettempdir()) / f"elephas_like-gpus-{os.getuid() if hasattr(os, 'getuid') else 0}")
+_NOTE = 128
+"""Bytes of a note: one write of them is seen whole."""
+_claims = Claims(
+    Path(tempfile.gettempdir()) / f"elephas_like-gpus-{platform.node()}-{os.getuid() if hasattr(os, 'getuid') else 0}"
+)
 
 
 def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
     """Have this process compute on one card of its own, where there is one, and return its address.
 
-    Every task that computes with a model calls this before it does. Without a card nothing changes.
+    Every task that has TensorFlow compute calls this before it does. Without a card nothing changes.
 
     Args:
         unasked: whether to choose a card also where Spark has given the task none.
@@ -118,6 +147,7 @@ def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
 def show(cards: Sequence[str], environment: MutableMapping[str, str]) -> None:
     """Have CUDA see these cards alone, and TensorFlow take memory as it needs it unless the user has said otherwise."""
     environment[VISIBLE] = ",".join(cards)
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which discovery scripts count
     environment.setdefault(_GROWTH, "true")
 
 
@@ -157,7 +187,8 @@ def profile_for(session: SparkSession | SparkContext, resources: str | None) -> 
         return None
     conf: Conf = session.getConf() if isinstance(session, SparkContext) else conf_of(session)
     if is_local_master(conf.get("spark.master", "") or ""):
-        check_host()
+        if isinstance(session, SparkContext) or context_of(session) is not None:
+            check_host()
         return None
     return task_profile(conf)
 
@@ -199,6 +230,12 @@ def check_host() -> None:
         hidden = "" if shown is None else f" ({VISIBLE} is {shown!r})"
         raise CapacityError(
             f"resources='gpu' wants a GPU for each worker, and this machine has none that can be seen{hidden}. Leave resources out."
+        )
+    if _GROWTH not in os.environ:
+        log.warning(
+            "%s is not set: if this process has computed with Keras, it holds the memory of all its GPUs, and workers beside it "
+            "find little left. Set it to 'true' before Python starts.",
+            _GROWTH,
         )
 
 

@@ -102,7 +102,14 @@ def task_gpus(conf: Conf) -> float:
 
 @contextmanager
 def reservation(
-    context: SparkContext, num_workers: int, available: int, timeout: float, *, at_least: int | None = None
+    context: SparkContext,
+    num_workers: int,
+    available: int,
+    timeout: float,
+    *,
+    at_least: int | None = None,
+    kind: str | None = None,
+    of_all: int | None = None,
 ) -> Iterator[int]:
     """Reserve slots of this application against other fits of this driver process; yield their number.
 
@@ -111,6 +118,8 @@ def reservation(
         available: slots that Spark has, busy ones included.
         timeout: seconds to wait for slots that other fits hold; 0 does not wait.
         at_least: slots that are enough if others hold the rest; None needs all `num_workers`.
+        kind: what a slot has besides cores, "gpu", of which fits without do not take any away.
+        of_all: slots that Spark has with or without that; None if `available` are all.
 
     Raises:
         CapacityError: Spark has fewer slots than that.
@@ -123,20 +132,27 @@ def reservation(
             f"{max(1, available)}, give Spark more cores, or use engine='jobs' (synchronous only), which needs no "
             "simultaneous slots."
         )
-    key = context.applicationId
+    keys = (context.applicationId, *(() if kind is None else (f"{context.applicationId} {kind}",)))
+
+    def unreserved() -> int:
+        left = available - _reserved.get(keys[-1], 0)
+        return left if of_all is None else min(left, of_all - _reserved.get(keys[0], 0))
+
     with _changed:
-        if not _changed.wait_for(lambda: available - _reserved.get(key, 0) >= least, timeout):
+        if not _changed.wait_for(lambda: unreserved() >= least, timeout):
             raise WaitError(
-                f"other fits hold {_reserved.get(key, 0)} of {available} slots, and this one needs {least}; "
+                f"other fits hold {_reserved.get(keys[-1], 0)} of {available} slots, and this one needs {least}; "
                 f"waited {timeout:.0f} s (join_timeout)."
             )
-        taken = min(num_workers, available - _reserved.get(key, 0))
-        _reserved[key] = _reserved.get(key, 0) + taken
+        taken = min(num_workers, unreserved())
+        for key in keys:
+            _reserved[key] = _reserved.get(key, 0) + taken
     try:
         yield taken
     finally:
         with _changed:
-            _reserved[key] -= taken
+            for key in keys:
+                _reserved[key] -= taken
             _changed.notify_all()
 
 
@@ -160,6 +176,9 @@ def task_progress(context: SparkContext, group: str) -> object:
     return tasks(context, group), held_up(context, group)
 
 
-def free(context: SparkContext, available: int) -> int:
-    """Return the slots that no fit of this process has reserved."""
-    return available - reserved(context)
+def free(context: SparkContext, available: int, kind: str | None = None) -> int:
+    """Return the slots that no fit of this process has reserved; of those with a GPU, if that is the kind."""
+    with _changed:
+        return available - _reserved.get(
+            context.applicationId if kind is None else f"{context.applicationId} {kind}", 0
+        )

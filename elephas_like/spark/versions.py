@@ -106,7 +106,7 @@ def _version(package: str) -> str:
     ):  # a platform's own is on the path without metadata, perhaps beside one that pip has installed
         return pyspark.__version__
     try:
-        return version(package)
+        return version(package) or "none"  # metadata may be there without a version
     except PackageNotFoundError:
         return "none"
 

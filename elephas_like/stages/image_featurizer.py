@@ -127,6 +127,8 @@ def _module_of(name: str) -> types.ModuleType:
     for module_name, module in vars(keras.applications).items():
         if hasattr(module, "preprocess_input") and module_name != "imagenet_utils":
             known |= {module_name: module} | {member: module for member in vars(module) if member[0].isupper()}
+    # These two are in no module of their own.
+    known |= {f"MobileNetV3{size}": keras.applications.mobilenet_v3 for size in ("Small", "Large")}
     if name not in known:
         raise ValueError(f"keras.applications has no {name!r}.{checks.did_you_mean(name, known)}")
     return known[name]
@@ -134,8 +136,8 @@ def _module_of(name: str) -> types.ModuleType:
 
 def _application(name: str, size: tuple[int, ...] | None, weights: str | os.PathLike[str] | None) -> keras.Model:
     """Return a model of keras.applications without its head, with the weights in a file."""
-    build = getattr(_module_of(name), name, None)
-    if build is None:
+    build = getattr(_module_of(name), name, None) or getattr(keras.applications, name, None)
+    if not callable(build):
         raise ValueError(f"{name!r} is a module of keras.applications; name a model in it, such as 'MobileNetV2'.")
     if size is None:
         raise ValueError(f"say the size of the images that {name} sees, as in image_size=(224, 224).")

@@ -52,3 +52,40 @@ def test_a_process_that_dies_is_told_from_one_that_raises() -> None:
 
     with pytest.raises(ElephasError, match="worker 0 died with exit code -9"):
         called(work)
+
+
+def test_errors_of_files_and_of_strange_constructors_are_those_of_the_function() -> None:
+    class Strange(Exception):
+        def __init__(self, one: int, other: int) -> None:
+            super().__init__(f"{one} and {other}")
+
+    def empty(member):
+        raise EOFError("No data left in file")
+
+    def strange(member):
+        print("before")
+        raise Strange(1, 2)
+
+    with pytest.raises(EOFError, match="No data left"):
+        called(empty)
+    with pytest.raises(ElephasError, match="Strange: 1 and 2") as raised:
+        called(strange)
+    assert "Printed before: before" in str(raised.value)
+
+
+def test_a_process_may_end_slowly_and_have_children(tmp_path) -> None:
+    def work(member, place):
+        import atexit
+        import multiprocessing
+        import pathlib
+
+        def late():
+            threading.Event().wait(1.5)
+            pathlib.Path(place).touch()
+
+        atexit.register(late)
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.apply(abs, (-3,))
+
+    assert called(work, str(tmp_path / "written")) == (3, "")
+    assert (tmp_path / "written").exists()

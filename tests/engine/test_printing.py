@@ -56,3 +56,10 @@ def test_it_prints_again_as_before(capsys) -> None:
         print("caught")
     print("seen")
     assert capsys.readouterr().out == "seen\n"
+
+
+def test_a_handler_that_kept_the_stream_goes_on_to_the_one_before(capsys) -> None:
+    with printing(None) as output:
+        kept = sys.stderr
+    kept.write("later")
+    assert (output.rest, capsys.readouterr().err) == ("", "later")

@@ -43,6 +43,10 @@ from elephas_like.rows.frame_plan import ColumnChoice, plan
             ColumnChoice("raw", dtypes={"raw": "image"}, shapes={"raw": (2, 2, 1)}),
             *(X, ValueError, r"holds 4 numbers a row.*takes shape \(2,\)"),
         ),
+        (
+            ColumnChoice("dense", "raw", dtypes={"raw": "image"}, shapes={"raw": (2, 2, 1)}),
+            *(X, TypeError, "label_col='raw' would be decoded as images"),
+        ),
         (ColumnChoice("dense", dtypes={"dense": "uint8"}), X, ValueError, "column_dtypes is for binary columns"),
         (ColumnChoice([]), X, ValueError, "features_col names no column"),
     ],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from pyspark import SparkConf
@@ -15,12 +16,12 @@ from elephas_like.spark.slots import slots
 @pytest.fixture
 def process(tmp_path):
     """Makes Claims that hold locks of their own, as those of processes do."""
-    return lambda: Claims(tmp_path / "locks")
+    return lambda: Claims(tmp_path / "locks", patience=0)
 
 
 def died(claims: Claims) -> None:
-    for file in claims._files:
-        file.close()
+    for lock in claims._locks.values():
+        os.close(lock)
 
 
 def test_a_process_keeps_the_card_that_it_was_offered_first(process) -> None:
@@ -55,6 +56,37 @@ def test_a_card_that_is_offered_to_two_is_shared(process) -> None:
 def test_a_task_of_two_cards_has_both(process) -> None:
     assert process().take(["2", "3"]) == ("2", "3")
     assert process().take(["3", "2"]) == ("3", "2")
+
+
+def test_a_note_that_comes_late_is_waited_for(tmp_path) -> None:
+    """Both tasks begin at once: the process of card 0 is offered 1, and the new one, which is offered 0, looks first."""
+    one, two = (Claims(tmp_path / "locks") for _ in range(2))
+    one.take(["0"])
+    found: list[tuple[str, ...]] = []
+    looking = threading.Thread(target=lambda: found.append(two.take(["0"])))
+    looking.start()
+    one.take(["1"])
+    looking.join()
+    assert found == [("1",)]
+
+
+def test_a_task_of_two_cards_never_has_one_twice(process) -> None:
+    one = process()
+    one.take(["0"]), one.take(["1"])
+    assert process().take(["0", "1"]) == ("1",)  # 0 is the first process's, which was offered 1 last
+
+
+def test_a_directory_of_somebody_else_is_not_written_to(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    (locks / "0").symlink_to(precious)
+    assert Claims(locks).take(["0"]) == ("0",)
+    (tmp_path / "elsewhere").symlink_to(locks)
+    assert Claims(tmp_path / "elsewhere").take([], ["3", "4"]) == ("3",)
+    assert precious.read_text() == "precious"
+    assert len([line for line in caplog.messages if "not claimed" in line]) == 2
 
 
 def test_without_an_offer_processes_spread_over_the_cards_of_the_host(process) -> None:
@@ -113,10 +145,14 @@ def test_without_the_variable_device_files_are_counted(tmp_path) -> None:
 def test_tensorflow_takes_memory_as_it_needs_it_unless_the_user_says_otherwise() -> None:
     mine: dict[str, str] = {}
     show(("1",), mine)
-    assert mine == {"CUDA_VISIBLE_DEVICES": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    mine = {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    assert mine == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    mine = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     show(("0", "2"), mine)
-    assert mine == {"CUDA_VISIBLE_DEVICES": "0,2", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    assert mine == {
+        "CUDA_VISIBLE_DEVICES": "0,2",
+        "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+    }
 
 
 def test_nothing_is_offered_outside_of_tasks() -> None:
