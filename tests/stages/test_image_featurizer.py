@@ -12,6 +12,7 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.sql import functions
+from stable_ids import named
 
 from elephas_like import ImageFeaturizer, VotingModel
 
@@ -177,7 +178,7 @@ def sequence() -> keras.Model:
         ({"layer": "third"}, ValueError, "third"),
         ({"images": "content"}, TypeError, "ImageFeaturizer has no parameter 'images'"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_makes_no_vectors_of_images_is_said_at_once(arguments, kind, said: str) -> None:
     given = dict(arguments)
