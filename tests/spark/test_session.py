@@ -82,30 +82,31 @@ def test_another_pyspark_than_spark_is_said_by_whatever_trains(sc, monkeypatch: 
     assert spark.text.startswith(said)
 
 
-@pytest.mark.skipif(not pyspark.__version__.startswith("3."), reason="for sessions of Spark Connect that are too old")
-def test_spark_connect_of_spark_3_is_refused_in_a_sentence() -> None:
-    """Before anything is sent: nobody listens at this session's address."""
-    pytest.importorskip("grpc")
-    from pyspark.sql.connect.session import SparkSession
+if pyspark.__version__.startswith("3."):  # only then are there sessions of Spark Connect that are too old
 
-    remote = SparkSession(connection="sc://127.0.0.1:1")
-    df = remote.range(4).selectExpr("array(double(id)) AS features", "id AS label")
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    spark_model = SparkModel(model, 2)
-    refused = {
-        "fit": lambda: spark_model.fit(df),
-        "predict": lambda: spark_model.predict(df),
-        "evaluate": lambda: spark_model.evaluate(df),
-        "check": lambda: spark_model.check(df),
-        "shard": lambda: elephas_like.shard(df, 2),
-        "run_on_workers": lambda: elephas_like.run_on_workers(print, 2, session=remote),
-        "estimator": lambda: ElephasEstimator(model).fit(df),
-        "train_ensemble": lambda: elephas_like.train_ensemble(model, df, 2),
-    }
-    for call in refused.values():
-        with pytest.raises(
-            ElephasError, match=r"over Spark Connect elephas_like needs Spark 4.0 or later, .* pyspark is 3."
-        ):
-            call()
-    remote.client.close()
+    def test_spark_connect_of_spark_3_is_refused_in_a_sentence() -> None:
+        """Before anything is sent: nobody listens at this session's address."""
+        pytest.importorskip("grpc")
+        from pyspark.sql.connect.session import SparkSession
+
+        remote = SparkSession(connection="sc://127.0.0.1:1")
+        df = remote.range(4).selectExpr("array(double(id)) AS features", "id AS label")
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        spark_model = SparkModel(model, 2)
+        refused = {
+            "fit": lambda: spark_model.fit(df),
+            "predict": lambda: spark_model.predict(df),
+            "evaluate": lambda: spark_model.evaluate(df),
+            "check": lambda: spark_model.check(df),
+            "shard": lambda: elephas_like.shard(df, 2),
+            "run_on_workers": lambda: elephas_like.run_on_workers(print, 2, session=remote),
+            "estimator": lambda: ElephasEstimator(model).fit(df),
+            "train_ensemble": lambda: elephas_like.train_ensemble(model, df, 2),
+        }
+        for call in refused.values():
+            with pytest.raises(
+                ElephasError, match=r"over Spark Connect elephas_like needs Spark 4.0 or later, .* pyspark is 3."
+            ):
+                call()
+        remote.client.close()
