@@ -12,7 +12,12 @@ export PYSPARK_PYTHON := $(BIN)/python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export CUDA_VISIBLE_DEVICES ?= -1
 
-.PHONY: help demo test test-slow test-lowest lint examples faults bench clean machine postgresql
+# Tests of DataFrames that are not bound to classic sessions; tests/conftest.py leaves the others out.
+CONNECT_TESTS ?= $(addprefix tests/,connect integration/test_frame_fit.py integration/test_ml_conventions.py \
+	model/test_frame_predictions.py rows/test_examples.py rows/test_prediction_columns.py rows/test_records.py \
+	rows/test_valid_rows.py stages)
+
+.PHONY: help demo test test-slow test-connect test-lowest lint examples faults bench clean machine postgresql
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +50,10 @@ postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a l
 
 test-slow: machine $(STAMP) postgresql ## clusters, killed executors, big shards, examples, a database
 	$(BIN)/python -m pytest -m slow -n 2
+
+# Spark takes a free port for its Connect server if it is told that it is tested.
+test-connect: machine $(STAMP) ## the tests of DataFrames over Spark Connect (test-slow has a selection)
+	ELEPHAS_LIKE_CONNECT=1 SPARK_TESTING=1 $(BIN)/python -m pytest -p no:xdist $(CONNECT_TESTS)
 
 $(LOWEST_STAMP): pyproject.toml tools/lowest.py
 	@$(PYTHON) tools/check_machine.py

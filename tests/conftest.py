@@ -49,7 +49,8 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 CONNECT = "ELEPHAS_LIKE_CONNECT" in os.environ
-"""Whether the session is one of Spark Connect: tests/integration/test_connect.py runs tests so, in a process of their own."""
+"""Whether the session is one of Spark Connect: `make test-connect` and tests/integration/test_connect.py run tests so, in a process of
+their own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ def remote() -> Iterator[object]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what they start in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    del os.environ["PYSPARK_SUBMIT_ARGS"]  # of the classic session
+    os.environ.pop("PYSPARK_SUBMIT_ARGS", None)  # of the classic session
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.remote("local[2]").getOrCreate()
