@@ -120,6 +120,8 @@ class Claims:
         return os.open(self._directory / quote(card, safe=""), flags, 0o600)
 
 
+_profiles: dict[tuple[str, int], ResourceProfile] = {}
+"""The one profile of an application: Spark numbers each object anew, keeps executors for one number, and mixes none in a stage."""
 _NOTE = 128
 """Bytes of a note: one write of them is seen whole."""
 _claims = Claims(
@@ -206,9 +208,15 @@ def task_profile(conf: Conf) -> ResourceProfile | None:
             "resources='gpu' wants a GPU for each worker, and Spark knows of none: set spark.executor.resource.gpu.amount and "
             "spark.executor.resource.gpu.discoveryScript before Spark starts (docs/deploy.md), or leave resources out."
         )
-    return (
-        ResourceProfileBuilder().require(TaskResourceRequests().cpus(task_cpus(conf)).resource(Resources.GPU, 1)).build
-    )
+    application = conf.get("spark.app.id", "") or ""
+    key = application, task_cpus(conf)
+    profile = _profiles.get(key)
+    if profile is None:
+        wanted = TaskResourceRequests().cpus(task_cpus(conf)).resource(Resources.GPU, 1)
+        profile = ResourceProfileBuilder().require(wanted).build
+        if application:  # which not every platform shows
+            _profiles[key] = profile
+    return profile
 
 
 def worker_slots(

@@ -168,6 +168,13 @@ def test_tasks_of_a_cluster_are_given_a_card_each() -> None:
         task_profile(SparkConf(False))
 
 
+def test_an_application_has_one_profile() -> None:
+    conf = SparkConf(False).set("spark.executor.resource.gpu.amount", "2").set("spark.app.id", "one")
+    first = task_profile(conf)
+    assert task_profile(conf) is first
+    assert task_profile(conf.set("spark.app.id", "other")) is not first
+
+
 def test_in_local_mode_the_machine_s_cards_count(spark, monkeypatch) -> None:
     context = spark.sparkContext
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
