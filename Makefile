@@ -5,6 +5,13 @@ BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.installed
 LOWEST ?= .venv-lowest
 LOWEST_STAMP := $(LOWEST)/.installed
+JAX ?= .venv-jax
+JAX_STAMP := $(JAX)/.installed
+JAX_TESTS ?= $(addprefix tests/,trainer/test_jax.py trainer/test_jax_loop.py trainer/test_worker.py trainer/test_programs.py \
+	trainer/test_factories.py trainer/test_metric_sums.py engine/test_in_process.py conformance/test_conformance.py \
+	integration/test_on_jax.py)
+ELEPHAS := .venv-elephas
+ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
 
 # Executors run the Python of this environment; TensorFlow speaks up for errors only, and looks for no GPU.
@@ -17,7 +24,7 @@ CONNECT_TESTS ?= $(addprefix tests/,connect integration/test_frame_fit.py integr
 	model/test_frame_predictions.py rows/test_examples.py rows/test_prediction_columns.py rows/test_records.py \
 	rows/test_valid_rows.py stages)
 
-.PHONY: help demo test test-slow test-connect test-lowest lint examples faults bench clean machine postgresql
+.PHONY: help docs demo test test-slow test-connect test-lowest test-jax lint examples faults bench clean machine postgresql chromium
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,7 +55,10 @@ test: machine $(STAMP) lint ## lint, then all tests but the slow ones
 postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a line where it cannot be installed
 	@$(PYTHON) tools/postgresql.py
 
-test-slow: machine $(STAMP) postgresql ## clusters, killed executors, big shards, examples, a database
+chromium: ## a browser for the slow tests, likewise
+	@$(PYTHON) tools/chromium.py
+
+test-slow: machine $(STAMP) postgresql chromium ## clusters, killed executors, big shards, examples, a database, a browser
 	$(BIN)/python -m pytest -m slow -n 2
 
 # Spark takes a free port for its Connect server if it is told that it is tested.
@@ -63,16 +73,40 @@ $(LOWEST_STAMP): pyproject.toml tools/lowest.py
 	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/pins.txt -e '.[dev]'
 	@touch $(LOWEST_STAMP)
 
-# Old packages warn about each other; that is no failure here.
+# Old packages warn about each other, and an old hypothesis about what Python's collector was told not to look at (tests/conftest.py);
+# that is no failure here.
 test-lowest: export PYSPARK_PYTHON := $(abspath $(LOWEST))/bin/python
 test-lowest: machine $(LOWEST_STAMP) ## Spark 3.5 and the lowest version of every other dependency: what touches them (Python 3.11)
-	$(LOWEST)/bin/python -m pytest -m "not slow" -n 2 -W ignore::DeprecationWarning -W ignore::FutureWarning $(LOWEST_TESTS)
+	$(LOWEST)/bin/python -m pytest -m "not slow" -n 2 -W ignore::DeprecationWarning -W ignore::FutureWarning \
+		-W ignore::hypothesis.errors.HypothesisWarning $(LOWEST_TESTS)
+
+$(JAX_STAMP): pyproject.toml
+	@$(PYTHON) tools/check_machine.py
+	$(PYTHON) -m venv --clear $(JAX)
+	$(JAX)/bin/python -m pip install --quiet --upgrade pip
+	$(JAX)/bin/python -m pip install --quiet -e '.[dev-jax]'
+	@touch $(JAX_STAMP)
+
+test-jax: export PYSPARK_PYTHON := $(abspath $(JAX))/bin/python
+test-jax: export KERAS_BACKEND := jax
+test-jax: machine $(JAX_STAMP) ## Keras on JAX, in an environment without TensorFlow
+	$(JAX)/bin/python -m pytest -n 2 $(JAX_TESTS)
+
+docs: $(STAMP) ## the site of docs/ in out/site, with warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo out/site/index.html
 
 faults: ## the table of faults, written anew into docs/fault-tolerance.md
 	@$(PYTHON) tools/faults.py --write
 
-bench: machine $(STAMP) ## samples per second against plain Keras
-	$(BIN)/python benchmarks/throughput.py
+$(ELEPHAS_STAMP):
+	$(PYTHON) -m venv --clear $(ELEPHAS)
+	$(ELEPHAS)/bin/python -m pip install --quiet 'elephas>=7.3,<8'
+	@touch $(ELEPHAS_STAMP)
+
+bench: machine $(STAMP) $(ELEPHAS_STAMP) ## this library, Keras, Elephas and the limit in turn: hours; goes on where it stopped
+	$(BIN)/python benchmarks/bench.py --elephas $(ELEPHAS)/bin/python
+	$(BIN)/python benchmarks/bench.py --report
 
 clean: ## what was built here
-	rm -rf $(VENV) $(LOWEST) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(JAX) $(ELEPHAS) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

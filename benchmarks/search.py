@@ -12,6 +12,7 @@ Results are appended to `--results`, one line of JSON a measurement.
                stopped. The best model, the five best as an ensemble, and a greedy selection among the ten best (made on the
                rows that rank) are scored on the held-out rows, which nothing else has seen.
     algorithms the same with TPE instead of random search, without pruning
+    rules      the same with ASHA and Hyperband instead of the median rule; benchmarks/pruning.py replays them
     speedup    30 random trials of an MLP of 3 x 512 units on the rows of `quality`, no pruning, each at least 10 s: `search`
                on two slots, and the same points in a loop of plain Keras `fit` in one process with all cores, half of it
                before the search and half after it, so that what else the machine does falls on both. The clock starts
@@ -302,9 +303,13 @@ def measure(results: Results, wanted: Sequence[str], trials: int, seeds: int, ag
             shown = {name: value for name, value in line.items() if name not in ("trials", "each", "numbers")}
             print(json.dumps(shown), file=sys.stderr, flush=True)
 
-    searches = [(algo, pruning) for algo, pruning in (("random", None), ("random", "median")) if "quality" in wanted]
+    searches: list[tuple[str, str | None]] = []
+    if "quality" in wanted:
+        searches += [("random", None), ("random", "median")]
     if "algorithms" in wanted:
         searches += [("tpe", None), ("tpe", "median")]
+    if "rules" in wanted:
+        searches += [("random", "asha"), ("random", "hyperband")]
     for (algo, pruning), data in itertools.product(searches, ROWS):
         there = {line["seed"] for line in results.of(part="quality", data=data, algo=algo, pruning=pruning)}
         missing = [seed for seed in range(seeds) if again or seed not in there]
@@ -385,11 +390,11 @@ def ensemble_table(results: Results, pruning: str | None) -> str:
     return table(["data", "seed", "best model", "five best, soft", "five best, hard", "greedy of ten"], rows)
 
 
-def pruning_table(results: Results) -> str:
+def pruning_table(results: Results, rule: str = "median") -> str:
     rows = []
     for data in ROWS:
         whole = {line["seed"]: line for line in results.of(part="quality", data=data, algo="random", pruning=None)}
-        pruned = results.of(part="quality", data=data, algo="random", pruning="median")
+        pruned = results.of(part="quality", data=data, algo="random", pruning=rule)
         lines = [line for line in pruned if line["seed"] in whole]
         for line in lines:
             full = whole[line["seed"]]
@@ -482,6 +487,8 @@ def tables(results: Results) -> str:
         "The five best against the best, accuracy on held-out rows": ensemble_table(results, None),
         "The same, of the trials that pruning has left": ensemble_table(results, "median"),
         "Pruning": pruning_table(results),
+        "ASHA": pruning_table(results, "asha"),
+        "Hyperband": pruning_table(results, "hyperband"),
         "Settings of the median rule, replayed": rules_table(results),
         "Algorithms": algorithms_table(results) if results.of(algo="tpe") else "not run",
         "Overhead": overhead_table(results),
@@ -537,20 +544,20 @@ def as_search(line: Mapping):
     """The figure of `SearchResult.plot()` for a search of the results."""
     import pandas as pd
 
-    from elephas_like.tuning.plots import figure
+    from elephas_like.model.plots import plot_search
 
     rows = [
         {"trial": number, "status": trial["status"], "val_accuracy": max(trial["curve"], default=np.nan)}
         | {f"param_{name}": value for name, value in sorted(trial["params"].items())}
         for number, trial in enumerate(line["trials"])
     ]
-    return figure(pd.DataFrame(rows), "val_accuracy", True)
+    return plot_search(pd.DataFrame(rows), "val_accuracy", True)
 
 
 def main() -> None:
     """Runs what is missing and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ("quality", "algorithms", "speedup", "overhead")
+    known = ("quality", "algorithms", "rules", "speedup", "overhead")
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(known)}; all unless given")
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=5)

@@ -18,8 +18,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import keras
 import numpy as np
 
-from elephas_like.trainer.state import Variables, build, read_metrics
-from elephas_like.trainer.steps import limit_threads
+from elephas_like.trainer.building import build
+from elephas_like.trainer.state import Variables, read_metrics
+from elephas_like.trainer.tensors import limit_threads
 
 layers = keras.layers
 

@@ -1,6 +1,6 @@
 """Samples per second of whole fits, against plain Keras on the same cores, with the accuracy that they reach.
 
-    python benchmarks/throughput.py [--rounds 5]
+    python benchmarks/throughput.py [--rounds 5] [--backend tensorflow jax]
 
 MLP 784-128-128-10 with SGD on the 4,000 training images of MNIST-5k repeated 15 times (60,000 float32 rows), 1,000 held
 out, batch 32 per worker, 5 epochs. Keras runs alone in a fresh process with no JVM alive; ours is the second fit of its
@@ -28,10 +28,13 @@ CONTESTANTS = {
     "synchronous, global batch 32": {"kind": "ours", "mode": "synchronous", "global_batch_size": 32},
     "asynchronous, global batch 32": {"kind": "ours", "mode": "asynchronous", "global_batch_size": 32},
     "synchronous, socket server": {"kind": "ours", "mode": "synchronous", "parameter_server_mode": "socket"},
+    "keras, 32 steps per execution": {"kind": "keras", "batch": 32, "steps": 32},
+    "CNN: keras, batch 32": {"kind": "keras", "batch": 32, "network": "cnn"},
+    "CNN: synchronous": {"kind": "ours", "mode": "synchronous", "network": "cnn"},
 }
 
 
-def model(seed: int):
+def model(seed: int, network: str = "mlp", steps: int = 1):
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -44,8 +47,21 @@ def model(seed: int):
             layers.Dense(10, activation="softmax"),
         ]
     )
-    mlp.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return mlp
+    cnn = keras.Sequential(
+        [
+            keras.Input((784,)),
+            layers.Reshape((28, 28, 1)),
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.Conv2D(32, 3, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    chosen = {"mlp": mlp, "cnn": cnn}[network]
+    chosen.compile(
+        keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"], steps_per_execution=steps
+    )
+    return chosen
 
 
 def data():
@@ -58,12 +74,12 @@ def data():
     return np.tile(x, (REPEATS, 1)), np.tile(y, REPEATS), x_test, y_test
 
 
-def run_keras(batch: int) -> dict[str, float]:
+def run_keras(batch: int, network: str = "mlp", steps: int = 1) -> dict[str, float]:
     import time
 
     x, y, x_test, y_test = data()
     for seed in range(2):  # the second fit is measured: tracing and first touches are in the first
-        mlp = model(seed)
+        mlp = model(seed, network, steps)
         started = time.perf_counter()
         mlp.fit(x, y, epochs=EPOCHS if seed else 1, batch_size=batch, verbose=0)
         seconds = time.perf_counter() - started
@@ -71,7 +87,7 @@ def run_keras(batch: int) -> dict[str, float]:
     return {"seconds": seconds, "training": seconds, "accuracy": accuracy, "rows": len(x) * EPOCHS}
 
 
-def run_ours(**options: object) -> dict[str, float]:
+def run_ours(network: str = "mlp", **options: object) -> dict[str, float]:
     import time
 
     from pyspark.sql import SparkSession
@@ -92,7 +108,7 @@ def run_ours(**options: object) -> dict[str, float]:
     global_batch_size = options.pop("global_batch_size", None)
     batch = {"global_batch_size": global_batch_size} if global_batch_size else {"batch_size": 32}
     for seed in range(2):
-        mlp = model(seed)
+        mlp = model(seed, network)
         spark_model = SparkModel(mlp, num_workers=2, engine="server", seed=seed, **options)
         started = time.perf_counter()
         history = spark_model.fit(rdd, epochs=EPOCHS if seed else 1, verbose=0, **batch)
@@ -111,9 +127,10 @@ def run_ours(**options: object) -> dict[str, float]:
     }
 
 
-def child(contestant: dict[str, object]) -> dict[str, float]:
-    """One contestant in a fresh process."""
+def child(contestant: dict[str, object], backend: str) -> dict[str, float]:
+    """One contestant in a fresh process, whose Keras runs on a backend."""
     environment = os.environ | {
+        "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYSPARK_PYTHON": sys.executable,
@@ -134,7 +151,10 @@ def main() -> None:
     """Runs all contestants in turn and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=None, help="names of contestants; Keras always runs")
+    parser.add_argument("--only", nargs="*", default=None, help="names of contestants; Keras with the MLP always runs")
+    parser.add_argument(
+        "--backend", nargs="+", default=["tensorflow"], choices=["tensorflow", "jax"], help="of Keras, on both sides"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -145,23 +165,26 @@ def main() -> None:
     chosen = {
         name: contestant
         for name, contestant in CONTESTANTS.items()
-        if arguments.only is None or name in arguments.only or contestant["kind"] == "keras"
+        if arguments.only is None or name in arguments.only or name == "keras, batch 32"
     }
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
+    names = {f"{backend}: {name}": (name, backend) for backend in arguments.backend for name in chosen}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for _ in range(arguments.rounds):
-        for name, contestant in chosen.items():
-            results[name].append(child(contestant))
+        for name, (contestant, backend) in names.items():
+            results[name].append(child(chosen[contestant], backend))
             print(f"  {name}: {results[name][-1]}", file=sys.stderr, flush=True)
 
     def median(name: str, field: str) -> float:
         return statistics.median(result.get(field, float("nan")) for result in results[name])
 
-    base = statistics.median(result["rows"] / result["seconds"] for result in results["keras, batch 32"])
     print(
         "| contestant | samples/s | x Keras | without sharding | x Keras | accuracy | ms per exchange beyond training |"
     )
     print("|---|---|---|---|---|---|---|")
-    for name in chosen:
+    for name, (_, backend) in names.items():
+        base = statistics.median(
+            result["rows"] / result["seconds"] for result in results[f"{backend}: keras, batch 32"]
+        )
         whole = statistics.median(result["rows"] / result["seconds"] for result in results[name])
         inner = statistics.median(result["rows"] / result["training"] for result in results[name])
         exchange = median(name, "exchange_ms")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from elephas_like.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from elephas_like.core.errors import (
         CapacityError,
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
         WaitError,
         WorkerError,
     )
-    from elephas_like.core.pruning import MedianRule
+    from elephas_like.core.pruning import ASHA, Hyperband, MedianRule
     from elephas_like.core.types import Frequency, Mode
     from elephas_like.ensembles.selection import greedy_selection
     from elephas_like.ensembles.soups import greedy_soup, recalibrate_batch_norm, uniform_soup
@@ -30,9 +32,12 @@ if TYPE_CHECKING:
     from elephas_like.model.asynchronous_model import AsynchronousSparkModel
     from elephas_like.model.functions import run_on_workers
     from elephas_like.model.loading import load_spark_model
+    from elephas_like.model.metrics import Metrics
     from elephas_like.model.mllib import SparkMLlibModel
+    from elephas_like.model.plots import plot_history
     from elephas_like.model.sharding import shard
     from elephas_like.model.spark_model import SparkModel
+    from elephas_like.rows.parquet_files import ParquetFiles
     from elephas_like.rows.shards import ShardedDataset
     from elephas_like.rows.tfrecord import read_tfrecords, write_tfrecords
     from elephas_like.stages.ensemble_stages import EnsembleEstimator, EnsembleModel
@@ -48,8 +53,6 @@ if TYPE_CHECKING:
     from elephas_like.tuning.result import SearchResult
     from elephas_like.tuning.search import search
 
-__version__ = "0.1.0"
-
 _MODULES = {
     "elephas_like.core.errors": (
         "CapacityError",
@@ -61,8 +64,9 @@ _MODULES = {
         "WaitError",
         "WorkerError",
     ),
-    "elephas_like.core.pruning": ("MedianRule",),
+    "elephas_like.core.pruning": ("ASHA", "Hyperband", "MedianRule"),
     "elephas_like.core.types": ("Frequency", "Mode"),
+    "elephas_like.rows.parquet_files": ("ParquetFiles",),
     "elephas_like.rows.shards": ("ShardedDataset",),
     "elephas_like.ensembles.train": ("train_ensemble",),
     "elephas_like.tuning.search": ("search",),
@@ -79,7 +83,9 @@ _MODULES = {
     "elephas_like.tuning.result": ("SearchResult",),
     "elephas_like.ensembles.soups": ("greedy_soup", "recalibrate_batch_norm", "uniform_soup"),
     "elephas_like.model.loading": ("load_spark_model",),
+    "elephas_like.model.metrics": ("Metrics",),
     "elephas_like.model.mllib": ("SparkMLlibModel",),
+    "elephas_like.model.plots": ("plot_history",),
     "elephas_like.model.sharding": ("shard",),
     "elephas_like.model.functions": ("run_on_workers",),
     "elephas_like.model.asynchronous_model": ("AsynchronousSparkModel",),
@@ -91,6 +97,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "ASHA",
     "AsynchronousSparkModel",
     "CapacityError",
     "DataError",
@@ -101,11 +108,14 @@ __all__ = [
     "EnsembleModel",
     "Frequency",
     "HyperParamModel",
+    "Hyperband",
     "ImageFeaturizer",
     "MedianRule",
+    "Metrics",
     "MissingExtraError",
     "Mode",
     "NonFiniteError",
+    "ParquetFiles",
     "PlainTextError",
     "SearchResult",
     "ShardedDataset",
@@ -119,6 +129,7 @@ __all__ = [
     "load_ml_estimator",
     "load_ml_transformer",
     "load_spark_model",
+    "plot_history",
     "read_tfrecords",
     "recalibrate_batch_norm",
     "register_keras_udf",

@@ -1,8 +1,8 @@
 """The import path of Elephas 0.x for optimizers: Keras' own. What happens on the driver is now a `strategy`."""
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("tensorflow")
+require(keras_backend())
 
 from keras.optimizers import SGD, Adadelta, Adagrad, Adam, RMSprop, get  # noqa: E402
 

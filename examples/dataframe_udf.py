@@ -1,4 +1,5 @@
 """Train a Keras model on columns of a DataFrame, and call it as a function in SQL."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

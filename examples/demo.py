@@ -1,4 +1,5 @@
 """The demo of the README: train on MNIST with two workers on local Spark, and compare with one Keras process."""
+# pip install 'elephas-like[demo]'
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def main() -> None:
     single = alone.fit(x, y, epochs=EPOCHS, batch_size=32, validation_data=(x_test, y_test), verbose=0)
     single_rate = EPOCHS * len(x) / (time.perf_counter() - started)
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
+    # Workers are forked from a process that has imported TensorFlow: the first fit begins seconds sooner.
+    spark = builder.config("spark.python.daemon.module", "elephas_like.daemon").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     rows = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2).cache()
     SparkModel(model(), num_workers=2).fit(rows, verbose=0)  # warm up: executors import TensorFlow once

@@ -1,4 +1,5 @@
 """Train five MNIST models in parallel on Spark, each on rows drawn with replacement; let them vote; save them as one file."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

@@ -1,4 +1,5 @@
 """A Spark ML pipeline with an ensemble as its last stage: choose its size by cross-validation, save it, load it."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

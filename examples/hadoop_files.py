@@ -1,4 +1,5 @@
 """Save a model with its configuration to any Hadoop filesystem, load it, and export it for TensorFlow Serving."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

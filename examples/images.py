@@ -1,4 +1,5 @@
 """Train on files of images, and use what was learnt there for other images: by ImageFeaturizer and Spark's LogisticRegression."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

@@ -1,4 +1,5 @@
 """Train a SparkMLlibModel on MLlib's LabeledPoints, and predict for vectors and matrices."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

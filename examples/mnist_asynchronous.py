@@ -1,4 +1,5 @@
 """Train on MNIST asynchronously: each worker exchanges with the parameter server after its own steps, and waits for no other."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys
@@ -12,7 +13,8 @@ from pyspark.sql import SparkSession
 from elephas_like import SparkModel
 
 x, y, x_test, y_test = load()
-spark = SparkSession.builder.master("local[2]").appName("mnist, asynchronous").getOrCreate()
+builder = SparkSession.builder.master("local[2]").appName("mnist, asynchronous")
+spark = builder.config("spark.python.daemon.module", "elephas_like.daemon").getOrCreate()  # TensorFlow is imported once
 rows = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2)
 
 model = keras.Sequential(

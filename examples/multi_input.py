@@ -1,4 +1,5 @@
 """Train a model with two inputs (a text and its length) and two outputs (a topic and a score)."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

@@ -1,4 +1,5 @@
 """Regression on scikit-learn's diabetes data, with sample weights and a callback that lowers the learning rate."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

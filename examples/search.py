@@ -1,4 +1,5 @@
 """Search layers, units, dropout and learning rates on Spark's slots, score the best model, and plot the search."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys
@@ -12,7 +13,8 @@ from pyspark.sql import SparkSession
 from elephas_like import search
 
 x, y, x_test, y_test = load()
-spark = SparkSession.builder.master("local[2]").appName("search").getOrCreate()
+builder = SparkSession.builder.master("local[2]").appName("search")
+spark = builder.config("spark.python.daemon.module", "elephas_like.daemon").getOrCreate()  # TensorFlow is imported once
 
 
 def build(params):

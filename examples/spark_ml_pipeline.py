@@ -1,4 +1,5 @@
 """A Spark ML pipeline with a Keras model as its last stage: search a grid, evaluate, save and load it."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

@@ -1,4 +1,5 @@
 """Read TFRecord files into a DataFrame, train on it, and write the predictions as TFRecord files."""
+# pip install 'elephas-like[demo]'
 
 import os
 import sys

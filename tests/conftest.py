@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -18,6 +19,8 @@ from lanes import Lanes, asking
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# These run in an environment of their own, which has no TensorFlow: `make test-jax`.
+collect_ignore_glob = [] if os.environ["KERAS_BACKEND"] == "jax" else ["*_jax.py", "*_jax_loop.py"]
 
 # The same examples every time, whatever the machine does besides, and no file of those that failed.
 settings.register_profile(
@@ -30,22 +33,21 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-PRELOADED = Path(__file__).parent / "preloaded"
-"""A daemon for Spark's Python workers that has imported Keras before it forks them: that costs 5 s of CPU time a worker, and
-tests that fail on purpose lose their workers. What a test shows must not hang on it: clusters run without."""
 SPARK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.executorEnv.PYTHONPATH": str(PRELOADED),
-    "spark.python.daemon.module": "warm_daemon",
+    # An import of Keras costs 5 s of CPU time a worker, and tests that fail on purpose lose their workers. What a test shows must
+    # not hang on this daemon: clusters run without.
+    "spark.python.daemon.module": "elephas_like.daemon",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
     [*(f"--conf {name}={shlex.quote(value)}" for name, value in SPARK.items()), "pyspark-shell"]
 )
-# The JVM runs for minutes: it is not worth its while to compile twice, or to collect on several threads.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Spark's JVMs, executors' too, run for minutes: it is not worth their while to compile twice, or to collect on several threads. A
+# cluster of two executors starts with 12 s of CPU time in place of 22.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 CONNECT = "ELEPHAS_LIKE_CONNECT" in os.environ
@@ -75,6 +77,17 @@ def runs_over_connect(item: pytest.Item) -> bool:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
     """Who runs what, of two processes."""
     return Lanes(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_garbage() -> Iterator[None]:
+    """What a file of tests leaves in memory is looked at once by Python's garbage collector, and not again and again.
+
+    TensorFlow keeps the graphs of all models: with gigabytes of them each full collection took seconds.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import stat
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).parent.parent / "tools" / "check_machine.py"
+from tool_modules import loaded
 
 
 @pytest.fixture
 def check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_machine", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("check_machine")
 
 
 def java(folder: Path, version: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -59,6 +61,104 @@ def test_the_snippets_of_a_page_run(page: str, section: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def quick_start(page: Path) -> str:
+    """The program of a page, which follows the mark."""
+    return page.read_text().split("<!-- quick start -->\n```python\n")[1].split("```")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_quick_start_runs_as_it_stands_and_prints_what_the_page_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "index.md"
+    (tmp_path / "start.py").write_text(quick_start(page))
+    done = subprocess.run(
+        [sys.executable, "start.py"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "fit.png").stat().st_size > 10_000
+    said = page.read_text().split("<!-- output -->\n```\n")[1].split("```")[0]
+
+    def words(text: str) -> list[str]:
+        """A text without its numbers, and without the times, which an epoch of a few milliseconds has none of."""
+        return re.sub(r"[\d.,]+", "#", text).replace(" - #s - # samples/s", "").split("\n")
+
+    assert words(done.stdout)[-9:] == words(said)[-9:]
+    accuracies = re.findall(r"val_accuracy: ([\d.]+)", done.stdout)
+    assert len(accuracies) == 8
+    assert float(accuracies[-1]) > 0.9
+
+
+def test_the_quick_start_is_short() -> None:
+    lines = [line for line in quick_start(ROOT / "docs" / "index.md").splitlines() if line.strip()]
+    assert len(lines) <= 20
+
+
+def strings_of_the_package() -> str:
+    """All that messages are made of: the text of every string, what is put into them as a gap."""
+    found = []
+    for path in (ROOT / "elephas_like").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_the_messages_that_the_page_explains_are_messages() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text().split("## While training")[0]
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    messages += re.findall(r"so does `([^`]+)`", page)
+    assert len(messages) > 15
+    known = re.sub(r"\d+", "\0", strings_of_the_package())
+    for message in messages:
+        for part in re.sub(r"\d+", "\0", message).split("..."):
+            assert part.strip() in known, (message, part)
+
+
+def test_the_page_of_exceptions_has_all_public_ones() -> None:
+    import elephas_like
+
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    for name in elephas_like.__all__:
+        if name.endswith("Error") and name != "ElephasError":
+            assert f"| `{name}` |" in text
+
+
+def test_the_reference_has_every_public_name() -> None:
+    import elephas_like
+
+    named = re.findall(r"^::: elephas_like\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    assert sorted(named) == sorted(elephas_like.__all__)
+
+
+def test_the_site_has_every_page() -> None:
+    """mkdocs says so too, in the slow run; here a new page is noticed at once."""
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    assert set(re.findall(r"([\w-]+\.md)", nav)) == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "repository/examples/mlflow_tracking.py.txt" in (tmp_path / "site" / "tools.html").read_text()
+    assert (tmp_path / "site" / "repository" / "examples" / "mlflow_tracking.py.txt").exists()
+    reference = (tmp_path / "site" / "api.html").read_text()
+    for name in ("global_batch_size", "log_to_mlflow", "WaitError"):
+        assert name in reference
+
+
 def row_of(name: str) -> str:
     lines = (ROOT / "docs" / "strategies.md").read_text().splitlines()
     (row,) = [line for line in lines if line.startswith(f"| `{name}` |")]
@@ -72,6 +172,22 @@ def test_the_table_of_strategies_has_every_name_with_its_defaults(name: str) -> 
     for field in fields(kind):
         if field.name != "reduce" and field.default is not None:
             assert f"{field.name} {field.default}" in row, (name, field.name)
+
+
+MEASURED = ("digits/iid", "digits/sorted", "mnist/iid", "mnist/sorted")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_measured_points_are_those_of_the_results(name: str) -> None:
+    """`python benchmarks/convergence.py --tables --strategies docs/strategies.md` writes them."""
+    runs: dict[str, dict[int, float]] = {}
+    for line in (ROOT / "benchmarks" / "results" / "convergence.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        runs.setdefault(run["cell"], {})[run["seed"]] = run["accuracy"]
+    method = {"nesterov": "defaults", "mla": "asynchronous"}.get(name, name)
+    means = [list(runs[f"{rows}/K8/B/{method}"].values()) for rows in MEASURED]
+    points = " / ".join(f"{sum(each) / len(each):.1f}" for each in means)
+    assert row_of(name).endswith(f"| {points} |"), "run benchmarks/convergence.py --tables --strategies"
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,12 +33,15 @@ LINES = 60
         ("hadoop_files.py", "served as predicted: True"),
         ("tfrecord.py", "rows written: 1797"),
         ("images.py", "test accuracy: 0.8"),
+        ("mlflow_tracking.py", "nested runs: 4"),
     ],
 )
 def test_an_example_says_what_it_should(name: str, said: str, tmp_path: Path) -> None:
     environment = os.environ | {"EPOCHS": "4", "PYSPARK_PYTHON": sys.executable}
     arguments = [sys.executable, str(EXAMPLES / name), str(tmp_path / "model.keras")]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     accuracy = [line for line in done.stdout.splitlines() if line.startswith("test accuracy")]
     assert said in done.stdout or float(accuracy[0].split()[-1]) >= float(said.split()[-1])
@@ -44,3 +50,36 @@ def test_an_example_says_what_it_should(name: str, said: str, tmp_path: Path) ->
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_examples_are_short(example: Path) -> None:
     assert example.name == "demo.py" or len(example.read_text().splitlines()) < LINES
+
+
+def modules_of(source: str) -> set[str]:
+    """The packages that a program imports, by the names of their modules."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def extras_of(name: str) -> set[str]:
+    """The packages that an extra of ours installs, and those that we always need."""
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
+    found, todo = set(), [*project["dependencies"], f"elephas-like[{name}]"]
+    while todo:
+        package, _, extras = re.match(r"([\w-]+)(\[([\w,]+)\])?", todo.pop()).groups()
+        if package == "elephas-like":
+            todo += [each for extra in extras.split(",") for each in project["optional-dependencies"][extra]]
+        found.add(
+            {"scikit-learn": "sklearn", "elephas-like": "elephas_like", "mlflow-skinny": "mlflow"}.get(package, package)
+        )
+    return found
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_names_an_extra_that_brings_all_that_it_imports(example: Path) -> None:
+    source = example.read_text()
+    (extra,) = re.findall(r"^# pip install 'elephas-like\[(\w+)\]'$", source, re.M)
+    own = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert modules_of(source) - set(sys.stdlib_module_names) - own <= extras_of(extra)

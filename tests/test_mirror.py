@@ -12,8 +12,13 @@ LINES = 40
 
 WITHOUT_A_FILE = {
     "core/workers.py": "protocols alone: the tests of each engine keep them",
+    "engine/remote_runs.py": "over Spark Connect, in a process of its own: connect/test_remote_runs.py",
     "model/fit.py": "whole fits on Spark: integration/test_fit.py",
+    "model/source.py": "an interface: the tests of its kinds keep it, model/test_sources.py",
     "stages/param_table.py": "the Params that are made of it: stages/test_params.py",
+    "trainer/backends/protocol.py": "a protocol: trainer/test_steps.py and others keep it",
+    "trainer/backends/tensorflow.py": "behind trainer/tensors.py: trainer/test_tensors.py",
+    "trainer/backends/tensorflow_loop.py": "behind trainer/steps.py: trainer/test_steps.py",
     "tuning/wide_trial.py": "fits of several workers on Spark: integration/test_search_with_spark.py",
 }
 WITHOUT_A_MODULE = {

@@ -55,5 +55,9 @@ def _entries(project: dict[str, object], extra: str) -> list[str]:
     return found
 
 
+HINTS = ("protobuf<6", "grpcio-status<1.70")
+"""What follows from TensorFlow 2.18. pip finds it out after ten minutes and a hundred versions of packages that have no part in it."""
+
 if __name__ == "__main__":
-    print("\n".join(pins(tomllib.loads(PROJECT.read_text())["project"], sys.argv[1] if len(sys.argv) > 1 else "dev")))
+    found = pins(tomllib.loads(PROJECT.read_text())["project"], sys.argv[1] if len(sys.argv) > 1 else "dev")
+    print("\n".join([*found, *HINTS]))

@@ -9,6 +9,6 @@ labeled             RDDs and DataFrames of features and labels; labels: one-hot 
 matrices            MLlib's vectors and matrices
 """
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("pyspark", "tensorflow")
+require("pyspark", keras_backend())

@@ -11,12 +11,14 @@ import numpy as np
 from elephas_like.core.averaging import admit, displacement
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.layout import Layout
-from elephas_like.core.merging import RunningMerge, share_of, slots_step
+from elephas_like.core.merging import RunningMerge, share_of
+from elephas_like.core.pieces import move_towards
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import (
     Array,
     OnNaN,
+    Role,
     TrainState,
     Update,
     Vector,
@@ -53,8 +55,12 @@ class Center(Protocol):
         """Apply one update or drop it, and return what became of it."""
         ...
 
-    def served(self) -> tuple[int, TrainState]:
-        """Return the version and the state that a worker starts its next span from."""
+    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+        """Return the version and the state that a worker starts its next span from.
+
+        Args:
+            live: commits may change the state while it is read. For those who send it at once and do not keep it.
+        """
         ...
 
     def snapshot(self) -> TrainState:
@@ -168,24 +174,26 @@ class LockedCenter(_Center):
         self._came += 1
         self._weight += weight
         self._samples += update.samples
-        weights = self._state.weights
-        if self._came >= self._quorum:
-            direction = self._reduction.result()
-            if direction is not None:
-                context = replace(context, weight=self._weight)
-                weights, self._outer = self._strategy.step(weights, direction, self._outer, context)
-            self.version += 1
-            self._begin()
+        weights = self._state.weights if self._came < self._quorum else self._step(context)
         share = share_of(self._updates, self._num_workers)
         self._updates += 1
         parts = self._merge.merge(self._state, update, share, self.version)
-        step = slots_step(self._state.slots, update.slots, share)
-        if step is not None:
-            parts["slots"] = self._state.slots + step
+        if update.slots.size:
+            parts["slots"] = move_towards(self._state.slots, update.slots, share, np.empty_like(self._state.slots))
         self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)
 
-    def served(self) -> tuple[int, TrainState]:
-        """Return the version and the state with the weights that the strategy serves."""
+    def _step(self, context: Context) -> Vector:
+        """Return the weights after the strategy's step by what has come, of which nothing is kept."""
+        weights, direction = self._state.weights, self._reduction.result()
+        if direction is not None:
+            context = replace(context, weight=self._weight)
+            weights, self._outer = self._strategy.step(weights, direction, self._outer, context)
+        self.version += 1
+        self._begin()
+        return weights
+
+    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+        """Return the version and the state with the weights that the strategy serves, which no commit changes."""
         weights = self._strategy.serve(self._state.weights, self._outer, self._context())
         return self.version, self._state.but(weights=weights.astype(np.float32, copy=False))
 
@@ -256,20 +264,18 @@ class HogwildCenter(_Center):
         state = self._state
         if direction is not None:
             self.add(state.weights, direction)
-        step = slots_step(state.slots, update.slots, share)
-        if step is not None:
-            self.add(state.slots, step)
-        for name, part in self._merge.merge(state, update, share, self.version + 1).items():
-            getattr(state, name)[:] = part
+        if update.slots.size:
+            move_towards(state.slots, update.slots, share, out=state.slots)
+        self._take(self._merge.merge(state, update, share, self.version + 1))
         self.version += 1
 
     def add(self, shared: np.ndarray, term: np.ndarray) -> None:
         """Add in place. NumPy releases the interpreter's lock here, so several of these run at once."""
         np.add(shared, term, out=shared)
 
-    def served(self) -> tuple[int, TrainState]:
-        """Return the version and a copy, taken while others may be adding."""
-        return self.version, self.snapshot()
+    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+        """Return the version and a copy, taken while others may be adding; the state itself if it may be `live`."""
+        return self.version, self._state if live else self.snapshot()
 
     def snapshot(self) -> TrainState:
         """Return a copy."""
@@ -277,7 +283,14 @@ class HogwildCenter(_Center):
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
         """Overwrite parts that callbacks changed, and add `moved` to the weights."""
-        for name, part in parts.items():
-            getattr(self._state, name)[:] = part
+        self._take(parts)
         if moved is not None:
             self.add(self._state.weights, moved)
+
+    def _take(self, parts: Mapping[str, Array]) -> None:
+        """Overwrite parts. Frozen layers get new values: they are sent only where they are not the ones that were sent before."""
+        for name, part in parts.items():
+            if name == Role.FROZEN.value:
+                self._state = self._state.but(frozen=part)
+            else:
+                getattr(self._state, name)[:] = part

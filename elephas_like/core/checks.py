@@ -148,6 +148,17 @@ def port(name: str, value: object) -> int | str:
     )
 
 
+def monitor(name: str, value: object) -> int | str | None:
+    """Return the port of a training page, or a range of ports as `port` has them; 0 for True, None for False and None.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if value is None or value is False:
+        return None
+    return 0 if value is True else port(name, value)
+
+
 def ports(value: int | str) -> range:
     """Return the ports that a value of `port` stands for, in the order in which they are tried."""
     first, _, last = str(value).partition(":")

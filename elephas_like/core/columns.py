@@ -90,8 +90,6 @@ def example_batch(text: str, rows: int = 1) -> tuple[object, ...]:
     """Return a made-up batch whose rows have a given signature: (x,), (x, y) or (x, y, sample_weight).
 
     Texts are empty, integers are zero, which every model accepts, and floats are numbers other than zero.
-
-    Texts are empty, integers zero, which every model takes, and floats some numbers that are not zero.
     """
     structure, columns = json.loads(text)
     leaves = [_blank(dtype, (rows, *shape)) for dtype, shape in columns]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import traceback
 from dataclasses import dataclass
+
+from elephas_like.core.tracebacks import cause, own_lines
+
+log = logging.getLogger(__name__)
 
 
 class ElephasError(Exception):
@@ -58,6 +63,9 @@ class NonFiniteError(ElephasError, FloatingPointError):
 class WorkerError(ElephasError):
     """An exception on a worker, with its type name, message and traceback.
 
+    As text it is its cause, and the lines of the user's own code that it went through. `message` and `traceback_text` have all
+    of it, and so has the log at level DEBUG.
+
     The error that is raised on the driver also inherits the original type when that is a builtin, so that `except
     ValueError` catches a worker's ValueError.
     """
@@ -86,8 +94,8 @@ class WorkerError(ElephasError):
         known = globals().get(type_name)
         if isinstance(known, type) and issubclass(known, ElephasError) and not issubclass(known, WorkerError):
             kind = type(f"Worker{type_name}", (WorkerError, known), {})
-        place = f"worker {worker}" if worker >= 0 else "a worker"
-        error = kind(f"{type_name} on {place}: {message}\n\n--- traceback on the worker ---\n{traceback_text.rstrip()}")
+        error = kind(_text(type_name, message, traceback_text, worker, rows=known in (DataError, NonFiniteError)))
+        log.debug("%s on worker %d: %s\n%s", type_name, worker, message, traceback_text)
         error.type_name, error.worker, error.traceback_text = type_name, worker, traceback_text
         error.message = message
         return error
@@ -95,6 +103,14 @@ class WorkerError(ElephasError):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what it was made of: its class may be one that exists for this error only."""
         return WorkerError.of, (self.type_name, self.message, self.traceback_text, self.worker)
+
+
+def _text(type_name: str, message: str, traceback_text: str, worker: int, *, rows: bool) -> str:
+    """Return what a user reads. Errors about rows name the rows' place themselves."""
+    place = f"worker {worker}" if worker >= 0 else "a worker"
+    text = cause(message) if rows else f"{type_name} on {place}: {cause(message)}"
+    own = "" if rows else own_lines(f"{message}\n{traceback_text}")
+    return f"{text}\n\n--- your code on the worker ---\n{own}" if own else text
 
 
 @dataclass(frozen=True)

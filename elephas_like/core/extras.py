@@ -7,10 +7,15 @@ and comes before a fit begins.
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
+import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from elephas_like.core.errors import MissingExtraError
+from elephas_like.core.errors import ElephasError, MissingExtraError
+from elephas_like.core.quiet import quiet_import
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,51 @@ EXTRAS = {
         "$SPARK_HOME/python/lib on the PYTHONPATH.",
     ),
     "tensorflow": Extra("tensorflow", "2.18.0", "tensorflow-cpu of that version will do, too."),
+    "jax": Extra("jax", "0.10.0", "Or set KERAS_BACKEND=tensorflow before keras is imported."),
     "hyperopt": Extra("search", "0.3.0", "Only hyper-parameter search needs it."),
+    "optuna": Extra("optuna", "3.6.0", "Only searches by its samplers, and what it says of a search, need it."),
 }
 """By the module that is imported."""
+
+BACKENDS = ("tensorflow", "jax")
+"""Keras' backends that workers train with (trainer/backends)."""
+
+
+def chosen_backend() -> str:
+    """Return the backend that Keras runs on in this process, or will once it is imported: it is chosen as Keras does that."""
+    keras = sys.modules.get("keras")
+    loaded = getattr(keras, "backend", None)
+    return str(loaded.backend()) if loaded is not None else os.environ.get("KERAS_BACKEND") or _configured_backend()
+
+
+def keras_backend() -> str:
+    """Return `chosen_backend`.
+
+    Raises:
+        ElephasError: workers train with none of that name.
+    """
+    name = chosen_backend()
+    if name not in BACKENDS:
+        raise ElephasError(another_backend(name, "tensorflow"))
+    return name
+
+
+def _configured_backend() -> str:
+    """Return the backend that Keras' configuration file names."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    try:
+        with open(os.path.join(home, "keras.json")) as file:
+            return str(json.load(file).get("backend", BACKENDS[0]))
+    except (OSError, ValueError, AttributeError):  # no file, no JSON, or no object
+        return BACKENDS[0]
+
+
+def another_backend(found: str, wanted: str) -> str:
+    """Return what is said of a process whose Keras runs on another backend than it should."""
+    return (
+        f"elephas_like trains with Keras on TensorFlow or JAX; this process' Keras runs on {found!r}. Set "
+        f"KERAS_BACKEND={wanted} before keras is imported, here and on the executors."
+    )
 
 
 def require(*modules: str) -> None:
@@ -49,7 +96,8 @@ def require(*modules: str) -> None:
         extra = EXTRAS[module]
         install = f"pip install 'elephas-like[{extra.name}]'"
         try:
-            held = getattr(importlib.import_module(module), "__version__", None)
+            with quiet_import() if module in BACKENDS else nullcontext():
+                held = getattr(importlib.import_module(module), "__version__", None)
         except ModuleNotFoundError as error:
             if error.name != module:  # it is there, and lacks something else
                 raise

@@ -212,8 +212,3 @@ class RunningMerge:
         if np.any(scales[1::2] < ours[1::2]):
             self.lowered = version
         return scales
-
-
-def slots_step(ours: Vector, theirs: Vector, share: float) -> Vector | None:
-    """Return what is added to the shared slots so that they move a share towards a worker's; None if it sent none."""
-    return np.float32(share) * (theirs - ours) if theirs.size else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _UP = (
     "acc",
@@ -61,10 +61,19 @@ def maximizes(metric: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric by name, with its sign turned so that lower is better: the loss of a trial."""
+    """A metric by name, with its sign turned so that lower is better: the loss of a trial.
+
+    more: further objectives. The first one decides alone which epoch of a trial is its best.
+    """
 
     name: str
     maximize: bool = False
+    more: tuple[Objective, ...] = ()
+
+    @property
+    def all(self) -> tuple[Objective, ...]:
+        """All objectives, this one first."""
+        return (self, *self.more)
 
     def loss(self, logs: Mapping[str, float]) -> float:
         """Return the loss of one epoch's logs; infinity where the metric is missing or not finite."""
@@ -80,3 +89,49 @@ class Objective:
     def value(self, loss: float) -> float:
         """Return the metric's value for a loss: the inverse of `loss`."""
         return -loss if self.maximize else loss
+
+
+COLUMNS = ("trial", "status", "best_epoch", "epochs", "seconds", "host", "params", "history", "error", "notes")
+"""What a search's table of trials has beside objectives and parameters."""
+
+
+def objective_of(name: object, direction: object) -> Objective:
+    """Return the objective of a name and "min", "max" or "auto"; of several, from a list of each.
+
+    Raises:
+        TypeError: a name is none. ValueError: an unknown direction, "auto" for a name that says nothing, a name given twice.
+    """
+    if isinstance(name, list | tuple) and name:
+        directions = direction if isinstance(direction, list | tuple) else [direction] * len(name)
+        if len(directions) != len(name) or len(set(map(str, name))) != len(name):
+            raise ValueError(
+                f"objective={name!r}, direction={direction!r}: expected different names, and a direction for each."
+            )
+        first, *more = (_objective_of(*both) for both in zip(name, directions, strict=True))
+        return replace(first, more=tuple(more))
+    return _objective_of(name, direction)
+
+
+def _objective_of(name: object, direction: object) -> Objective:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"objective must be the name of a metric, such as 'val_loss'; got {name!r}.")
+    if name in COLUMNS or name.startswith("param_"):
+        raise ValueError(f"objective={name!r} is a column of the table of trials already: give it another name.")
+    if direction not in ("auto", "min", "max"):
+        raise ValueError(f"direction must be one of 'auto', 'min', 'max'; got {direction!r}.")
+    known = maximizes(name)
+    if direction == "auto" and known is None:
+        raise ValueError(
+            f"direction='auto' cannot tell whether {name!r} should be low or high: give direction='min' or direction='max'."
+        )
+    return Objective(name, bool(known) if direction == "auto" else direction == "max")
+
+
+def pareto_front(losses: Sequence[Sequence[float]]) -> list[int]:
+    """Return the places of those that no other one is at least as good as in everything, and better in something."""
+
+    def beats(one: Sequence[float], other: Sequence[float]) -> bool:
+        pairs = list(zip(one, other, strict=True))
+        return all(left <= right for left, right in pairs) and any(left < right for left, right in pairs)
+
+    return [place for place, mine in enumerate(losses) if not any(beats(other, mine) for other in losses)]

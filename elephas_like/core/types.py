@@ -274,7 +274,9 @@ class FitConfig:
     larger_batches: so many workers, the first ones, have a row more in each batch: a global batch that is no multiple.
     split_seed: of the rows held out, which stay the same over the fits of one SparkModel; None takes `seed`.
     bootstrap: seed of a draw with replacement of as many training rows as there are; None trains on each once.
+    names_nan: whether a worker whose update is not finite raises, if its rows hold NaN, and names the row.
     keeps_before: whether a worker keeps what it remembered before its last order: when asked, it may be ahead of the driver.
+    fused_optimizer: whether the optimizer may take fused kernels.
     """
 
     batch_size: int = 32
@@ -290,6 +292,8 @@ class FitConfig:
     class_weight: Mapping[int, float] | None = None
     optimizer_state: OptimizerState = OptimizerState.AVERAGE
     keeps_before: bool = False
+    names_nan: bool = False
+    fused_optimizer: bool = False
     resident_bytes: int = 128 * 2**20
     chunk_bytes: int = 16 * 2**20
 

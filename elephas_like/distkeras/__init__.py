@@ -1,8 +1,8 @@
 """dist-keras' trainers under their names; its import path `distkeras.trainers` is `elephas_like.distkeras.trainers`."""
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("pyspark", "tensorflow")
+require("pyspark", keras_backend())
 
 from elephas_like.distkeras.trainers import (  # noqa: E402
     ADAG,

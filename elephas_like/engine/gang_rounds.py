@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from elephas_like.core.errors import Failure, ShardMissing
+from elephas_like.core.errors import ElephasError, Failure, ShardMissing
 from elephas_like.core.types import Exchange, ShardRef, Worker, WorkerFactory
 from elephas_like.engine.server_rounds import serve, without_memory
 from elephas_like.rows.gang_rows import Read
 from elephas_like.rows.shard_files import dataset_directory, find_shard, local_directories, remove_dataset
 from elephas_like.rows.shards import SpoolOptions, written
-from elephas_like.spark.gang import Member, noted
+from elephas_like.spark.gang import Member, default_parallelism, noted
 from elephas_like.spark.gpus import take_gpu
+from elephas_like.spark.remote import run_job
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +160,27 @@ class TrainEpochs:
             exchange.close()
             if worker is not None:
                 worker.close()
+
+
+def remove_everywhere(session: SparkSession, name: str, datasets: Sequence[str], tasks: int) -> None:
+    """Delete the files of datasets on all executors, within a limited time, by a job of a session of either kind.
+
+    Args:
+        name: of the job. tasks: those that have written; there are as many here, or as many as Spark has slots if that is more.
+    """
+
+    def delete() -> None:
+        everywhere = max(tasks, default_parallelism(session))  # rows that moved lie elsewhere, too
+        session.range(0, everywhere, 1, everywhere).mapInArrow(RemoveShards(datasets), "nothing long").collect()
+
+    try:
+        run_job(session, f"{name}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
+    except (Overdue, ElephasError) as cause:  # the outcome of the work itself must not be hidden by its cleanup
+        log.warning(
+            "shards were not deleted everywhere (%s): directories called %s may remain in the executors' local directories "
+            "(spark.local.dir).",
+            *(str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ stay on the executors' disks; Spark holds references to them and rewrites a shar
 from __future__ import annotations
 
 import logging
+import platform
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -159,7 +160,7 @@ class JobRounds:
 
     def joined(self) -> list[Joined]:
         """Return the first messages of all workers, after a job that writes the shards and compiles the model."""
-        return self._job(None, lambda worker, _: worker.joined(attempt_id(), ""))
+        return self._job(None, lambda worker, _: worker.joined(attempt_id(), platform.node()))
 
     def train(self, order: Order) -> Iterator[Update]:
         """Return the updates of one job."""

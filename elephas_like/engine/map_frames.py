@@ -1,4 +1,4 @@
-"""Work on each partition of a DataFrame without an RDD: predict and evaluate over Spark Connect."""
+"""Work on each partition of a DataFrame without an RDD: predict, evaluate, and runs of searches and ensembles over Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.resource import ResourceProfile
+from pyspark.sql import DataFrame
 
 from elephas_like.core.errors import Failure, WaitError
 from elephas_like.rows.frame_read import Frame, read
@@ -21,6 +22,8 @@ _ANSWERS = "part long, number long, last boolean, payload binary"
 
 Work = Callable[[int, Iterator[object]], Iterable[object]]
 """Takes the number of a partition and its rows, as Blocks; yields picklable answers."""
+BatchWork = Callable[[int, Iterator[pa.RecordBatch]], Iterable[object]]
+"""Takes the number of a partition and its batches; yields picklable answers."""
 
 
 def map_frame(
@@ -38,12 +41,23 @@ def map_frame(
     """
     plan = frame.plan  # the function must not take the DataFrame along: its session is nowhere but here
 
+    def read_work(part: int, batches: Iterator[pa.RecordBatch]) -> Iterable[object]:
+        return work(part, read(plan, batches))
+
+    return map_batches(frame.df.select(*plan.selected()), read_work, title=title, timeout=timeout, profile=profile)
+
+
+def map_batches(
+    df: DataFrame, work: BatchWork, *, title: str, timeout: float, profile: ResourceProfile | None = None
+) -> list[Any]:
+    """Return what `work` yields for all partitions of a DataFrame, in their order; arguments and errors as of `map_frame`."""
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         take_gpu()
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
         rest, number = iter(batches), 0
-        for answer in _reported(part, work, read(plan, rest)):
+        for answer in _reported(part, work, rest):
             *first, end = pieces_of(pickle.dumps(answer, 5))
             for piece, last in [*((piece, False) for piece in first), (end, True)]:
                 yield pa.record_batch([[part], [number], [last], pa.array([piece], pa.binary())], names=_NAMES)
@@ -51,9 +65,9 @@ def map_frame(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    job = frame.df.select(*frame.plan.selected()).mapInArrow(run, _ANSWERS, **with_profile(profile))
+    job = df.mapInArrow(run, _ANSWERS, **with_profile(profile))
     try:
-        found = run_job(frame.df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
+        found = run_job(df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
     except Overdue:
         raise WaitError(
             f"expected {title} to end within timeout={timeout:g} s. Look at the executors' logs, at whether other jobs hold the "
@@ -74,9 +88,9 @@ def map_frame(
 _NAMES = [field.split()[0] for field in _ANSWERS.split(", ")]
 
 
-def _reported(part: int, work: Work, rows: Iterator[object]) -> Iterator[object]:
+def _reported(part: int, work: BatchWork, batches: Iterator[pa.RecordBatch]) -> Iterator[object]:
     """Yield the answers; an error as a value, so that Spark neither ends the process nor tries again."""
     try:
-        yield from work(part, rows)
+        yield from work(part, batches)
     except Exception as error:
         yield Failure.of(part, error)

@@ -13,11 +13,11 @@ import numpy as np
 from pyspark import RDD, SparkContext
 from pyspark.resource import ResourceProfile
 
-from elephas_like.core.errors import Failure, WaitError
+from elephas_like.core.errors import DataError, Failure, WaitError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import attempt_directory, remove
-from elephas_like.rows.shards import SpoolOptions, sweep
+from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, sweep
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.groups import failed_tasks, tasks
@@ -94,7 +94,7 @@ class MapJob:
 
 
 def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: int, options: SpoolOptions) -> RDD:
-    """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows.
+    """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows; or a Failure of the rows.
 
     Args:
         predictor: returns the function that predicts for a shard, called on the executor.
@@ -105,7 +105,14 @@ def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: in
     """
     options.check_disks(rdd.context)
 
-    return rdd.mapPartitionsWithIndex(lambda index, rows: predicted(index, rows, predictor, batch_size, options))
+    def chunks(index: int, rows: Iterator[object]) -> Iterator[Chunk | Failure]:
+        try:
+            yield from predicted(index, rows, predictor, batch_size, options)
+        except DataError as error:  # as a value: Spark would print its own stack, and try the same rows again
+            read_to_the_end(rows, DRAIN_SECONDS)
+            yield Failure.of(index, error)
+
+    return rdd.mapPartitionsWithIndex(chunks)
 
 
 def predicted(
@@ -140,8 +147,11 @@ def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
 def rows_of(chunks: RDD) -> RDD:
     """Return an RDD of single predictions: an array a row, or a list or dict of arrays for several outputs."""
 
-    def one_by_one(parts: Iterable[Chunk]) -> Iterator[object]:
-        for outputs, structure in parts:
+    def one_by_one(parts: Iterable[Chunk | Failure]) -> Iterator[object]:
+        for part in parts:
+            if isinstance(part, Failure):
+                raise part.error()
+            outputs, structure = part
             for row in range(len(outputs[0])):
                 tree = unflatten(structure, [output[row] for output in outputs])
                 yield list(tree) if isinstance(tree, tuple) else tree
@@ -157,7 +167,11 @@ def collected(chunks: RDD, job: MapJob) -> object:
     Raises:
         WaitError, ElephasError: as `MapJob.run`.
     """
-    return joined_chunks(job.run(chunks, chunks.collect))
+    found = job.run(chunks, chunks.collect)
+    for part in found:
+        if isinstance(part, Failure):
+            raise part.error()
+    return joined_chunks(found)
 
 
 def joined_chunks(parts: Sequence[Chunk]) -> object:

@@ -66,11 +66,16 @@ class Shipment:
 
     def open(self) -> ShardRef:
         """The shard on this host: the driver's own files in local mode, else a copy that the first task here writes."""
-        try:
-            verify(self.ref)
-        except (ShardMissing, PermissionError):
-            return self.replica.ref()
-        return self.ref
+        return self.ref if is_here(self.ref) else self.replica.ref()
+
+
+def is_here(ref: ShardRef) -> bool:
+    """Return whether this process sees a shard's files."""
+    try:
+        verify(ref)
+    except (ShardMissing, PermissionError):
+        return False
+    return True
 
 
 @contextmanager
@@ -80,12 +85,16 @@ def shipment(context: SparkContext, ref: ShardRef, *, allow_plain_text: bool = F
     Raises:
         PlainTextError: rows must not be written on the executors.
     """
+    with replicated(context, blocks_of(ref), written_as(ref, allow_plain_text=allow_plain_text)) as replica:
+        yield Shipment(ref, replica)
+
+
+def written_as(ref: ShardRef, *, allow_plain_text: bool = False) -> SpoolOptions:
+    """Return how the rows of a shard are written once more, elsewhere."""
     floats = [column.dtype for column in ref.columns if column.dtype in FLOATS]  # all of one kind
     has_target = isinstance(ref.structure, list) and len(ref.structure) > 1
     floatx = floats[0] if floats else "float32"
-    options = SpoolOptions(ref.dataset, floatx, has_target, versions(), allow_plain_text=allow_plain_text)
-    with replicated(context, blocks_of(ref), options) as replica:
-        yield Shipment(ref, replica)
+    return SpoolOptions(ref.dataset, floatx, has_target, versions(), allow_plain_text=allow_plain_text)
 
 
 @contextmanager
@@ -129,7 +138,7 @@ class TaskRuns(JobRuns[Any]):
 
     def __enter__(self) -> TaskRuns:
         """Ships the function."""
-        function = self._shipped.enter_context(shipped(self._context, cloudpickle.dumps(self._evaluate)))
+        function = self._shipped.enter_context(shipped(self._spark, cloudpickle.dumps(self._evaluate)))
         self._task = _task(function, self._shards, self._lines, versions(), self._keep)
         return self
 
@@ -148,11 +157,11 @@ class TaskRuns(JobRuns[Any]):
         """
         task = self._task
         if self._own is None:
-            base, partition = self._context.range(0, 1, 1, 1), 0
+            base, partition = self._spark.range(0, 1, 1, 1), 0
         else:
             base, partition = self._own, number
         rdd = base.mapPartitions(lambda given: task(number, order, given))
-        (found,) = self.rows(rdd, partition, title, tries=tries(self._context))
+        (found,) = self.rows(rdd, partition, title, tries=tries(self._spark.master))
         if isinstance(found, Failure):
             raise found.error()
         return found

@@ -5,6 +5,6 @@
 `ensemble_files` saves and loads them. `soups` averages weights. `scoring` and `recalibration` are what is done on executors.
 """
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("pyspark", "tensorflow")
+require("pyspark", keras_backend())

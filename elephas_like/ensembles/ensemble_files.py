@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from elephas_like.trainer.building import build_optimizer
 from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
-from elephas_like.trainer.state import build_optimizer
 
 _FORMAT = 1
 _DESCRIPTION = "ensemble.json"

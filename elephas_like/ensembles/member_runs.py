@@ -1,4 +1,4 @@
-"""Where members of an ensemble are trained: in this process, as Spark tasks, or as fits of several workers each."""
+"""Where members of an ensemble are trained: in this process, as tasks of either kind of session, or as fits of several workers each."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from typing import Any
 import cloudpickle
 import keras
 from pyspark import Broadcast, SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.trials import Report
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
+from elephas_like.engine.remote_runs import RemoteRuns
 from elephas_like.engine.runs import TaskRuns, shipped
 from elephas_like.ensembles.members import MemberFit, MemberResult, fit_member
-from elephas_like.model.sources import Source
+from elephas_like.model.source import Source
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.data import Data
 from elephas_like.rows.replicas import replicated_data, rows_dataset
-from elephas_like.rows.shards import SpoolOptions, sweep
+from elephas_like.rows.shards import SpoolOptions, new_dataset, sweep
 from elephas_like.rows.spool import spool
+from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import Outcome, Runs, RunsInTurn
+from elephas_like.spark.session import conf_of
 from elephas_like.spark.slots import slots, task_cpus
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 
@@ -73,16 +78,24 @@ class Members:
 
     def fit(self, number: int, cores: int | None) -> MemberFit:
         """What one member is told."""
-        return MemberFit(number, Variables(self.models[number]).read(), self.configs[number], self.callbacks, cores)
+        model = self.models[number]
+        labels = label_rules(model)
+        return MemberFit(number, Variables(model).read(), self.configs[number], self.callbacks, cores, labels)
 
 
 def outcomes(
-    members: Members, workers: int, engine: EngineName, context: SparkContext | None
+    members: Members, workers: int, engine: EngineName, context: SparkContext | None, remote: SparkSession | None
 ) -> Iterator[Outcome[MemberResult]]:
-    """(number of the member, its result or its error), as they come; closing the generator stops those that run."""
+    """(number of the member, its result or its error), as they come; closing the generator stops those that run.
+
+    Args:
+        context, remote: where members are trained: on a classic session, or over Spark Connect, or in this process.
+    """
     opened: AbstractContextManager[Opened]
     if workers > 1:
         opened = _as_fits(members, workers, engine, context)
+    elif remote is not None:
+        opened = _as_remote_tasks(members, remote)
     else:
         opened = _in_process(members) if context is None else _as_tasks(members, context)
     with opened as (runs, fit), runs:
@@ -93,20 +106,7 @@ def outcomes(
 def _in_process(members: Members) -> Iterator[Opened]:
     """The members one after the other, in this process; their rows are written down once."""
     specs, keys = members.specs()
-    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        floatx = keras.config.floatx()
-
-        def written(source: Source, name: str, parts: Iterable[Iterable[object]]) -> list[ShardRef]:
-            target = source.has_target
-            return [
-                spool(rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target)
-                for index, rows in enumerate(parts)
-            ]
-
-        source, held = members.source, members.held
-        parts = source.data(members.count).partitions() if members.by_partition else [source.rows()]
-        shards = written(source, "training", parts)
-        validation = None if held is None else written(held, "validation", [held.rows()])[0]
+    with _written_here(members) as (shards, validation):
 
         def fit(number: int) -> MemberResult:
             rows = shards[number if members.by_partition else 0]
@@ -115,12 +115,58 @@ def _in_process(members: Members) -> Iterator[Opened]:
         yield RunsInTurn(), fit
 
 
+@contextmanager
+def _written_here(members: Members) -> Iterator[tuple[list[ShardRef], ShardRef | None]]:
+    """(the shard of all rows, or with `by_partition` one for each member; that of the rows they are scored on), on this disk."""
+    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        floatx = keras.config.floatx()
+
+        def written(source: Source, parts: Iterable[Iterable[object]]) -> list[ShardRef]:
+            name, target = new_dataset(), source.has_target
+            return [
+                spool(rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target)
+                for index, rows in enumerate(parts)
+            ]
+
+        source, held = members.source, members.held
+        parts = source.data(members.count).partitions() if members.by_partition else [source.rows()]
+        yield written(source, parts), None if held is None else written(held, [held.rows()])[0]
+
+
+@contextmanager
+def _as_remote_tasks(members: Members, session: SparkSession) -> Iterator[Opened]:
+    """The members as jobs of one task each over Spark Connect; their rows go through this process, as on a classic session."""
+    specs, keys = members.specs()
+    with _written_here(members) as (shards, held):
+        runs = RemoteRuns(
+            session,
+            _FitMember(specs),
+            shards if held is None else [*shards, held],
+            at_once=min(members.count, default_parallelism(session)),
+            name="ensemble",
+            allow_plain_text=members.options["allow_plain_text"],
+        )
+
+        def fit(number: int) -> MemberResult:
+            told = members.fit(number, task_cpus(conf_of(session)))
+            title = f"elephas_like: member {number + 1} of {members.count}"
+            result: MemberResult = runs.result(number, _MemberOrder(told, keys[number]), title)
+            return result
+
+        yield runs, fit
+
+
 @dataclass(frozen=True)
 class _MemberOrder:
-    """A member to train: its fit, on its way, and the key of its spec."""
+    """A member to train: its fit, which may be on its way, and the key of its spec."""
 
-    fit: Broadcast[MemberFit]
+    fit: Broadcast[MemberFit] | MemberFit
     spec: str
+
+    @property
+    def told(self) -> MemberFit:
+        """The fit."""
+        return self.fit if isinstance(self.fit, MemberFit) else self.fit.value
 
 
 @dataclass(frozen=True)
@@ -130,7 +176,7 @@ class _FitMember:
     specs: Mapping[str, ModelSpec]
 
     def __call__(self, order: _MemberOrder, shards: Sequence[ShardRef], report: Report) -> MemberResult:
-        return fit_member(order.fit.value, self.specs[order.spec], *shards)
+        return fit_member(order.told, self.specs[order.spec], *shards)
 
 
 def _at_once(context: SparkContext, members: int, workers: int = 1) -> int:

@@ -30,9 +30,9 @@ from elephas_like.core.types import (
 )
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.worker import TrainerFactory
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class MemberFit:
     state: weights, statistics, optimizer and seeds to begin with.
     callbacks: a cloudpickle of Keras callbacks, or nothing.
     cores: TensorFlow's threads; None leaves them as they are.
+    labels: what the rows' labels may be (trainer/label_rules.py).
     """
 
     member: int
@@ -49,6 +50,7 @@ class MemberFit:
     config: FitConfig
     callbacks: bytes = b""
     cores: int | None = None
+    labels: object = None
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,13 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
     """
     started = time.perf_counter()
     config = task.config
-    factory = TrainerFactory(spec, config, Average(), "", cores=task.cores)
+    factory = TrainerFactory(spec, config, Average(), "", cores=task.cores, labels=task.labels)
     factory.limit_threads()
+    factory.check_labels(shard, validation)
     sample = sample_of(shard, config.batch_size)
     if sample is None:
         raise ValueError(f"member {task.member} has no rows to train on.")
-    program = PROGRAMS.borrow(spec, sample, config.seed)
+    program = PROGRAMS.borrow(spec, sample, config.seed, fused=config.fused_optimizer)
     try:
         program.variables.write(task.state)
         callbacks = cloudpickle.loads(task.callbacks) if task.callbacks else ()  # our driver's own bytes

@@ -16,7 +16,8 @@ from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
 from elephas_like.trainer.inference import EnsemblePredictor, batches
-from elephas_like.trainer.state import metric_results, read_metrics
+from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.state import read_metrics
 from elephas_like.trainer.tensors import tensor_tree
 
 _OF_DECISIONS = (

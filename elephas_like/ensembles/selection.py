@@ -12,8 +12,9 @@ from elephas_like.core import checks
 from elephas_like.core import voting as votes
 from elephas_like.core.types import Array
 from elephas_like.core.voting import Results, Selection, Voting
+from elephas_like.ensembles.member_models import voting_of
 from elephas_like.ensembles.scoring import Judge
-from elephas_like.ensembles.voting_model import VotingModel, voting_of
+from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.model.data_arguments import arrays, refuse_foreign
 
 

@@ -12,18 +12,25 @@ from typing import Any
 import keras
 import numpy as np
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
+from elephas_like.core.runs_monitor import RunsMonitor
 from elephas_like.core.types import EngineName, FitConfig
 from elephas_like.core.voting import member_seeds
+from elephas_like.ensembles.member_models import voting_of
+from elephas_like.ensembles.member_page import members_monitor, show_failure, show_member
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
-from elephas_like.ensembles.voting_model import VotingModel, voting_of
-from elephas_like.model.data_arguments import column_choice, refuse_connect
-from elephas_like.model.sources import Source, frame_source, source_of, validation_source
+from elephas_like.ensembles.voting_model import VotingModel
+from elephas_like.model.array_checks import check_label_arrays
+from elephas_like.model.given_rows import Given
+from elephas_like.model.source import Source
+from elephas_like.model.sources import column_source, source_of, validation_source
+from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
-from elephas_like.spark.session import context_for
+from elephas_like.spark.session import context_for, remote_session
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
@@ -42,6 +49,7 @@ def train_ensemble(
     data: Any,
     num_members: int,
     *,
+    y: Any = None,
     bagging: bool | str = True,
     seed: int | None = None,
     workers_per_member: int = 1,
@@ -57,8 +65,10 @@ def train_ensemble(
     engine: str = "auto",
     tls: bool | tuple[str, str] | None = None,
     allow_plain_text: bool = False,
+    fused_optimizer: bool = False,
     custom_objects: Mapping[str, object] | None = None,
     verbose: int | str = "auto",
+    monitor: bool | int | str = False,
     weights: Sequence[float] | None = None,
     features_col: Choice | None = None,
     label_col: Choice | None = None,
@@ -76,8 +86,9 @@ def train_ensemble(
     Args:
         build_or_model: a function that returns a compiled model, or a compiled model, which is left as it is.
         data: `(x, y)` or `(x, y, sample_weight)` arrays, an array alone for models without targets, an RDD of rows as for
-            `SparkModel.fit`, a DataFrame, or a ShardedDataset. Rows are shipped once per executor, not per member.
+            `SparkModel.fit`, a DataFrame, the path of Parquet files, or a ShardedDataset. Rows are shipped once per executor, not per member.
         num_members: members.
+        y: labels of arrays, for `x, y` in place of `(x, y)`.
         bagging: which rows a member sees: True, as many as there are, drawn with replacement (Breiman 1996); False, all of
             them; "partition", those of one partition, as dist-keras' EnsembleTrainer does.
         seed: of initial weights, rows, shuffling and dropout; None draws one from NumPy's global generator.
@@ -95,8 +106,11 @@ def train_ensemble(
             the other); with several workers per member any engine of SparkModel.
         tls: of several workers per member, as for SparkModel.
         allow_plain_text: as for SparkModel; the VotingModel has it too.
+        fused_optimizer: as for SparkModel.
         custom_objects: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a bar of the members, 2 a line per member.
+        monitor: True serves a page on the driver that shows each member when it is trained, and prints its URL; or its port, as for
+            `SparkModel.fit`.
         weights: of the VotingModel, one number per member; those of members that failed are left out.
         features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
             `SparkModel.fit`.
@@ -118,6 +132,7 @@ def train_ensemble(
         engine=checks.choice("engine", engine, EngineName),
         tls=None if tls is None else checks.tls("tls", tls),
         allow_plain_text=checks.flag("allow_plain_text", allow_plain_text),
+        fused_optimizer=checks.flag("fused_optimizer", fused_optimizer),
         validation_split=validation_share(validation_split, has_validation_data=validation_data is not None),
         callbacks=_pickled(callbacks),
         verbose=checks.verbosity(verbose),
@@ -129,13 +144,26 @@ def train_ensemble(
         voting=voting,
         weights=weights,
         custom_objects=custom_objects,
+        page=page_request(monitor, tls, allow_plain_text, verbose),
     )
-    refuse_connect(data)
-    columns = column_choice(
-        data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+    remote = asked.remote_session(data)
+    given = Given.of(
+        data,
+        y,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+        handle_invalid=handle_invalid,
     )
-    ensemble, members, context = _prepared(asked, build_or_model, data, columns, validation_data)
-    results, failures = _collected(outcomes(members, asked.workers, asked.engine, context), ensemble.models, asked)
+    validation_data = given.validation(validation_data, None)
+    ensemble, members, context = _prepared(asked, build_or_model, given.pair, given.columns, validation_data)
+    validates = bool(asked.validation_split) or members.held is not None
+    page = members_monitor(asked.members, _described(asked, ensemble), validates=validates)
+    with training_page(asked.page, page, context):
+        found = outcomes(members, asked.workers, asked.engine, context, remote)
+        results, failures = _collected(found, ensemble.models, asked, page)
     return _voting(ensemble, results, failures)
 
 
@@ -150,6 +178,7 @@ class _Request:
     engine: EngineName
     tls: bool | tuple[str, str] | None
     allow_plain_text: bool
+    fused_optimizer: bool
     validation_split: float
     callbacks: bytes
     verbose: int
@@ -161,6 +190,7 @@ class _Request:
     voting: str
     weights: Sequence[float] | None
     custom_objects: Mapping[str, object] | None
+    page: PageRequest
 
     def __post_init__(self) -> None:
         """Checks arguments against each other."""
@@ -170,6 +200,18 @@ class _Request:
             )
         if self.workers > 1 and self.bagging == "partition":
             raise ValueError("bagging='partition' gives each member one partition, which one worker trains.")
+
+    def remote_session(self, data: object) -> SparkSession | None:
+        """Return the session of Spark Connect whose tasks train the members; None where a classic one does, or this process.
+
+        Raises:
+            ValueError: what is asked for needs a classic session.
+        """
+        session = None if self.engine is EngineName.IN_PROCESS else remote_session(data)
+        if session is not None and (self.workers > 1 or self.bagging == "partition"):
+            asked = f"workers_per_member={self.workers}" if self.workers > 1 else "bagging='partition'"
+            raise ValueError(f"{asked} needs a classic session; over Spark Connect leave it out.")
+        return session
 
     def config(self, seed: int) -> FitConfig:
         """How the member of a seed is trained."""
@@ -182,6 +224,7 @@ class _Request:
             bootstrap=seed if self.bagging is True else None,
             validation_split=self.validation_split,
             class_weight=self.class_weight,
+            fused_optimizer=self.fused_optimizer,
         )
 
 
@@ -208,7 +251,7 @@ def _prepared(
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)
     # How the columns of a DataFrame are read follows from the models.
     if columns is not None:
-        source = frame_source(data, columns, models[0])
+        source = column_source(data, columns, models[0])
     assert source is not None
     held = None if validation_data is None else validation_source(validation_data, columns, models[0])
     if asked.bagging == "partition":
@@ -218,13 +261,25 @@ def _prepared(
         context = context_for(source.context, asked.engine)
     source = source.for_model(models[0])
     held = None if held is None else held.for_model(models[0])
+    check_label_arrays(models[0], source, held)
     for model in models:
         source.build(model, asked.batch_size)
     configs = [asked.config(seed) for seed in seeds]
     by_partition = asked.bagging == "partition"
-    options = {"engine": asked.engine.value, "tls": asked.tls, "allow_plain_text": allowed}
+    options = {
+        "engine": asked.engine.value,
+        "tls": asked.tls,
+        "allow_plain_text": allowed,
+        "fused_optimizer": asked.fused_optimizer,
+    }
     members = Members(models, configs, asked.callbacks, ensemble.custom_objects, source, held, by_partition, options)
     return ensemble, members, context
+
+
+def _described(asked: _Request, ensemble: VotingModel) -> dict[str, object]:
+    """What is said of the ensemble on its page."""
+    names = ("members", "workers", "bagging", "epochs", "batch_size")
+    return {"model": ensemble.models[0].name, **{name: getattr(asked, name) for name in names}}
 
 
 def _voting(
@@ -248,7 +303,7 @@ def _voting(
 
 
 def _collected(
-    found: Iterator[Outcome[MemberResult]], models: Sequence[keras.Model], asked: _Request
+    found: Iterator[Outcome[MemberResult]], models: Sequence[keras.Model], asked: _Request, page: RunsMonitor
 ) -> tuple[dict[int, MemberResult], dict[int, BaseException]]:
     """The results and the failures by member; each result is written into its model as it comes.
 
@@ -265,12 +320,14 @@ def _collected(
             if isinstance(outcome, BaseException):
                 outcome.add_note(f"It is member {number} of the ensemble that failed.")
                 failures[number] = outcome
+                show_failure(page, number, outcome)
                 if len(failures) > asked.max_failures:
                     raise outcome
                 log.warning("member %d failed, and is left out: %s", number, outcome)
                 continue
             results[number] = outcome
             Variables(models[number]).write(outcome.state)
+            show_member(page, number, outcome.history, outcome.seconds)
             bar.update()
             if asked.verbose == 2:
                 last = " - ".join(f"{k}: {v[-1]:.4f}" for k, v in outcome.history.items() if np.ndim(v[-1]) == 0)

@@ -18,15 +18,21 @@ from elephas_like.core import checks
 from elephas_like.core import voting as votes
 from elephas_like.core.columns import example_batch
 from elephas_like.core.decisions import Task
+from elephas_like.core.html import html_table
 from elephas_like.core.model_types import ModelType
+from elephas_like.core.report import write_report
 from elephas_like.core.types import Array, Integers, Slot
 from elephas_like.core.voting import Ballot, Voting
 from elephas_like.ensembles.ensemble_files import read, write, zip_path
+from elephas_like.ensembles.member_models import check_models
+from elephas_like.ensembles.member_page import report_of
 from elephas_like.ensembles.scoring import Judge, ShardJudge, gives_logits, output_width
 from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
-from elephas_like.model.predict import feature_arrays, feature_rows, predict_rows, score_shards
-from elephas_like.model.sources import Source, source_of
+from elephas_like.model.given_rows import Given
+from elephas_like.model.predict import feature_arrays, feature_rows, predict_rows, refuse_labels, score_shards
+from elephas_like.model.source import Source
+from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.task import outputs, task
@@ -71,11 +77,13 @@ class VotingModel:
         model_list: Sequence[keras.Model] | None = None,
         allow_plain_text: bool = False,
     ) -> None:
+        if isinstance(models, keras.Model):
+            raise TypeError(f"VotingModel takes a list of models: VotingModel([model]); got {type(models).__name__}.")
         if (models is None) == (model_list is None):
             raise TypeError("give the models once, as `models` or as `model_list`.")
         self.models: list[keras.Model] = list(models if models is not None else model_list or [])
         self.voting = checks.choice("voting", voting, Voting)
-        _check_models(self.models)
+        check_models(self.models)
         self.weights = tuple(_weights(weights, len(self.models)))
         self.nb_classes = self._classes(nb_classes)
         self.custom_objects = dict(custom_objects or {})
@@ -98,8 +106,8 @@ class VotingModel:
         """Labels, shape (rows,), for hard and soft votes; the mean output, shaped as a member's, for "mean".
 
         Args:
-            data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features or a DataFrame,
-                predicted on the executors in one pass for all members. `X=` means the same, as in hyperas.
+            data: arrays of features, or tuples and dicts of them, predicted here; or an RDD of features, a DataFrame or the
+                path of Parquet files, predicted on the executors in one pass for all members. `X=` means the same, as in hyperas.
             batch_size: rows a batch.
             verbose: Keras' progress bar for arrays, one per member.
             collect: False returns an RDD with a prediction per row for an RDD, and for a DataFrame itself with a column
@@ -107,9 +115,8 @@ class VotingModel:
             features_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
         """
         data = checks.one_of(data=data, X=X)
-        columns = column_choice(
-            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
-        )
+        names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
+        data, columns = self._features_of(data, batch_size, names)
         if columns is not None and not collect:
             return self._appended(data, columns, ("prediction", None, None), batch_size)
         return self._predicted(data, columns, batch_size, verbose, collect, labels=self.voting is not Voting.MEAN)
@@ -135,9 +142,8 @@ class VotingModel:
         """
         if self.voting is Voting.MEAN:
             raise ValueError("predict_proba needs voting='soft' or 'hard'; with voting='mean' use predict.")
-        columns = column_choice(
-            data, features_col=features_col, column_shapes=column_shapes, column_dtypes=column_dtypes
-        )
+        names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
+        data, columns = self._features_of(data, batch_size, names)
         if columns is not None and not collect:
             return self._appended(data, columns, ("prediction", "probability", None), batch_size)
         return self._predicted(data, columns, batch_size, verbose, collect, labels=False)
@@ -206,8 +212,8 @@ class VotingModel:
         scores, counts) are given what was voted for. An ensemble of one model has exactly its numbers.
 
         Args:
-            x: arrays of features, or tuples and dicts of them; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
-                DataFrame, evaluated on the executors in one pass for all members: metric states are summed.
+            x: arrays of features, or tuples and dicts of them; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, a
+                DataFrame, or the path of Parquet files, evaluated on the executors in one pass for all members: metric states are summed.
             y: targets of arrays. sample_weight: weights of their rows.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
 
@@ -217,15 +223,26 @@ class VotingModel:
         Raises:
             ValueError: the first model is not compiled.
         """
-        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
+        given = Given.of(
+            x,
+            y,
+            sample_weight,
+            self.models[0],
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
+        columns = given.columns
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD):
             source = source_of(x, y, sample_weight, columns, self.models[0])
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
-            features, targets = feature_arrays(x, self.models[0]), cut_targets(arrays(y), self.models[0])
-            results = judge.evaluate(features, targets, arrays(sample_weight), rows)
+            features, targets = feature_arrays(given.x, self.models[0]), cut_targets(arrays(given.y), self.models[0])
+            results = judge.evaluate(features, targets, arrays(given.sample_weight), rows)
         if return_dict:
             return results
         values = list(results.values())
@@ -274,10 +291,34 @@ class VotingModel:
         loaded.histories = description["histories"]
         return loaded
 
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write the training page of the members to a file: HTML that needs no server and no network.
+
+        Raises:
+            ValueError: the members were not trained by `train_ensemble`: nothing is known of their training.
+        """
+        write_report(path, report_of(self.histories, self.failures, {"votes": self.voting.value}))
+
     def __repr__(self) -> str:
         """Members, voting and weights."""
         shares = ", ".join(f"{weight:.3g}" for weight in self.weights)
         return f"VotingModel({len(self.models)} models, voting={self.voting.value!r}, weights=[{shares}])"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with a row for each member: its weight, its size, and its last epoch's loss and metrics."""
+        last = [{name: values[-1] for name, values in each.items() if values} for each in self.histories]
+        names = list(last[0]) if len(last) == len(self.models) else []
+        rows = [
+            [model.name, share, model.count_params(), *(last[number].get(name, "") for name in names)]
+            for number, (model, share) in enumerate(zip(self.models, self.weights, strict=True))
+        ]
+        return html_table(repr(self), ["model", "weight", "parameters", *names], rows)
+
+    def _features_of(self, data: Any, batch_size: object, names: Mapping[str, Any]) -> tuple[Any, ColumnChoice | None]:
+        """Features, and the columns that a DataFrame's are in."""
+        refuse_labels(batch_size)
+        given = Given.of(data, model=self.models[0], target=False, **names)
+        return given.x, given.columns
 
     def _predicted(
         self,
@@ -369,56 +410,6 @@ class _Labels:
 
     def __call__(self, outputs: Sequence[Array]) -> Integers:
         return votes.labels(self.ballot(outputs))
-
-
-def voting_of(model: keras.Model) -> str:
-    """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression.
-
-    Raises:
-        ValueError: a loss that does not say.
-    """
-    loss = getattr(model, "loss", None)
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    words = str(name).lower()
-    if "crossentropy" in words:
-        return Voting.SOFT.value
-    if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
-        return Voting.MEAN.value
-    raise ValueError(
-        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {name or loss!r}. Give "
-        "voting='soft', 'hard' or 'mean'."
-    )
-
-
-_REGRESSION = ("mse", "mae", "mape", "msle")
-
-
-def _check_models(models: Sequence[object]) -> None:
-    if not models:
-        raise ValueError("an ensemble needs at least one model; got an empty list.")
-    for model in models:
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"models must be Keras models; got {type(model).__module__}.{type(model).__name__}.")
-    first = models[0]
-    for number, model in enumerate(models):
-        outputs = getattr(model, "outputs", None) or [None]
-        if len(outputs) != 1:
-            raise ValueError(f"models must have one output each; model {number} ({model.name!r}) has {len(outputs)}.")  # type: ignore[attr-defined]
-        for what in ("input_shape", "output_shape"):
-            expected, found = (_shape(each, what) for each in (first, model))
-            if None not in (expected, found) and expected != found:
-                raise ValueError(
-                    f"models must have equal {what.split('_')[0]}s: model 0 has shape {expected}, and model {number} "
-                    f"({model.name!r}) {found}."  # type: ignore[attr-defined]
-                )
-
-
-def _shape(model: object, what: str) -> object:
-    """A model's shape of input or output; None where it has none yet."""
-    try:
-        return repr(getattr(model, what))
-    except (AttributeError, ValueError):
-        return None
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> list[float]:

@@ -204,7 +204,7 @@ class CenterStore(Store):
             return order
         center, _ = self._begun()
         with self._center_lock:
-            version, state = center.served()
+            version, state = center.served(live=True)
         return replace(order, version=version, state=state)
 
     def _may_read(self, worker: int, nbytes: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from elephas_like.core.errors import DataError, ElephasError, SupersededError, WaitError
+from elephas_like.core.fit_monitor import WorkerSign
 from elephas_like.core.types import Joined, Vector
 from elephas_like.exchange.protocol import READ_AHEAD
 
@@ -33,8 +34,8 @@ class Waits:
         progress, and so is a new attempt. It also limits the time before the first sign of life, while Spark ends no task.
     lease_seconds: from a worker's last request until another attempt may take over.
     poll_seconds: how long a request is held while there is nothing to do; at most 20.
-    read_ahead: bytes of all answers together that are read before their turn. It bounds the server's memory; less than two
-        answers means that they are read one at a time.
+    read_ahead: bytes of all answers together that are read before their turn. It bounds the server's memory: asynchronous
+        answers of which two are more than this are read one at a time.
     """
 
     join_timeout: float = 60.0
@@ -259,6 +260,18 @@ class Membership:
                 self.note_progress(worker)
         if pending is not None and pending.attempt == attempt:
             pending.heard = self._clock()
+
+    def signs(self) -> dict[int, WorkerSign]:
+        """Return the last sign of life of each worker that has given one."""
+        now, found = self._clock(), {}
+        for worker in sorted({*self.members, *self.pending}):
+            member, pending = self.members.get(worker), self.pending.get(worker)
+            retries = 0 if member is None else len(member.superseded)
+            if member is not None and (pending is None or member.heard >= pending.heard):
+                found[worker] = WorkerSign(member.joined.host, now - member.heard, retries)
+            elif pending is not None:
+                found[worker] = WorkerSign(pending.host, now - pending.heard, retries)
+        return found
 
     def _superseded(self, member: Member, attempt: int) -> SupersededError:
         joined = member.joined

@@ -53,10 +53,19 @@ class Sizes:
 
     @property
     def read_ahead(self) -> int:
-        """Bytes of answers to read before their turn: 64 MiB, or two updates, so that large ones are not read one by one."""
-        sizes = {**self.parts, Role.WEIGHT.value: 0 if self.packed is not None else self.parts[Role.WEIGHT.value]}
-        update = (self.packed or 0) + sum(_ROLE_BYTES[name] * size for name, size in sizes.items())
-        return max(READ_AHEAD, 2 * (update + HEADER_BYTES))
+        """Bytes of answers to read before their turn: 64 MiB, or one update, which comes while the one before it is added."""
+        return max(READ_AHEAD, self.update() + HEADER_BYTES)
+
+    def update(self, *without: Role) -> int:
+        """Return the bytes of an update's arrays. without: what it leaves out."""
+        saved = (
+            0 if self.packed is None else _ROLE_BYTES[Role.WEIGHT.value] * self.parts[Role.WEIGHT.value] - self.packed
+        )
+        return self.state(*without) - saved
+
+    def state(self, *without: Role) -> int:
+        """Return the bytes of a state's arrays. without: what it leaves out."""
+        return sum(_ROLE_BYTES[name] * size for name, size in self.parts.items() if name not in without)
 
     @property
     def most(self) -> int:

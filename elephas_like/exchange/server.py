@@ -41,7 +41,7 @@ UNAUTHENTICATED_SECONDS = 5.0
 """How long a connection may stay open without authentication."""
 _CONNECTIONS_A_WORKER, _MORE_CONNECTIONS = 4, 64
 _HEAD_BYTES = 16 * 2**10
-_AUTHENTICATED = "elephas_like.authenticated"
+AUTHENTICATED = "elephas_like.authenticated"
 STOP_SECONDS = 5.0
 
 
@@ -267,9 +267,11 @@ class HttpExchangeServer(_Server):
 
     def _make(self, listener: socket.socket) -> Any:
         with listener:  # the server makes its own descriptor
-            return _WsgiServer(
-                *self._address, application(self._handler, self._token), _HttpConnection, fd=listener.fileno()
-            )
+            return _WsgiServer(*self._address, self._application(), _HttpConnection, fd=listener.fileno())
+
+    def _application(self) -> Flask:
+        """What answers requests."""
+        return application(self._handler, self._token)
 
 
 class TcpExchangeServer(_Server):
@@ -287,7 +289,7 @@ def application(handler: Handler, token: str) -> Flask:
     def check() -> Response | None:
         if not same_token(request.headers.get("Authorization", ""), f"Bearer {token}"):
             return Response(status=401)
-        request.environ.get(_AUTHENTICATED, lambda: None)()
+        request.environ.get(AUTHENTICATED, lambda: None)()
         if (request.content_length or 0) > handler.most:
             return Response(status=413)
         return None
@@ -355,7 +357,7 @@ class _HttpConnection(WSGIRequestHandler):
             self._write("411 Length Required", [("Content-Length", "0")], [])
             return
         body = _Body(self.rfile, int(length))
-        environ = self.make_environ() | {"wsgi.input": body, _AUTHENTICATED: self.server.mark_authenticated}
+        environ = self.make_environ() | {"wsgi.input": body, AUTHENTICATED: self.server.mark_authenticated}
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Any:
@@ -363,7 +365,7 @@ class _HttpConnection(WSGIRequestHandler):
 
         chunks = self.server.app(environ, start_response)
         status, headers = started[-1]
-        self.close_connection = self.close_connection or body.remaining > 0 or status.startswith("401")
+        self.close_connection = self.close_connection or body.remaining > 0 or status.startswith(("401", "404"))
         self._write(status, headers, chunks)
         if body.remaining:
             linger(self.connection)

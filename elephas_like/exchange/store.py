@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Literal
 
 from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
+from elephas_like.core.fit_monitor import WorkerSign
 from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Result, Update, Vector, nothing, same
 from elephas_like.exchange.membership import LONGEST_POLL, Membership, Waits
 
@@ -61,6 +62,7 @@ class Store:
         self._stopped = False
         self._idle_since: float | None = None
         self._suspended = False
+        self._received = self._sent = 0
 
     # Called by the driver.
 
@@ -96,6 +98,16 @@ class Store:
             if self._membership.note_tasks(running, ended):
                 self._changed.notify_all()
             return bool(self._membership.missing) and not self._ended
+
+    def signs(self) -> dict[int, WorkerSign]:
+        """Return the workers' last signs of life."""
+        with self._changed:
+            return self._membership.signs()
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes of the updates that have come and of the states that went out, so far."""
+        with self._changed:
+            return self._received, self._sent
 
     def idle_seconds(self) -> float:
         """Return for how long the driver has not waited for its workers: it runs callbacks. 0 while it waits."""
@@ -250,6 +262,8 @@ class Store:
                 return
             apply = self._claim(result)
             member.frozen_held = member.frozen_sent
+            if isinstance(result, Update):
+                self._received += sum(array.nbytes for array in result.arrays().values())
         if apply is not None:
             apply()
 
@@ -368,7 +382,15 @@ class Store:
                 return WAIT
 
     def _complete_order(self, worker: int, order: Order) -> Order:
-        """Return an order as it is sent. Called without the lock.
+        """Return an order as it is sent, and count its bytes. Called without the lock."""
+        order = self._order_to_send(worker, order)
+        if order.kind == "train" and order.state is not None:
+            with self._changed:
+                self._sent += order.state.nbytes
+        return order
+
+    def _order_to_send(self, worker: int, order: Order) -> Order:
+        """Return an order with its state. Called without the lock.
 
         The values of frozen layers are left out if the worker has them from an order that it has answered.
         """

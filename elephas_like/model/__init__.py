@@ -7,10 +7,10 @@ it to the executors once.
 A fit: `fit` is the flow from checked arguments to History. `engine_choice` decides on an engine and holds its slots, `launch`
 starts the workers on it, and `plan` says, once they have joined, what the rounds will be. `interrupts` sees to Ctrl-C.
 
-`predict` has predictions and evaluations on executors, `frame_predictions` the columns that a DataFrame gets. `saving` writes
-models, `loading` reads them.
+`inference` has SparkModel's methods `predict` and `evaluate`, `predict` what they do on executors, `frame_predictions` the columns that a DataFrame gets. `saving` writes
+models, `loading` reads them. `plots` draws fits and searches.
 """
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("pyspark", "tensorflow")
+require("pyspark", keras_backend())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import pandas as pd
 from pyspark import RDD
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.types import Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
+from elephas_like.rows.parquet_files import ParquetFiles
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
 from elephas_like.trainer.serialization import input_count, target_count
@@ -34,8 +37,13 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, 
             "a streaming DataFrame has no end: train on, evaluate or predict what foreachBatch hands over. "
             "predict(df, collect=False), transform and SQL functions take it as it is."
         )
+    return schema_plan(df.schema, columns, model)
+
+
+def schema_plan(schema: StructType, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:
+    """How columns of this schema are read for a model, or for any if there is none."""
     return plan(
-        df.schema,
+        schema,
         columns,
         Slot("input") if model is None else inputs(model),
         Slot("output") if model is None else targets(model),
@@ -53,7 +61,7 @@ def column_choice(
     column_dtypes: Mapping[str, str] | None = None,
     handle_invalid: str | None = None,
 ) -> ColumnChoice | None:
-    """Which columns of a DataFrame are what, or None for data of another kind.
+    """Which columns of a DataFrame or of Parquet files are what, or None for data of another kind.
 
     Args:
         handle_invalid: "error", "skip" or "keep"; None is "error", but NaN is read.
@@ -73,12 +81,14 @@ def column_choice(
         ),
     }
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
-    if isinstance(data, DataFrame):
+    if isinstance(data, DataFrame | str | os.PathLike | ParquetFiles):
         chosen: dict[str, Any] = dict(named.values())
         return ColumnChoice(**chosen)
     for name in named:
         what = "is for rows" if name == "handle_invalid" else "names columns"
-        raise ValueError(f"{name}= {what} of a DataFrame; the data is of type {type(data).__name__}.")
+        raise ValueError(
+            f"{name}= {what} of a DataFrame or of Parquet files; the data is of type {type(data).__name__}."
+        )
     return None
 
 
@@ -93,8 +103,13 @@ def cut_targets(y: Any, model: keras.Model) -> Any:
 
 
 def cut_features(rdd: RDD, model: keras.Model) -> RDD:
-    """Rows of features whose single arrays are cut into one for each input of the model."""
+    """Rows of features whose single arrays are cut into one for each input of the model.
+
+    For a model of one input the rows may be pairs, whose labels are left out.
+    """
     parts = input_count(model)
+    if has_one_input(model):
+        return rdd.map(_one_input)
     return rdd if parts == 1 else rdd.map(partial(_cut_x, parts=parts))
 
 
@@ -102,6 +117,17 @@ def cut_pairs(rdd: RDD, model: keras.Model) -> RDD:
     """Rows `(x, y)` or `(x, y, sample_weight)` whose single arrays are cut for the inputs and outputs of the model."""
     inputs, targets = input_count(model), target_count(model)
     return rdd if inputs == targets == 1 else rdd.map(partial(_cut_pair, inputs=inputs, targets=targets))
+
+
+def has_one_input(model: keras.Model) -> bool:
+    """Whether a model is known to take one array, so that a tuple of several is none of its inputs."""
+    found = getattr(model, "inputs", None)
+    return found is not None and len(found) == 1
+
+
+def _one_input(row: Any) -> Any:
+    """The features of a row for a model of one input: x of `(x, y)` and `(x, y, sample_weight)`."""
+    return row[0] if type(row) is tuple and len(row) in (2, 3) else row
 
 
 def _cut_x(row: Any, parts: int) -> Any:

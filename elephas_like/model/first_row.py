@@ -12,10 +12,11 @@ from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.findings import Finding, Level, one_line, size_text
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array, Slot
-from elephas_like.model.sources import Source
+from elephas_like.model.source import Source
 from elephas_like.rows.samples import PartitionSample
+from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import Variables, build, build_optimizer
+from elephas_like.trainer.state import Variables
 from elephas_like.trainer.task import inputs
 
 

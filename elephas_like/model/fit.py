@@ -11,26 +11,33 @@ import keras
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.errors import ElephasWarning, NonFiniteError
+from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role
+from elephas_like.exchange.protocol import Sizes
+from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.model.engine_choice import chosen_engine, chosen_remotely
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import run, run_over_gangs
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit
-from elephas_like.model.sources import Source
-from elephas_like.spark.session import active_remote, conf_of, context_for, is_remote, started_context
+from elephas_like.model.source import Source
+from elephas_like.model.sources import Arrays
+from elephas_like.model.training_page import PageRequest, training_page
+from elephas_like.spark.session import active_remote, conf_of, context_for, has_stopped, is_remote, started_context
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
+from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.factories import TrainerFactory
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.worker import TrainerFactory
 
 
 def train(
@@ -49,6 +56,7 @@ def train(
     """
     source = source.for_model(model)
     validation = None if validation is None else validation.for_model(model)
+    check_label_arrays(model, source, validation)
     # Choose. The slots that an engine holds are free again after the last round.
     session = source.session or active_remote()
     remote = session is not None and is_remote(session)
@@ -70,29 +78,88 @@ def train(
         else chosen_engine(options, context, asked, source.partitions, steady=steady)
     )
     with choosing as (engine, num_workers):
+        if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote and has_stopped():
+            warnings.warn(
+                "the SparkContext was stopped: this fit trains in this process, without Spark. Start a new session for a fit on Spark, "
+                "or say engine='in_process'.",
+                ElephasWarning,
+                stacklevel=3,
+            )
+        if request.verbose and engine is not EngineName.IN_PROCESS:
+            _announce(num_workers, "" if context is None else str(context.applicationId))
         # Prepare.
         cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
         fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
+        _describe(fit, engine, num_workers)
+        check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
         # Train.
-        try:
-            with Interrupts() as interrupts:
-                fit.hooks.check_interrupt = interrupts.check
-                if engine is EngineName.GANG:
-                    run_over_gangs(fit, session or SparkSession(context), source, validation, num_workers)
-                else:
-                    held_out = None if validation is None else validation.data(num_workers)
-                    run(fit, engine, source.data(num_workers, fit.spool), held_out, context)
-        except BaseException as error:
-            fit.hooks.close()
-            fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
-            raise_hidden_interrupt(error)
-            raise
-        finally:
-            fit.hooks.history.rounds = fit.progress.rounds
+        page = PageRequest(
+            request.monitor, options.host, options.tls, options.allow_plain_text, verbose=request.verbose
+        )
+        with training_page(page, fit.hooks.monitor, context, session if remote else None):
+            _trained(fit, engine, source, validation, context, session, num_workers)
     fit.hooks.train_end(fit.progress.state)
     if checkpoints is not None:
         checkpoints.remove()
     return fit.hooks.history
+
+
+def _trained(
+    fit: Fit,
+    engine: EngineName,
+    source: Source,
+    validation: Source | None,
+    context: SparkContext | None,
+    session: SparkSession | None,
+    num_workers: int,
+) -> None:
+    """Train on the engine. Whatever happens, the model has the state of the last finished round, and History its rounds."""
+    try:
+        with Interrupts() as interrupts:
+            fit.hooks.check_interrupt = interrupts.check
+            if engine is EngineName.GANG:
+                run_over_gangs(fit, session or SparkSession(context), source, validation, num_workers)
+            else:
+                held_out = None if validation is None else validation.data(num_workers)
+                run(fit, engine, source.data(num_workers, fit.spool), held_out, context)
+    except BaseException as error:
+        fit.hooks.close()
+        fit.hooks.variables.write(fit.progress.state)  # the last finished round's: what Ctrl-C leaves
+        raise_hidden_interrupt(error)
+        if isinstance(error, NonFiniteError):
+            raise_named(error, source)
+        raise
+    finally:
+        fit.hooks.history.rounds = fit.progress.rounds
+
+
+_announced: set[str] = set()
+"""Applications whose user was told what takes the first seconds."""
+
+
+def _announce(num_workers: int, application: str) -> None:
+    if application not in _announced:
+        _announced.add(application)
+        Bar.write(
+            f"Starting {num_workers} workers. Each imports TensorFlow first, which takes some seconds once a session."
+        )
+
+
+def _describe(fit: Fit, engine: EngineName, num_workers: int) -> None:
+    """Say on the training page what is trained."""
+    frequency = fit.frequency.value if isinstance(fit.frequency, Frequency) else _without_addresses(fit.frequency)
+    fit.hooks.monitor.describe(
+        engine,
+        alone=fit.options.mode is not Mode.SYNCHRONOUS,
+        first_epoch=fit.config.initial_epoch,
+        epochs=fit.config.epochs,
+        model=fit.hooks.model.name,
+        workers=num_workers,
+        mode=fit.options.mode.value,
+        strategy=type(fit.strategy).__name__,
+        frequency=frequency,
+        batch=fit.config.batch_size,
+    )
 
 
 def _task_cpus(session: SparkSession | None, context: SparkContext | None) -> int | None:
@@ -156,6 +223,8 @@ def _prepared(
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+    if engine is not EngineName.IN_PROCESS:
+        hooks.sizes = exchanged_bytes(hooks.variables.layout, options)
     described = _described(options, request, strategy, frequency, drawn)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     remember = options.workers_remember(strategy)
@@ -169,7 +238,13 @@ def _prepared(
         )
     # Workers that others do not wait for may be ahead of the driver when an epoch ends.
     ahead = options.mode is not Mode.SYNCHRONOUS or options.quorum is not None
-    config = replace(config, initial_epoch=begin, keeps_before=remember and ahead and checkpoints is not None)
+    config = replace(
+        config,
+        initial_epoch=begin,
+        keeps_before=remember and ahead and checkpoints is not None,
+        fused_optimizer=options.fused_optimizer,
+        names_nan=options.on_nan is OnNaN.RAISE and not hooks.terminates_on_nan and not isinstance(source, Arrays),
+    )
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
         config=config,
@@ -178,9 +253,17 @@ def _prepared(
         callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
         cores=cores,
         codec=options.codec,
+        labels=label_rules(model),
     )
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
+
+
+def exchanged_bytes(layout: Layout, options: Options) -> dict[str, int]:
+    """Return the bytes that one worker sends and receives in a round, for callbacks. Frozen values move only when they change."""
+    kept = [Role.FROZEN, *([Role.SLOT] if options.optimizer_state is OptimizerState.PER_WORKER else [])]
+    sizes = Sizes.of(layout, options.codec)
+    return {"update_bytes": sizes.update(*kept), "state_bytes": sizes.state(*kept)}
 
 
 def _begun(

@@ -13,6 +13,7 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 from elephas_like.model.data_arguments import frame_plan
+from elephas_like.model.parquet_rows import as_frame
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.prediction_columns import Field, with_predictions
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
@@ -33,6 +34,7 @@ def appended(
     """The DataFrame with columns of predictions after its own.
 
     Args:
+        df: the DataFrame, or where the Parquet files are that Spark makes one of.
         names: of prediction, probability and rawPrediction; None and "" leave a column out. Models with several outputs get one
             prediction column each: "prediction_" and the output's name.
         predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
@@ -41,6 +43,7 @@ def appended(
     Raises:
         ValueError: there are not as many thresholds as classes.
     """
+    df = as_frame(df)
     plan = frame_plan(df, replace(columns, label=None, sample_weight=None), model, endless=True)
     if thresholds is not None:
         _check_thresholds(thresholds, model, task)

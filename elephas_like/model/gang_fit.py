@@ -33,7 +33,7 @@ from elephas_like.core.errors import (
 )
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.types import Frequency, Joined, Mode
-from elephas_like.engine.gang_rounds import Datasets, Join, RemoveShards, TrainEpochs, WriteShards, validation_name
+from elephas_like.engine.gang_rounds import Datasets, Join, TrainEpochs, WriteShards, remove_everywhere, validation_name
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.security import new_token
 from elephas_like.model.gang_lead import Epochs, LeadingEpochs
@@ -44,16 +44,14 @@ from elephas_like.spark.gang import (
     Member,
     Task,
     check_slots,
-    default_parallelism,
     notes,
     partition_keys,
     pieces_of,
     run_gang,
 )
 from elephas_like.spark.gpus import profile_for
-from elephas_like.spark.remote import run_job
 from elephas_like.spark.session import conf_of, context_of
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cancel_and_wait
+from elephas_like.spark.waits import UNSEEN_KILL_SECONDS, Overdue, cancel_and_wait
 from elephas_like.trainer.code import pickle_by_value
 
 log = logging.getLogger(__name__)
@@ -63,8 +61,6 @@ ATTEMPTS = 4
 """How often a job is tried when its tasks die: as often as Spark tries a task (`spark.task.maxFailures`)."""
 MOVES = 12
 """How often rows are written again in one job's stead, because Spark has placed its tasks where other shards are."""
-KILL_SECONDS = 5.0
-"""Within which Spark kills the Python processes of cancelled tasks, where it cannot be seen: it takes 2 to 4."""
 JOB_SECONDS = 20.0
 """Without callbacks that want each epoch, jobs grow until they take about so long: a second of each is Spark's."""
 _DEATH = re.compile(
@@ -100,22 +96,10 @@ class GangFit:
         if context is not None:
             cancel_and_wait(context, self._group)
         elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
-            threading.Event().wait(KILL_SECONDS)
+            threading.Event().wait(UNSEEN_KILL_SECONDS)
         memory = [] if self._datasets is None else [self._datasets.memory]
-        remove = RemoveShards([*self._names, *map(validation_name, self._names), *memory])
-
-        def delete() -> None:
-            everywhere = max(self._size, default_parallelism(self._session))  # rows that moved lie elsewhere, too
-            self._session.range(0, everywhere, 1, everywhere).mapInArrow(remove, "nothing long").collect()
-
-        try:
-            run_job(self._session, f"{self._group}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
-        except (Overdue, ElephasError) as cause:  # the fit's own outcome must not be hidden by its cleanup
-            log.warning(
-                "shards were not deleted everywhere (%s): directories called elephas_like-%s-* may remain in the executors' local "
-                "directories (spark.local.dir).",
-                *(str(cause).splitlines()[0], self._fit.spool.dataset),
-            )
+        datasets = [*self._names, *map(validation_name, self._names), *memory]
+        remove_everywhere(self._session, self._group, datasets, self._size)
 
     def run(self) -> None:
         """Train, leaving the state of every finished epoch in the fit's progress."""
@@ -123,6 +107,7 @@ class GangFit:
         self._assemble()
         self._again(self._write_rows, "writing the rows")
         joined = self._again(self._join, "compiling the model")
+        hooks.monitor.joined(joined)
         plan = plan_of(fit, joined)
         if fit.checkpoints is not None:
             fit.checkpoints.workers_joined(joined, progress)

@@ -16,8 +16,8 @@ from elephas_like.exchange.faulty_client import AskDriver
 from elephas_like.exchange.trial_reports import TrialStore
 from elephas_like.model.plan import Fit
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.programs import Program
-from elephas_like.trainer.worker import TrainerFactory
 
 Serve = Callable[[TrialStore], AbstractContextManager[ClientSettings]]
 """Serves a store on the driver, and says how workers reach it."""

@@ -49,7 +49,8 @@ from elephas_like.model.injection import injected
 from elephas_like.model.options import Options
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.model.serving import server_kind, store_of
-from elephas_like.model.sources import Source
+from elephas_like.model.source import Source
+from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
@@ -57,7 +58,7 @@ from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import context_of, is_local
 from elephas_like.spark.waits import destroy
-from elephas_like.trainer.worker import SharingFactory
+from elephas_like.trainer.factories import SharingFactory
 
 _runs = itertools.count(1)
 
@@ -342,6 +343,7 @@ def _server(
 
 
 def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], None]) -> None:
+    workers = watched(workers, fit.hooks.monitor)
     joined = workers.joined()
     written()
     plan = plan_of(fit, joined)

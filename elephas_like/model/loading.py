@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.strategies.config import from_config
 from elephas_like.model.asynchronous_model import AsynchronousSparkModel
 from elephas_like.model.mllib import SparkMLlibModel
+from elephas_like.model.options import NAMES
 from elephas_like.model.saving import model_path
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.spark import files
@@ -51,4 +54,9 @@ def load_spark_model(
     if name not in _CLASSES:
         raise ValueError(f"{path} holds a {name}; expected one of {', '.join(_CLASSES)}. Has it a loader of its own?")
     config = {key: from_config(value) for key, value in saved.get("config", {}).items()}
-    return _CLASSES[name](model, custom_objects=custom_objects, **(config | options))
+    unknown = [name for name in config if name not in NAMES]
+    if unknown:
+        text = f"{path} was saved with {', '.join(unknown)}, which SparkModel does not have: left out."
+        warnings.warn(text, ElephasWarning, stacklevel=2)
+    known = {name: value for name, value in config.items() if name in NAMES}
+    return _CLASSES[name](model, custom_objects=custom_objects, **(known | options))

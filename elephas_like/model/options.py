@@ -5,7 +5,6 @@ What else names them is tested against the table: the constructor's typed signat
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -86,6 +85,7 @@ class Options:
     engine: Annotated[EngineName, _member_of(EngineName)] = EngineName.AUTO
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
+    fused_optimizer: Annotated[bool, checks.flag] = False
     seed: Annotated[int | None, _or_none(_whole(least=0))] = None
     tls: Annotated[bool | tuple[str, str] | None, _or_none(checks.tls)] = None
     allow_plain_text: Annotated[bool, checks.flag] = False
@@ -117,35 +117,33 @@ class Options:
         return options
 
     @classmethod
-    def from_arguments(
-        cls, model: Any, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Options, dict[str, Any]]:
-        """The constructor's arguments taken apart: (model, options, arguments that are no options).
-
-        The user is warned of the last ones.
+    def from_arguments(cls, model: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Options]:
+        """The constructor's arguments taken apart: (model, options).
 
         Raises:
-            TypeError: too many positional arguments, or one that was given by name too.
+            TypeError: too many positional arguments, one that was given by name too, or an unknown one, with the nearest name.
             ValueError, TypeError: as `checked`; an optimizer, which Elephas' constructors took.
         """
         model, given = _by_name(model, args, named)
         for name in ("optimizer", "elephas_optimizer"):
             if given.pop(name, None) is not None:
                 raise ValueError(f"{name}= is no more: what happens to updates on the driver is said by strategy=.")
-        unknown = {name: value for name, value in given.items() if name not in NAMES}
-        for name in unknown:
-            warnings.warn(
-                f"SparkModel does not know {name!r}; it is kept in get_config() and changes nothing."
-                f"{checks.did_you_mean(name, NAMES)}",
-                UserWarning,
-                stacklevel=3,  # of the caller of SparkModel
-            )
-        return model, cls.checked(**{name: given[name] for name in NAMES if name in given}), unknown
+        for name in given:
+            if name in _OF_FIT:
+                raise TypeError(f"{name}= is an argument of fit, not of SparkModel.")
+            if name not in NAMES:
+                raise TypeError(f"SparkModel has no argument {name!r}.{checks.did_you_mean(name, NAMES)}")
+        return model, cls.checked(**given)
 
     def config(self) -> dict[str, Any]:
         """The options by name, enumerations as their plain text; without `custom_objects`, which no file can hold."""
         values = {name: getattr(self, name) for name in NAMES if name != "custom_objects"}
         return {name: value.value if isinstance(value, StrEnum) else value for name, value in values.items()}
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not as they are by default, enumerations as their plain text."""
+        usual = Options().config()
+        return {name: value for name, value in self.config().items() if value != usual[name]}
 
     def resolved(
         self, model: keras.Model, num_workers: int, engine: EngineName | None = None
@@ -222,6 +220,7 @@ class Options:
 NAMES = tuple(each.name for each in fields(Options))
 """The options' names."""
 
+_OF_FIT = ("epochs", "verbose", "validation_split", "validation_data", "callbacks", "class_weight", "shuffle")
 _ORDER = ("num_workers", "custom_objects", "batch_size")
 _ELEPHAS_ORDER = ("mode", "frequency", "parameter_server_mode", *_ORDER, "port")
 _SPARK_CONTEXT_ORDER = ("optimizer", "mode", "frequency", "num_workers")

@@ -18,9 +18,9 @@ from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.learning_rate import LearningRates
 from elephas_like.trainer.request import FitRequest
-from elephas_like.trainer.worker import TrainerFactory
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     accumulation = max(worker.accumulation for worker in joined)
     signature = next((worker.signature for worker in joined if worker.signature), None)
     fit.hooks.planned(rows, max(worker_steps), example_batch(signature, config.batch_size) if signature else None)
+    history = fit.hooks.history
+    fit.hooks.monitor.recall(fit.progress.rounds, rows, history.epoch, history.history)
     # Workers that keep weights or slots of their own: their updates resemble their last ones whatever their rows, and no
     # drift says whether rounds must be short.
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER

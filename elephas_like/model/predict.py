@@ -30,31 +30,35 @@ from elephas_like.engine.map_shards import (
 )
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.interrupts import Interrupts
-from elephas_like.model.sources import FrameRows, Rows, Source, frame_source
+from elephas_like.model.parquet_rows import ParquetRows
+from elephas_like.model.source import Source
+from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import attempt_directory
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import on_gpus, profile_for
-from elephas_like.spark.session import conf_of
+from elephas_like.spark.session import check_executors, conf_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.callbacks import warn_of_metrics
+from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
+from elephas_like.trainer.label_rules import label_rules
+from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors
-from elephas_like.trainer.worker import TrainerFactory
 
 Score = TypeVar("Score")
 
 
-def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> Rows | FrameRows | None:
-    """Rows of features as a model takes them, of an RDD or a DataFrame; None where the data are arrays."""
+def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> Rows | FrameRows | ParquetRows | None:
+    """Rows of features as a model takes them, of an RDD, a DataFrame or files; None where the data are arrays."""
     if columns is not None:
-        return frame_source(data, columns, model, target=False)
+        return column_source(data, columns, model, target=False)
     return Rows(cut_features(data, model), has_target=False) if isinstance(data, RDD) else None
 
 
@@ -69,7 +73,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
 
 def predict_rows(
-    features: Rows | FrameRows,
+    features: Rows | FrameRows | ParquetRows,
     predictor: Callable[[ShardRef], Iterator[Chunk]],
     batch_size: int,
     *,
@@ -99,7 +103,8 @@ def predict_rows(
     options = features.spool_options(allow_plain_text=allow_plain_text)
     context = features.context
     if context is None:
-        return _predict_remotely(features, predictor, batch_size, options, timeout, resources)
+        return _predict_without_context(features, predictor, batch_size, options, timeout, resources)
+    check_executors(context)
     profile = profile_for(context, resources)
     shipped = context.broadcast(predictor)
     chunks = on_gpus(prediction_chunks(features.rdd, lambda: shipped.value, batch_size, options), profile)
@@ -112,7 +117,7 @@ def predict_rows(
         destroy(context, shipped)
 
 
-def _predict_remotely(
+def _predict_without_context(
     features: Source,
     predictor: Callable[[ShardRef], Iterator[Chunk]],
     batch_size: int,
@@ -120,12 +125,14 @@ def _predict_remotely(
     timeout: float,
     resources: str | None,
 ) -> Any:
-    assert isinstance(features, FrameRows)
-    check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
+    """Predictions over Spark Connect, or of files that are read by this process where there is no Spark."""
 
     def predict(index: int, rows: Iterator[object]) -> Iterator[Chunk]:
         return predicted(index, rows, lambda: predictor, batch_size, options)
 
+    if not isinstance(features, FrameRows):
+        return joined_chunks(list(predict(0, features.rows())))
+    check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
     profile = profile_for(features.session, resources)
     with Interrupts():
         return joined_chunks(
@@ -155,7 +162,8 @@ def score_shards(
     context = source.context
     options = source.spool_options(allow_plain_text=allow_plain_text)
     if context is None:
-        return _score_remotely(source, scorer, options, timeout, resources)
+        return _score_without_context(source, scorer, options, timeout, resources)
+    check_executors(context)
     data = source.data(options=options)
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
@@ -171,11 +179,10 @@ def score_shards(
     return [(text, result) for text, result in found if text]
 
 
-def _score_remotely(
+def _score_without_context(
     source: Source, scorer: Callable[[ShardRef], Score], options: SpoolOptions, timeout: float, resources: str | None
 ) -> list[tuple[str, Score]]:
-    assert isinstance(source, FrameRows)
-    check_disks(conf_of(source.session), allow_plain_text=options.allow_plain_text)
+    """Scores over Spark Connect, or of files that are read by this process where there is no Spark."""
 
     def score(index: int, rows: Iterator[object]) -> Iterator[tuple[str, Score]]:
         check_versions(options.versions)
@@ -190,9 +197,13 @@ def _score_remotely(
             )
             yield signature(ref), scorer(ref)
 
-    profile = profile_for(source.session, resources)
-    with Interrupts():
-        found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout, profile=profile)
+    if isinstance(source, FrameRows):
+        check_disks(conf_of(source.session), allow_plain_text=options.allow_plain_text)
+        profile = profile_for(source.session, resources)
+        with Interrupts():
+            found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout, profile=profile)
+    else:
+        found = list(score(0, source.rows()))
     return [(text, result) for text, result in found if text]
 
 
@@ -234,6 +245,7 @@ def evaluate_rows(
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
         cores=_task_cpus(source),
+        labels=label_rules(model),
     )
 
     scorer = MetricSums(factory, Order.to_evaluate(variables.read()))
@@ -243,6 +255,18 @@ def evaluate_rows(
     batch = example_batch(found[0][0], batch_size)
     warn_of_metrics(model, batch)
     return metric_results(model, scores.add(metrics for _, metrics in found), batch)
+
+
+def refuse_labels(batch_size: object) -> None:
+    """Say what is meant where labels came in the place of the batch size.
+
+    Raises:
+        TypeError: `predict(x, y)`.
+    """
+    if hasattr(batch_size, "__len__"):
+        raise TypeError(
+            "predict takes features alone, and batch_size as its second argument. For labels there is evaluate(x, y)."
+        )
 
 
 def time_limit(timeout: float | None) -> float:

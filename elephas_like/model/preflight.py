@@ -33,14 +33,15 @@ from elephas_like.model.fit import workers_asked
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
-from elephas_like.model.sources import Source, source_of
+from elephas_like.model.source import Source
+from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.gpus import worker_slots
-from elephas_like.spark.session import active_context
+from elephas_like.spark.session import active_context, check_executors
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
 from elephas_like.spark.slots import free
-from elephas_like.spark.versions import check_spark, installed, minor_differences, versions
+from elephas_like.spark.versions import installed, minor_differences, versions
 from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
 
 MOST_PROBES = 32
@@ -160,7 +161,7 @@ def _spark(context: SparkContext | None) -> Finding:
     if context is None:
         return Finding("spark", Level.NOTE, "not used: no session is active, or engine='in_process' was asked for")
     try:
-        check_spark(context.version)
+        check_executors(context)
     except ElephasError as error:
         return Finding("spark", Level.PROBLEM, one_line(error))
     return Finding("spark", Level.OK, f"Spark {context.version}, master {context.master}")

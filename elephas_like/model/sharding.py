@@ -36,7 +36,7 @@ def shard(
     """Rows to be written down once, on the executors, and trained on many times.
 
     Args:
-        data: an RDD of rows, or arrays with `y`, or a DataFrame, as for `SparkModel.fit`.
+        data: an RDD of rows, or arrays with `y`, or a DataFrame, or the path of Parquet files, as for `SparkModel.fit`.
         num_workers: shards.
         shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
             Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
@@ -57,7 +57,9 @@ def shard(
         data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
     )
     if columns is None and model is not None:
-        raise ValueError(f"model= says how columns of a DataFrame are read; the data is of type {type(data).__name__}.")
+        raise ValueError(
+            f"model= says how columns of a DataFrame or of files are read; the data is of type {type(data).__name__}."
+        )
     if model is not None:
         check_model(model)
     source = source_of(data, y, None, columns, model)

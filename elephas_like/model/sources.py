@@ -1,19 +1,15 @@
 """Sources of rows: what a fit, an evaluation, a search or an ensemble is given as data, whatever its kind.
 
-`Source` is the interface, and each kind of data a class: `Arrays`, `Blocks`, `Rows` (an RDD), `FrameRows` (a DataFrame) and
+`Source` (source.py) is the interface, and each kind of data a class: `Arrays`, `Blocks`, `Rows` (an RDD), `FrameRows` (a DataFrame) and
 `Shards` (a ShardedDataset). `source_of`, `frame_source` and `validation_source` choose among them.
 """
 
 from __future__ import annotations
 
-import math
-import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import keras
@@ -31,131 +27,18 @@ from elephas_like.model.data_arguments import (
     refuse_connect,
     refuse_foreign,
 )
+from elephas_like.model.parquet_rows import PATHS, ParquetRows, parquet_rows
+from elephas_like.model.source import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.gang_rows import GangRows, collected, rows_of_blocks, rows_of_frame, rows_of_rdd
+from elephas_like.rows.gang_rows import GangRows, collected, rows_of_frame
 from elephas_like.rows.samples import first_element, first_row
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, new_dataset, partitioned, shuffled
-from elephas_like.rows.spool import Block, spool
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned, shuffled
+from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
-from elephas_like.spark.versions import versions
-from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.serialization import wants_target
-from elephas_like.trainer.state import build, build_optimizer
-
-
-class Source(ABC):
-    """Rows given as data, of one kind."""
-
-    @property
-    @abstractmethod
-    def has_target(self) -> bool:
-        """Whether rows are pairs `(x, y)`, not features alone."""
-
-    @property
-    def context(self) -> SparkContext | None:
-        """The SparkContext that the rows belong to; None for rows of this process."""
-        return None
-
-    @property
-    def session(self) -> SparkSession | None:
-        """The session that a DataFrame belongs to, of either kind; None for other rows."""
-        return None
-
-    @property
-    def num_workers(self) -> int | None:
-        """The only number of workers that the rows are divided for; None if any will do."""
-        return None
-
-    @property
-    def partitions(self) -> int | None:
-        """Partitions of the rows; None if they have none yet."""
-        return None
-
-    def for_model(self, model: keras.Model) -> Source:
-        """Return the rows as a model reads them: with or without targets, cut for several inputs and outputs as in Elephas.
-
-        Only single arrays are cut; tuples and dicts stay what they are, and so do rows that are written already.
-        """
-        return self
-
-    @abstractmethod
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
-        """Return the rows divided among workers.
-
-        Args:
-            workers: how many; None takes one per partition, and one for arrays.
-            options: how rows are written; with it, the data of a ShardedDataset has its shards.
-            seed: deals the rows in a random order. Blocks and shards keep theirs.
-        """
-
-    @abstractmethod
-    def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
-        """Return (data, y, sample_weight), or fewer, as `SparkModel.fit` takes them."""
-
-    def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
-        """Return the rows as a gang's members read them."""
-        data = self.data(workers)
-        if data.rdd is not None:
-            return rows_of_rdd(session, data.rdd)
-        assert data.blocks is not None
-        return rows_of_blocks(session, data.blocks)
-
-    def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
-        """Return how the rows are written as a new dataset."""
-        floatx = keras.config.floatx()
-        return SpoolOptions(new_dataset(), floatx, self.has_target, versions(), allow_plain_text=allow_plain_text)
-
-    def rows(self) -> Iterator[object]:
-        """Yield all rows, or Blocks of rows, in order, on the driver."""
-        return chain.from_iterable(self.data().partitions())
-
-    def sharded(self, context: SparkContext, num_workers: int) -> AbstractContextManager[ShardedDataset]:
-        """Return the rows as a ShardedDataset: the given one, which stays, or a new one, which the context releases."""
-        shipped = ExitStack()
-        return ShardedDataset(self.data(num_workers).distributed(context, shipped), num_workers, new_dataset(), shipped)
-
-    def build(self, model: keras.Model, batch_size: int = 1, timeout: float = math.inf) -> None:
-        """Build model and optimizers, from a batch of the first row.
-
-        Rows on Spark are read only if the model needs them: `take` ends a Python worker in mid-stream, and with it an
-        imported TensorFlow.
-
-        Args:
-            timeout: seconds in which reading from Spark may make no progress.
-
-        Raises:
-            WaitError: `timeout` has passed. ValueError, DataError: as `sample`.
-        """
-        if (self.context is None and self.session is None) or not build_optimizer(model):
-            build(model, self.sample(keras.config.floatx(), batch_size, timeout))
-
-    def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
-        """Return a batch of rows like the first one, in the dtypes that workers will see.
-
-        Raises:
-            ValueError: there are no rows.
-            DataError: the first row is not one to train on.
-        """
-        return self.batch_of(self._first(timeout), floatx, rows)
-
-    def batch_of(self, first: list[object], floatx: str, rows: int = 1) -> tuple[object, ...]:
-        """Return a batch of rows like the given first one; it raises as `sample`."""
-        sample = None
-        if first:
-            with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-                target = self.has_target
-                ref = spool(first, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=target)
-                sample = sample_of(ref, rows)
-        if sample is None:
-            raise ValueError("there are no rows to train on: the data is empty.")
-        return sample
-
-    @abstractmethod
-    def _first(self, timeout: float) -> list[object]:
-        """Return the first row, or a Block that begins with it."""
 
 
 @dataclass(frozen=True)
@@ -377,9 +260,9 @@ def source_of(
     if columns is not None:
         if extra:
             raise ValueError(
-                "a DataFrame holds y and sample_weight too: name their columns, label_col= and sample_weight_col=."
+                "a DataFrame, or a path, holds y and sample_weight too: name their columns, label_col= and sample_weight_col=."
             )
-        return frame_source(data, columns, model)
+        return column_source(data, columns, model)
     blocks = isinstance(data, Sequence) and len(data) > 0 and all(isinstance(block, Block) for block in data)
     if (blocks or isinstance(data, RDD | ShardedDataset)) and extra:
         raise ValueError("an RDD's rows carry y and sample_weight: (x, y) or (x, y, sample_weight).")
@@ -398,6 +281,14 @@ def source_of(
     return Arrays(tuple(given))
 
 
+def column_source(
+    data: Any, columns: ColumnChoice, model: keras.Model | None, *, target: bool = True
+) -> FrameRows | ParquetRows:
+    """Return the rows of a DataFrame or of Parquet files for a model, without labels if not `target`."""
+    found = data if isinstance(data, DataFrame) else parquet_rows(data, columns, model, target=target)
+    return found if isinstance(found, ParquetRows) else frame_source(found, columns, model, target=target)
+
+
 def frame_source(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, target: bool = True) -> FrameRows:
     """Return the rows of a DataFrame for a model, without labels if not `target`; with no model as the columns lie."""
     if not target or (model is not None and not wants_target(model)):
@@ -407,24 +298,25 @@ def frame_source(df: DataFrame, columns: ColumnChoice, model: keras.Model | None
 
 
 def validation_source(data: Any, columns: ColumnChoice | None = None, model: keras.Model | None = None) -> Source:
-    """Return the source of `validation_data`; a DataFrame's columns are those of the training rows'.
+    """Return the source of `validation_data`; columns of a DataFrame or of Parquet files are those of the training rows'.
 
     Raises:
         TypeError: data of a kind that is not taken.
     """
-    if isinstance(data, DataFrame):
+    if isinstance(data, (DataFrame, *PATHS)):
         if columns is None:
+            kind = "a DataFrame" if isinstance(data, DataFrame) else "a path of Parquet files"
             raise TypeError(
-                "validation_data is a DataFrame, which goes with a DataFrame as data; got data of another kind."
+                f"validation_data is {kind}, which goes with data that has columns; got data of another kind."
             )
-        return frame_source(data, columns, model)
+        return column_source(data, columns, model)
     if isinstance(data, tuple | list) and len(data) in (1, 2, 3):
         return source_of(*data)
     if isinstance(data, RDD):
         return source_of(data)
     raise TypeError(
-        f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, or a DataFrame; got "
-        f"{type(data).__name__}."
+        f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, a DataFrame, or a path of "
+        f"Parquet files; got {type(data).__name__}."
     )
 
 

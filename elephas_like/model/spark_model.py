@@ -13,33 +13,23 @@ from pyspark import RDD
 
 from elephas_like.compat.elephas import ElephasAttributes
 from elephas_like.core import checks
+from elephas_like.core.html import history_table
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Resources
 from elephas_like.model import saving
-from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.fit import train
-from elephas_like.model.frame_predictions import appended
+from elephas_like.model.given_rows import Given
+from elephas_like.model.inference import Inference
 from elephas_like.model.options import NAMES, Options
-from elephas_like.model.predict import (
-    evaluate_rows,
-    feature_arrays,
-    feature_rows,
-    keras_verbose,
-    predict_rows,
-    refuse_callbacks,
-    time_limit,
-)
 from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
-from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
-from elephas_like.trainer.state import in_order
 
 
-class SparkModel(PreflightCheck, ElephasAttributes):
+class SparkModel(Inference, PreflightCheck, ElephasAttributes):
     """A compiled Keras model that trains on Spark by data-parallel parameter averaging.
 
     Each worker trains on its share of the rows. Training goes in rounds: after each, a strategy combines the workers'
@@ -77,6 +67,8 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
             keeps its own), or "reset" (to what they were when the fit began).
         on_nan: "raise", or "drop" an update with NaN and go on.
+        fused_optimizer: whether workers step Adam, AdamW, SGD with momentum and RMSprop with momentum by TensorFlow's fused
+            kernels. They follow the same rules, faster, and round Adam's sums in another order. False, the default: Keras' own steps.
         max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
@@ -106,7 +98,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
 
     Raises:
         ValueError: a model that is not compiled, an unknown name, or a combination that makes no sense: the message
-            lists the valid ones.
+            lists the valid ones. TypeError: an unknown argument, with the nearest name.
     """
 
     num_workers: int | None
@@ -126,6 +118,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     engine: EngineName
     optimizer_state: OptimizerState
     on_nan: OnNaN
+    fused_optimizer: bool
     seed: int | None
     resources: Resources | None
     epochs_per_job: int | None
@@ -155,6 +148,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         engine: str = "auto",
         optimizer_state: str = "average",
         on_nan: str = "raise",
+        fused_optimizer: bool = False,
         max_staleness: int | None = None,
         quorum: int | float | None = None,
         quorum_grace: float = 0.1,
@@ -163,7 +157,6 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         epochs_per_job: int | None = None,
         join_timeout: float = 60,
         round_timeout: float = 600,
-        **unknown: Any,
     ) -> None: ...
 
     @overload
@@ -181,7 +174,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     ) -> None: ...
 
     def __init__(self, model: keras.Model, *args: Any, **options: Any) -> None:
-        model, checked, self.kwargs = Options.from_arguments(model, args, options)
+        model, checked = Options.from_arguments(model, args, options)
         check_model(model)
         repair_compile(model)
         checked.resolved(model, checked.num_workers or 2)  # raises here, not in the first fit
@@ -204,8 +197,17 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         self._model = model
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor but for the model, and whatever unknown ones were given."""
-        return {**self._options.config(), **self.kwargs}
+        """The arguments of the constructor but for the model."""
+        return self._options.config()
+
+    def __repr__(self) -> str:
+        """The model's name, and the options that are not as they are by default."""
+        changed = "".join(f", {name}={value!r}" for name, value in self._options.changed().items())
+        return f"{type(self).__name__}({self._model.name!r}{changed})"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with loss and metrics of the last fit."""
+        return history_table(repr(self), self.training_histories[-1] if self.training_histories else {})
 
     @property
     def _options(self) -> Options:
@@ -233,6 +235,7 @@ class SparkModel(PreflightCheck, ElephasAttributes):
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_freq: str | float = "epoch",
         resume: bool | str = "auto",
+        monitor: bool | int | str = False,
         features_col: Choice | None = None,
         label_col: Choice | None = None,
         sample_weight_col: str | None = None,
@@ -247,16 +250,16 @@ class SparkModel(PreflightCheck, ElephasAttributes):
 
         Args:
             data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows; or arrays
-                (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset; or a DataFrame. `rdd=` and `x=`
-                mean the same.
+                (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset; or a DataFrame; or the path or URL of
+                Parquet files, which workers read by themselves (`ParquetFiles`). `rdd=` and `x=` mean the same.
             epochs: the epoch to end with, as in Keras.
             batch_size: rows a batch on each worker; None takes the constructor's.
             global_batch_size: rows a batch over all workers together, split among them as evenly as it can be; excludes
                 `batch_size`.
-            verbose: 0 silent, 1 or "auto" a progress bar per epoch, 2 a line per epoch.
+            verbose: 0 silent, 1 or "auto" a progress bar and a line per epoch, 2 the line alone.
             validation_split: share of each worker's rows, drawn at random by seed, that is held out and scored.
-            validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or a DataFrame with the columns
-                of `data`.
+            validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or a DataFrame or Parquet files
+                with the columns of `data`.
             validation_freq: epochs between validations, or a list of epochs counted from 1, as in Keras.
             callbacks: Keras callbacks, called on the driver with the averaged model and global metrics.
             worker_callbacks: Keras callbacks, copied to each worker and called around its own batches and epochs, with the
@@ -269,7 +272,9 @@ class SparkModel(PreflightCheck, ElephasAttributes):
                 if its driver dies. Run the same program again. Deleted when the fit is over. One directory a fit.
             checkpoint_freq: "epoch", or the least seconds between two checkpoints, which then are written amid epochs too.
             resume: "auto" goes on from what is in `checkpoint_dir`, or begins; True insists on a checkpoint; False begins anew.
-            features_col: of a DataFrame, "features" by default: a column of vectors, numbers, text, arrays, bytes or images,
+            monitor: True serves a page on the driver that shows the fit while it runs, and prints its URL (docs/monitoring.md). A port,
+                or a range such as "40000:40100", in place of any free port.
+            features_col: of a DataFrame or of files, "features" by default: a column of vectors, numbers, text, arrays, bytes or images,
                 or several, put together for a model with one input, or one for each of several inputs, in their order or
                 as a dict by their names. "a.b" is the field b of the struct a (docs/spark_ml.md).
             label_col: of a DataFrame, "label" by default, likewise for the outputs.
@@ -302,117 +307,28 @@ class SparkModel(PreflightCheck, ElephasAttributes):
             checkpoint_dir=checkpoint_dir,
             checkpoint_freq=checkpoint_freq,
             resume=resume,
+            monitor=monitor,
             has_validation_data=validation_data is not None,
         )
-        columns = column_choice(
-            data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+        given = Given.of(
+            data,
+            y,
+            sample_weight,
+            self._model,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+            handle_invalid=handle_invalid,
         )
-        source = source_of(data, y, sample_weight, columns, self._model)
-        held = None if validation_data is None else validation_source(validation_data, columns, self._model)
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model)
+        held = None
+        if validation_data is not None:
+            held = validation_source(given.validation(validation_data, self._model), given.columns, self._model)
         history = train(self._model, self._options, request, source, held, self._draw_seeds)
         self.training_histories.append(history.history)
         return history
-
-    def predict(
-        self,
-        data: Any,
-        batch_size: int | None = None,
-        verbose: int | str = 0,
-        *,
-        collect: bool = True,
-        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
-        features_col: Choice | None = None,
-        column_shapes: Mapping[str, Sequence[int]] | None = None,
-        column_dtypes: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Any:
-        """Predictions in the order of the rows.
-
-        Args:
-            data: arrays, predicted by the model here on the driver; or an RDD of features or a DataFrame, predicted on the
-                executors batch by batch.
-            batch_size: rows a batch; None takes the constructor's.
-            verbose: of arrays, 1 shows Keras' progress bar.
-            callbacks: of arrays, Keras callbacks.
-            collect: False returns an RDD of predictions for an RDD, and for a DataFrame itself with a column `prediction` of
-                what the model puts out; nothing runs until it is asked for.
-            features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
-            timeout: on executors, seconds in which no task starts or ends, after which a WaitError is raised. None: no limit.
-
-        Returns:
-            An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
-        """
-        rows = self._rows_of(batch_size)
-        columns = column_choice(data, features_col, None, None, column_shapes, column_dtypes)
-        if columns is not None and not collect:
-            return appended(data, columns, self._model, batch_size=rows)
-        features = feature_rows(data, columns, self._model)
-        if features is not None:
-            refuse_callbacks(callbacks)
-            predictor = Predictor.of(self._model, rows)
-            return predict_rows(features, predictor, rows, collect=collect, **self._on_executors(timeout))
-        if not collect:
-            raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted on the driver.")
-        features = feature_arrays(data, self._model)
-        return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
-
-    def _on_executors(self, timeout: float | None) -> dict[str, Any]:
-        """How jobs of `predict` and `evaluate` run."""
-        allowed = self.allow_plain_text
-        return {"timeout": time_limit(timeout), "allow_plain_text": allowed, "resources": self.resources}
-
-    def evaluate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        *,
-        batch_size: int | None = None,
-        sample_weight: Any = None,
-        return_dict: bool = False,
-        verbose: int | str = 0,
-        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
-        features_col: Choice | None = None,
-        label_col: Choice | None = None,
-        sample_weight_col: str | None = None,
-        column_shapes: Mapping[str, Sequence[int]] | None = None,
-        column_dtypes: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        **others: Any,
-    ) -> Any:
-        """Loss and metrics as Keras gives them on all rows together.
-
-        Args:
-            x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, or a
-                DataFrame, evaluated on the executors: their metric states are summed, so that AUC and the like are exact.
-            callbacks: of arrays, Keras callbacks.
-            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
-            timeout: as for `predict`.
-
-        Returns:
-            A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
-        """
-        x = checks.one_of(x=x, x_test=others.pop("x_test", None))
-        y = others.pop("y_test", y)
-        self._check(others)
-        rows = self._rows_of(batch_size)
-        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
-        if columns is None and not isinstance(x, RDD):
-            return self._model.evaluate(
-                feature_arrays(x, self._model),
-                cut_targets(arrays(y), self._model),
-                batch_size=rows,
-                sample_weight=arrays(sample_weight),
-                return_dict=return_dict,
-                verbose=keras_verbose(verbose),
-                callbacks=callbacks,
-            )
-        refuse_callbacks(callbacks)
-        source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
-        results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
-        if return_dict:
-            return results
-        values = in_order(self._model, results)
-        return values[0] if len(values) == 1 else values
 
     def save(self, file_name: str | os.PathLike[str], overwrite: bool = False, to_hadoop: bool = False) -> None:
         """Saves the model, optimizer included, with this object's configuration, for `load_spark_model`.
@@ -444,9 +360,6 @@ class SparkModel(PreflightCheck, ElephasAttributes):
     def _check(self, others: Mapping[str, Any]) -> None:
         refuse_unknown(others, inspect.signature(SparkModel.fit).parameters)
         check_model(self._model)
-
-    def _rows_of(self, batch_size: int | None) -> int:
-        return self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)
 
     def _draw_seeds(self) -> FitSeeds:
         return FitSeeds(self._next_seed(), self._split_seed, self._bootstrap)

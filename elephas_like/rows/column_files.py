@@ -5,9 +5,14 @@ core/columns.py reads these files and says what they look like.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import platform
+import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,11 +33,30 @@ class RawFile:
     def write(self, data: memoryview | bytearray) -> None:
         """Append bytes."""
         self.crc = zlib.crc32(data, self.crc)
-        self._file.write(data)
+        with _naming_the_disk(self.path):
+            self._file.write(data)
 
     def close(self) -> None:
-        """Close the files."""
-        self._file.close()
+        """Write what is left in the buffer, and close the file."""
+        with _naming_the_disk(self.path):
+            self._file.close()
+
+
+@contextmanager
+def _naming_the_disk(path: str) -> Iterator[None]:
+    """Add to the error of a disk that takes no more which one it is, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        folder = os.path.dirname(path)
+        raise OSError(
+            error.errno,
+            f"{os.strerror(error.errno)} in {folder} on {platform.node()}, where the rows of a worker are written "
+            f"({shutil.disk_usage(folder).free / 2**30:.1f} GiB free). Expected room for all of its rows: give Spark "
+            "(spark.local.dir, or the cluster manager's local directories) larger disks, or the fit more workers on more nodes.",
+        ) from error
 
 
 class NumberColumn:

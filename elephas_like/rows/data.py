@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,7 +20,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Data:
-    """A fit's rows: one partition of `rdd`, or one block, per worker; or what `collect` brings to the driver of each.
+    """A fit's rows: one partition of `rdd`, or one block, per worker; or what `collect` brings to the driver of each, which is
+    preferred there.
 
     sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
     `sharded`, so that missing files are written again.
@@ -29,7 +30,7 @@ class Data:
     num_workers: int
     rdd: RDD | None = None
     blocks: Sequence[Block] | None = None
-    collect: Callable[[], Sequence[list[object]]] | None = None
+    collect: Callable[[], Iterable[Iterable[object]]] | None = None
     sharded: RDD | None = None
     written: Callable[[], None] = lambda: None
     invalidate: Callable[[], None] = lambda: None
@@ -39,12 +40,12 @@ class Data:
         """Whether the shards outlive the fit."""
         return self.sharded is not None
 
-    def partitions(self) -> Iterator[list[object]]:
+    def partitions(self) -> Iterator[Iterable[object]]:
         """Yield the rows of each worker, on the driver."""
-        if self.rdd is not None:
-            yield from rows_of_partitions(self.rdd)
-        elif self.collect is not None:
+        if self.collect is not None:
             yield from self.collect()
+        elif self.rdd is not None:
+            yield from rows_of_partitions(self.rdd)
         else:
             assert self.blocks is not None
             for block in self.blocks:

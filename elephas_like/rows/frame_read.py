@@ -7,7 +7,7 @@ rows. What is wrong with a value is said with its column and row.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -138,8 +138,13 @@ class BatchReader:
         self._rows_at_once = 0
         self._shapes: list[tuple[int, ...]] = []
 
-    def blocks(self, arrays: Sequence[pa.Array], rows: int) -> Iterator[tuple[list[Array], int]]:
+    def blocks(
+        self, arrays: Sequence[pa.Array], rows: int, place: Callable[[int], str] | None = None
+    ) -> Iterator[tuple[list[Array], int]]:
         """Yield (leaves, rows) of parts of a batch, in order.
+
+        Args:
+            place: says where a row of this batch is, by its number in it; None counts rows of the partition.
 
         Raises:
             DataError: a value does not fit; it names the column and the row.
@@ -154,9 +159,9 @@ class BatchReader:
                 if self._plan.invalid is Invalid.ERROR:
                     _check_numbers(self._plan, leaves)
             except _BadValue as error:
-                place = f"{self._place}row {self._rows + error.row}"
+                where = f"{self._place}row {self._rows + error.row}" if place is None else place(begin + error.row)
                 hint = _HANDLE_INVALID if self._plan.invalid is Invalid.ERROR else ""
-                raise DataError(f"column {error.column!r}, {place}: {error}{hint}") from error.__cause__
+                raise DataError(f"column {error.column!r}, {where}: {error}{hint}") from error.__cause__
             if probing:
                 continue
             yield leaves, count

@@ -54,7 +54,7 @@ def rows_of_frame(df: DataFrame, plan: FramePlan, num_workers: int) -> GangRows:
 
 def rows_of_blocks(session: SparkSession, blocks: Sequence[Block]) -> GangRows:
     """Return the rows of arrays on the driver: a block for each worker, sent in slices of a few MiB."""
-    pieces = [[pickle.dumps(part, 5) for part in _slices(block)] for block in blocks]
+    pieces = [[pickle.dumps(part, 5) for part in slices(block)] for block in blocks]
     return GangRows(notes(session, pieces), len(blocks), _unpickled)
 
 
@@ -119,7 +119,7 @@ def _unpickled(batches: Iterable[pa.RecordBatch]) -> Iterator[object]:
         yield pickle.loads(note)  # noqa: S301  Spark handed over what this module wrote
 
 
-def _slices(block: Block) -> Iterator[Block]:
+def slices(block: Block) -> Iterator[Block]:
     """Yield a block in parts of about 4 MiB, at least one."""
     leaves, structure = flatten(block.columns)
     each = sum(leaf.nbytes for leaf in leaves) // max(1, block.rows)  # type: ignore[attr-defined]  # arrays

@@ -53,18 +53,18 @@ class Replica:
     def ref(self) -> ShardRef:
         """Return the shard with all rows on this host. The first task to ask writes it."""
         check_versions(self.options.versions)
-        dataset = self.options.dataset
-        found = find_shard(dataset, 0)
-        if found is not None:
-            return found
-        with host_lock(dataset):
-            return find_shard(dataset, 0) or spool(
-                (shipped.value.take() for shipped in self.blocks),
-                dataset=dataset,
-                worker=0,
-                floatx=self.options.floatx,
-                expect_target=self.options.expect_target,
-            )
+        return written_once((shipped.value.take() for shipped in self.blocks), self.options)
+
+
+def written_once(blocks: Iterable[Block], options: SpoolOptions) -> ShardRef:
+    """Return the shard of all rows of a dataset on this host. Blocks are taken only if no other task has written it here."""
+    found = find_shard(options.dataset, 0)
+    if found is not None:
+        return found
+    with host_lock(options.dataset):
+        return find_shard(options.dataset, 0) or spool(
+            blocks, dataset=options.dataset, worker=0, floatx=options.floatx, expect_target=options.expect_target
+        )
 
 
 @contextmanager

@@ -180,17 +180,17 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
     try:
         finished = find_shard(options.dataset, index) if options.take_finished else None
         if finished is not None:
-            _read_to_the_end(rows)
+            read_to_the_end(rows)
             return finished
         return spool(
             rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
         )
     except Exception as error:  # reported as a value: the driver raises it
-        _read_to_the_end(rows, DRAIN_SECONDS)
+        read_to_the_end(rows, DRAIN_SECONDS)
         return Failure.of(index, error)
 
 
-def _read_to_the_end(rows: Iterable[object], seconds: float = float("inf")) -> None:
+def read_to_the_end(rows: Iterable[object], seconds: float = float("inf")) -> None:
     """Read what is left of a task's input. Spark ends a Python process that leaves some, with its imported TensorFlow."""
     end = time.monotonic() + seconds
     with suppress(Exception):  # where the rows themselves raise, nothing more comes

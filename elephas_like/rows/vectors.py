@@ -40,10 +40,11 @@ def texts(array: pa.Array) -> Array:
 def nested(array: pa.Array) -> Array:
     """(rows, ...) of lists, or lists of lists, of one length each: numbers, or strings as objects."""
     shape, values = [len(array)], array
-    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+    while _is_list(values.type):
         per_row = max(1, int(np.prod(shape[1:])))
         filled(values, per_row)
-        shape.append(_one_length(_lengths(values), per_row))
+        fixed = pa.types.is_fixed_size_list(values.type)
+        shape.append(values.type.list_size if fixed else _one_length(_lengths(values), per_row))
         values = values.flatten()
     filled(values, max(1, int(np.prod(shape[1:]))))
     flat = texts(values) if _is_text(values.type) else numbers(values)
@@ -115,6 +116,10 @@ def as_arrow(values: Array, kind: pa.DataType) -> pa.Array:
     if values.dtype == object:
         return pa.array(values.tolist(), kind)
     return pa.array(np.ascontiguousarray(values, kind.to_pandas_dtype()), kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:

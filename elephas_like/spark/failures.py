@@ -12,6 +12,7 @@ _CHAIN = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n"
 )
+_STATE = re.compile(r"\n? SQLSTATE: |\nDriver stacktrace:")
 _JAVA_STACK = "\n\tat "
 
 
@@ -25,16 +26,21 @@ def readable(error: BaseException) -> BaseException:
         return ElephasError(advice)
     found = _TRACEBACK.search(text)
     if found is None:
-        return ElephasError(f"the Spark job ended: {_informative_line(text) or type(error).__name__}")
+        return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]
     raised = _TRACEBACK.search(python, [0, *(link.end() for link in _CHAIN.finditer(python))][-1]) or found
-    type_name, _, message = raised.group("last").partition(": ")
+    type_name, _, message = (raised.group("last") + _more_lines(python[raised.end() :])).partition(": ")
     shown = python[: raised.end()] if raised is not found else found.group(0)
     return WorkerError.of(type_name.rsplit(".", 1)[-1], message, shown, -1)
 
 
-def _informative_line(text: str) -> str:
+def _more_lines(text: str) -> str:
+    """Return the lines of a message after its first one: up to a traceback that follows, or Spark's own code of the error."""
+    return _CHAIN.split(_STATE.split(text)[0])[0].rstrip()
+
+
+def informative_line(text: str) -> str:
     """Return the first informative line. py4j's own first line only says that there was an error."""
     first, *more = text.splitlines() or [""]
     return more[0].removeprefix(": ") if first.startswith("An error occurred while calling") and more else first

@@ -133,12 +133,15 @@ def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: flo
         for key, mine in zip(keys, pieces, strict=True)
         for number, piece in enumerate(mine or [b""])
     ]
+    return keyed_notes(session, flat).repartition(len(pieces), "key").sortWithinPartitions("number").select("note")
+
+
+def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
+    """Return a DataFrame of bytes, with the columns key, number and note."""
     if pyspark.__version__.startswith("3."):  # takes no Arrow tables
-        df = session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in flat], _NOTES_OF_3)
-    else:
-        columns = dict(zip(_NOTES.names, zip(*flat, strict=True), strict=True))
-        df = session.createDataFrame(pa.Table.from_pydict(columns, schema=_NOTES))
-    return df.repartition(len(pieces), "key").sortWithinPartitions("number").select("note")
+        return session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in rows], _NOTES_OF_3)
+    columns = dict(zip(_NOTES.names, zip(*rows, strict=True), strict=True))
+    return session.createDataFrame(pa.Table.from_pydict(columns, schema=_NOTES))
 
 
 def noted(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

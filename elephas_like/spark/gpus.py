@@ -34,6 +34,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The variable with which a process chooses its cards, before it first computes on one."""
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 """TensorFlow takes memory as it needs it, and leaves the rest to other processes on the same card."""
+_PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+"""JAX takes most of a card's memory at once, or memory as it needs it."""
 
 
 class Claims:
@@ -147,10 +149,11 @@ def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
 
 
 def show(cards: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Have CUDA see these cards alone, and TensorFlow take memory as it needs it unless the user has said otherwise."""
+    """Have CUDA see these cards alone, and TensorFlow and JAX take memory as it needs it unless the user has said otherwise."""
     environment[VISIBLE] = ",".join(cards)
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which discovery scripts count
     environment.setdefault(_GROWTH, "true")
+    environment.setdefault(_PREALLOCATE, "false")
 
 
 def offered_gpus() -> tuple[str, ...]:

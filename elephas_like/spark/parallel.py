@@ -22,7 +22,7 @@ from pyspark import RDD, InheritableThread, SparkContext
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
 from elephas_like.spark.groups import job_group
-from elephas_like.spark.session import is_local
+from elephas_like.spark.session import is_local_master
 from elephas_like.spark.waits import GONE, cancel_and_wait, cleanup, stopped
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Runs(RunsInTurn[Result]):
     """Makes each call in a thread of its own. A context manager: leaving it cancels what runs, and waits for its end.
 
     Args:
-        context: whose local properties the threads inherit.
+        context: whose local properties the threads inherit; None over Spark Connect.
         at_once: runs that `outcomes` keeps under way.
         name: of the threads.
         stop: asks running calls to end; it is called again and again, for one may just have been about to start.
@@ -109,7 +109,7 @@ class Runs(RunsInTurn[Result]):
 
     def __init__(
         self,
-        context: SparkContext,
+        context: SparkContext | None,
         *,
         at_once: int,
         name: str,
@@ -127,16 +127,15 @@ class Runs(RunsInTurn[Result]):
     def start(self, number: int, call: Callable[[], Result]) -> None:
         """Starts a run; returns at once."""
         self._threads = {each: thread for each, thread in self._threads.items() if thread.is_alive()}
+        kind = threading.Thread if self._context is None else InheritableThread
         try:
-            thread = InheritableThread(
-                target=self._run, args=(number, call), name=f"{self._name}-{number}", daemon=True
-            )
+            thread = kind(target=self._run, args=(number, call), name=f"{self._name}-{number}", daemon=True)
             self._under_way.add(number)
             self._threads[number] = thread
             thread.start()
         except Exception:  # it asks the JVM for the properties that it inherits
             self._under_way.discard(number)
-            if not stopped(self._context):
+            if self._context is None or not stopped(self._context):
                 raise
             self._ended.put((number, ElephasError(GONE)))
 
@@ -180,7 +179,7 @@ class JobRuns(Runs[Result]):
         super().__init__(
             context, at_once=at_once, name=group, stop=lambda: context.cancelJobGroup(group), patience=patience
         )
-        self._group = group
+        self._group, self._spark = group, context
 
     def rows(self, rdd: RDD, partition: int, title: str, *, tries: int = 1) -> list[object]:
         """The rows of one partition, by a Spark job in this thread.
@@ -196,12 +195,12 @@ class JobRuns(Runs[Result]):
             tries -= 1
             try:
                 # A thread has its own job group: one that was set in the caller's is not seen here.
-                with job_group(self._context, self._group, title):
-                    found: list[object] = self._context.runJob(rdd, lambda rows: rows, [partition])
+                with job_group(self._spark, self._group, title):
+                    found: list[object] = self._spark.runJob(rdd, lambda rows: rows, [partition])
                 return found
             except Exception as error:  # py4j and pyspark raise many kinds
                 cause = readable(error)
-                if stopped(self._context):
+                if stopped(self._spark):
                     raise ElephasError(GONE) from None
                 if self.cancelled or CANCELLED in str(error):
                     raise CancelledError(str(cause)) from None
@@ -217,9 +216,9 @@ class JobRuns(Runs[Result]):
         super().__exit__(kind, error, trace)
         interrupted = isinstance(error, KeyboardInterrupt)  # Spark's own SIGINT handler cancels all jobs
         if self.cut_short or interrupted:
-            cancel_and_wait(self._context, self._group)
+            cancel_and_wait(self._spark, self._group)
 
 
-def tries(context: SparkContext) -> int:
-    """Jobs that one run may lose to dying Python workers."""
-    return TRIES if is_local(context) else 1
+def tries(master: str) -> int:
+    """Return how many jobs one run may lose to dying Python workers, by Spark's master."""
+    return TRIES if is_local_master(master) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Protocol
 
@@ -10,7 +11,9 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from elephas_like.core.extras import BACKENDS, keras_backend
 from elephas_like.core.types import EngineName
+from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
 
@@ -29,6 +32,11 @@ class Conf(Protocol):
 def started_context() -> SparkContext | None:
     """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
     return SparkContext._active_spark_context
+
+
+def has_stopped() -> bool:
+    """Return whether this process had a SparkContext, and has none any more."""
+    return SparkContext._gateway is not None and started_context() is None
 
 
 def is_local(context: SparkContext) -> bool:
@@ -92,9 +100,19 @@ def active_session() -> SparkSession | None:
 
 
 def active_remote() -> SparkSession | None:
-    """Return the session of Spark Connect that is active in this thread; None if there is none, or a classic one."""
+    """Return the session of Spark Connect that is active in this thread; None if there is none, or a classic one.
+
+    A session of `remote("local")` is one, although its server's SparkContext is in this process: elsewhere there is none.
+    """
+    if f"{_CONNECT}.session" not in sys.modules:
+        return None
     session = active_session()
     return session if session is not None and is_remote(session) else None
+
+
+def remote_session(data: object) -> SparkSession | None:
+    """Return the session of Spark Connect that work on some data runs on: that of a DataFrame, or else the active one, if any."""
+    return data.sparkSession if is_remote(data) else active_remote()  # type: ignore[attr-defined]  # a DataFrame
 
 
 def active_context(engine: EngineName) -> SparkContext | None:
@@ -105,14 +123,35 @@ def active_context(engine: EngineName) -> SparkContext | None:
     """
     if engine is EngineName.IN_PROCESS:
         return None
-    context = started_context()
-    if context is None and active_remote() is not None:
+    if active_remote() is not None:
         if engine in (EngineName.AUTO, EngineName.GANG):
             return None
         raise ValueError(f"engine={engine.value!r} needs a classic session; over Spark Connect use engine='gang'.")
+    context = started_context()
     if context is None and engine is not EngineName.AUTO:
         raise ValueError(f"engine={engine.value!r} needs a SparkContext; start a SparkSession first.")
     return context
+
+
+def check_executors(context: SparkContext) -> None:
+    """Do nothing if what the executors run goes with what this process runs, as far as it is known without a job.
+
+    Raises:
+        ElephasError: pyspark and Spark are of different versions, or the executors' Python cannot run tasks.
+    """
+    check_spark(context.version)
+    check_interpreter(context, local=is_local(context))
+    share_backend(context)
+
+
+def share_backend(context: SparkContext) -> None:
+    """Have Python processes that run tasks from now on import Keras on the backend of this one.
+
+    Nothing is said where Keras takes TensorFlow because nobody chose: Spark starts new processes for a new environment.
+    """
+    name = keras_backend()
+    if name != BACKENDS[0] or "KERAS_BACKEND" in os.environ:
+        context.environment["KERAS_BACKEND"] = name
 
 
 def context_for(data: SparkContext | None, engine: EngineName) -> SparkContext | None:
@@ -123,12 +162,12 @@ def context_for(data: SparkContext | None, engine: EngineName) -> SparkContext |
         engine: the engine that was asked for.
 
     Raises:
-        ElephasError: pyspark and Spark are of different versions.
+        ElephasError: as `check_executors`.
         ValueError: an engine that needs Spark, and none is active; or one that needs a classic session.
     """
     context = data or active_context(engine)
     if context is not None and not stopped(
         context
     ):  # one that was stopped has its own error, when its slots are counted
-        check_spark(context.version)
+        check_executors(context)
     return context

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 import pyspark
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.extras import BACKENDS, keras_backend
 
 _PACKAGES = ("elephas-like", "keras", "pyspark")
-_REPORTED = ("elephas-like", "keras", "tensorflow", "numpy", "pyspark")
 
 
 def versions() -> dict[str, str]:
@@ -23,8 +23,8 @@ def versions() -> dict[str, str]:
 
 def installed() -> dict[str, str]:
     """Return the versions of Python and of the packages that a fit computes with; "none" for a missing package."""
-    found = {package: _version(package) for package in _REPORTED}
-    if found["tensorflow"] == "none":
+    found = {package: _version(package) for package in ("elephas-like", "keras", keras_backend(), "numpy", "pyspark")}
+    if found.get("tensorflow") == "none":
         found["tensorflow"] = _version("tensorflow-cpu")
     return {"python": platform.python_version(), **found}
 
@@ -90,6 +90,11 @@ def missing_package(message: str) -> str | None:
     if found is None:
         return None
     module = found.group(1).split(".")[0]
+    if module in BACKENDS and module != keras_backend():
+        return (
+            f"the driver's Keras runs on {keras_backend()!r}, the executors' on {module!r}, which they do not have: set "
+            f"KERAS_BACKEND={keras_backend()} there, too (spark.executorEnv.KERAS_BACKEND)."
+        )
     packages = packages_distributions().get(module, [])
     known = (
         f"{packages[0]} {version(packages[0])} is installed on the driver and" if packages else f"The module {module!r}"

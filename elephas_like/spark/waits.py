@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,10 @@ Result = TypeVar("Result")
 
 MAX_KILL_SECONDS = 20.0
 """Longest wait until Spark has killed the Python processes of cancelled tasks, for which it takes 2 to 4 seconds if not busy."""
+UNSEEN_KILL_SECONDS = 5.0
+"""The same where it cannot be seen, over Spark Connect."""
+LATE_SECONDS = 1.0
+"""Seconds after Ctrl-C in which a job that was being sent to the JVM may start."""
 TIDY_SECONDS = 20.0
 """Seconds that the jobs which delete files at the end of a run may take."""
 MAX_POLL_SECONDS = 1.0
@@ -89,13 +94,21 @@ def run_within(
 def cancel_and_wait(context: SparkContext, group: str) -> None:
     """Cancel the jobs of a group and wait until their tasks have ended, so that what these have written can be deleted.
 
-    A task ends when Spark kills its Python process. The wait takes `MAX_KILL_SECONDS` at most.
+    A task ends when Spark kills its Python process. The wait takes `MAX_KILL_SECONDS` at most. Ctrl-C may come while a job is on its
+    way to the JVM, which then starts it after all: so while a KeyboardInterrupt is being handled, jobs are cancelled for
+    `LATE_SECONDS`.
     """
     with cleanup(context, f"cancel the jobs of {group}"):
+        began = time.monotonic()
+        cause = sys.exc_info()[1]
+        least = LATE_SECONDS if isinstance(cause, KeyboardInterrupt) or hides_interrupt(cause) else 0.0
         context.cancelJobGroup(group)
-        deadline = time.monotonic() + MAX_KILL_SECONDS
-        while unfinished(context, group) and time.monotonic() < deadline:
+        while (passed := time.monotonic() - began) < least or (
+            unfinished(context, group) and passed < MAX_KILL_SECONDS
+        ):
             threading.Event().wait(0.1)
+            if least:  # else never again: Spark's later jobs of this thread may still bear the group's name
+                context.cancelJobGroup(group)
 
 
 @contextmanager
@@ -143,14 +156,18 @@ def destroy(context: SparkContext, broadcast: Broadcast) -> None:
 
 
 @contextmanager
-def cleanup(context: SparkContext, what: str) -> Iterator[None]:
+def cleanup(context: SparkContext | None, what: str) -> Iterator[None]:
     """Log an error of cleaning up instead of raising it, so that it does not hide what happened before.
 
     Nothing is logged if the SparkContext was stopped: Spark has ended its executors, with all they held.
+
+    Args:
+        context: None over Spark Connect.
+        what: the end of "could not ...".
     """
     try:
         yield
     except Exception as error:
         raise_hidden_interrupt(error)
-        if not stopped(context):
+        if context is None or not stopped(context):
             log.warning("could not %s: %s", what, (str(error) or type(error).__name__).splitlines()[0])

@@ -10,6 +10,6 @@ saving              stages written and read
 udf                 a model as a SQL function
 """
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("pyspark", "tensorflow")
+require("pyspark", keras_backend())

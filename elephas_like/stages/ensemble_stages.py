@@ -31,7 +31,7 @@ _SHARED = entries_of(
 _TRAINING = entries_of(
     (*COLUMNS, *FITTING),
     "kerasModelConfig optimizerConfig loss metrics epochs batchSize verbose validationSplit weightCol "
-    "validationIndicatorCol engine tls allowPlainText seed classWeight shuffle",
+    "validationIndicatorCol engine tls allowPlainText fusedOptimizer seed classWeight shuffle monitor",
 )
 _EnsembleEstimatorParams: Any = stage_params("_EnsembleEstimatorParams", (*_SHARED, *_TRAINING, *ENSEMBLE))
 _EnsembleModelParams: Any = stage_params("_EnsembleModelParams", _SHARED)
@@ -48,8 +48,10 @@ _FIT = {
     "engine": "engine",
     "tls": "tls",
     "allow_plain_text": "allowPlainText",
+    "fused_optimizer": "fusedOptimizer",
     "custom_objects": "customObjects",
     "verbose": "verbose",
+    "monitor": "monitor",
     "weights": "weights",
     **COLUMN_ARGUMENTS,
 }

@@ -43,6 +43,7 @@ _OPTIONS = [
     "allow_plain_text",
     "optimizer_state",
     "on_nan",
+    "fused_optimizer",
     "max_staleness",
     "quorum",
     "quorum_grace",
@@ -66,6 +67,7 @@ _FIT = [
     "checkpoint_dir",
     "checkpoint_freq",
     "resume",
+    "monitor",
 ]
 _EstimatorParams: Any = stage_params("_EstimatorParams", (*COLUMNS, *FITTING))
 _TransformerParams: Any = stage_params(

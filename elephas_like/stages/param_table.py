@@ -181,6 +181,11 @@ def _verbosity(name: str, value: Any) -> int:
     return checks.verbosity(value)
 
 
+def _page(name: str, value: Any) -> bool | int | str:
+    port = checks.monitor(name, value)
+    return False if port is None else value  # True stays True
+
+
 def _function(name: str, value: Any) -> object:
     if not callable(value) or hasattr(value, "get_config"):
         raise TypeError(f"{name} must be a function that returns a compiled model; got {type(value).__name__}.")
@@ -384,6 +389,7 @@ FITTING = (
         "average",
     ),
     Entry("onNan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
+    Entry("fusedOptimizer", checks.flag, "whether optimizers may take TensorFlow's fused kernels", False),
     Entry("seed", _whole(0), "of shuffling, validation rows and dropout", kinds=(_HasSeed,)),
     Entry("joinTimeout", checks.positive_seconds, "seconds to wait for the last worker", 60),
     Entry(
@@ -397,6 +403,9 @@ FITTING = (
     Entry("checkpointDir", checks.directory, "directory or URL from which a fit goes on whose driver has died"),
     Entry("checkpointFreq", checks.checkpoint_freq, "epoch, or the least seconds between two checkpoints", "epoch"),
     Entry("resume", checks.resume, "auto, True to insist on a checkpoint, or False to begin anew", "auto"),
+    Entry(
+        "monitor", _page, "whether the driver serves a page that shows the fit while it runs, or the page's port", False
+    ),
 )
 """Further Params of the estimator: the arguments of SparkModel and of its `fit`."""
 

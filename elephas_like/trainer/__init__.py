@@ -3,7 +3,7 @@
 A worker
     worker      trains a shard from a state
     programs    compiled models that are kept between fits
-    steps       the compiled loop of train steps
+    steps       the loop of train steps
     batches     a shard's rows, step by step
     state       a model's variables and metrics, read and written
 A model in transit
@@ -22,12 +22,13 @@ Questions about a model
     task        inputs, outputs, and how to read them
     compile_arguments, learning_rate, metric_names, metric_sums
 Others
+    factories   makers of workers, which the driver sends
     inference   predictions on executors
     outer       a Keras optimizer as a strategy
     seeds       seeded random generators
-    tensors     the part of TensorFlow that the other files use
+    backends    Keras' backends, one module each; tensors: the one of this process, as the other files use it
 """
 
-from elephas_like.core.extras import require
+from elephas_like.core.extras import keras_backend, require
 
-require("tensorflow")
+require(keras_backend())

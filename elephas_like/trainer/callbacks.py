@@ -8,19 +8,25 @@ State is read and written in the order of Keras' own fit: `on_train_begin` may l
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import keras
 
-from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.errors import ElephasError, ElephasWarning
+from elephas_like.core.fit_monitor import FitMonitor
+from elephas_like.core.html import history_table
+from elephas_like.core.monitoring import Snapshot
+from elephas_like.core.report import write_report
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
-from elephas_like.trainer.bars import Bar
+from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
+from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.metric_sums import not_summable
-from elephas_like.trainer.state import Variables, metric_results
+from elephas_like.trainer.state import Variables
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
@@ -48,6 +54,8 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
         ):
             raise ValueError(f"{name}(save_freq={frequency!r}) counts batches; use save_freq='epoch'. {advice}")
+        if getattr(callback, "log_every_n_steps", None) is not None and type(callback).__module__.startswith("mlflow."):
+            raise ValueError(f"{name}(log_every_n_steps=...) counts batches; use log_every_epoch=True. {advice}")
         # Settings of Keras' own callbacks that need batches.
         if isinstance(callback, keras.callbacks.TensorBoard):
             if callback.update_freq != "epoch":
@@ -106,7 +114,7 @@ def _is_user_code(kind: type, hook: str) -> bool:
     Hooks of Keras' own callbacks do nothing that is needed here.
     """
     owner = next((owner for owner in kind.__mro__ if hook in vars(owner)), keras.callbacks.Callback)
-    return not owner.__module__.startswith("keras.")
+    return not owner.__module__.startswith(("keras.", "mlflow."))
 
 
 def _profiles_batches(callback: keras.callbacks.TensorBoard) -> bool:
@@ -114,14 +122,50 @@ def _profiles_batches(callback: keras.callbacks.TensorBoard) -> bool:
     return bool(getattr(callback, "_start_batch", 0))
 
 
+class History(keras.callbacks.History):
+    """Keras' History, which notebooks show as a table.
+
+    report: all that is known of the fit, as the training page shows it; None until the fit has ended.
+    """
+
+    report: Snapshot | None = None
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write the training page of the fit to a file: HTML that needs no server and no network.
+
+        Raises:
+            ElephasError: the fit has not ended.
+        """
+        if self.report is None:
+            raise ElephasError(
+                "there is no report: expected the History of a fit that has ended, as SparkModel.fit returns it."
+            )
+        write_report(path, self.report)
+
+    def __repr__(self) -> str:
+        """The number of epochs, and what the last one had."""
+        last = ", ".join(
+            f"{name}: {number_text(each[-1])}" for name, each in self.history.items() if isinstance(each[-1], float)
+        )
+        return f"History({len(getattr(self, 'epoch', ()))} epochs{'; ' if last else ''}{last})"
+
+    def _repr_html_(self) -> str:
+        """Loss and metrics by epoch."""
+        return history_table(repr(self), self.history)
+
+
 @dataclass
 class DriverHooks:
     """Calls callbacks on the driver around rounds and epochs (core.loop.Hooks).
 
     model: the user's model, compiled and built; it receives the state at the end of each epoch.
-    verbose: 0 silent, 1 a bar per epoch, 2 a line per epoch.
+    verbose: 0 silent, 1 a bar while an epoch lasts and a line at its end, 2 the line alone.
     rows, steps: of an epoch; known once all workers have joined.
     sample: a batch of one row, of which only structure, dtypes and shapes matter; metrics are built from it.
+    monitor: what people are told of the fit.
+    sizes: bytes of what an exchange moves, which callbacks get with Keras' own `params`.
+
+    A callback with a method `on_round_end(record)` is told of every round.
     """
 
     model: keras.Model
@@ -131,7 +175,9 @@ class DriverHooks:
     rows: int = 0
     steps: int = 0
     sample: tuple[object, ...] | None = None
-    history: keras.callbacks.History = field(default_factory=keras.callbacks.History)
+    history: History = field(default_factory=History)
+    monitor: FitMonitor = field(default_factory=lambda: FitMonitor(time.perf_counter, time.time))
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.variables = Variables(self.model)
@@ -148,7 +194,10 @@ class DriverHooks:
             steps=self.steps,
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
-        self._bar: Bar | None = None
+        self._told_of_rounds = [
+            callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
+        ]
+        self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
         self.history.epoch_seconds = []
@@ -161,7 +210,7 @@ class DriverHooks:
         self.rows, self.steps, self.sample = rows, steps, sample
         if sample is not None:
             warn_of_metrics(self.model, sample)
-        self._list.set_params({"verbose": self.verbose, "epochs": self.epochs, "steps": steps})
+        self._list.set_params({"verbose": self.verbose, "epochs": self.epochs, "steps": steps, **self.sizes})
 
     @property
     def terminates_on_nan(self) -> bool:
@@ -182,6 +231,8 @@ class DriverHooks:
         if self.model.optimizer is not None:
             self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         self._list.on_train_end(self.history.history and {k: v[-1] for k, v in self.history.history.items()})
+        self.monitor.ended("finished")
+        self.history.report = self.monitor.snapshot()
 
     def close(self) -> None:
         """Remove the progress bar."""
@@ -197,13 +248,15 @@ class DriverHooks:
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
         """Call `on_epoch_begin` and return the state with the callbacks' changes."""
         self._epoch_started = time.perf_counter()
+        self.monitor.epoch_begin(epoch)
         self.model.reset_metrics()
         if self.verbose == 1:
-            self._bar = Bar(total=self.rows, unit=" samples", unit_scale=True, desc=f"Epoch {epoch + 1}/{self.epochs}")
+            self._bar = EpochBar(f"Epoch {epoch + 1}/{self.epochs}", self.rows)
         return self._call_with_state(state, lambda: self._list.on_epoch_begin(epoch))
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
-        """Advance the bar; stop the training on NaN if TerminateOnNaN is among the callbacks."""
+        """Advance the bar; stop the training on NaN if TerminateOnNaN is among the callbacks; call `on_round_end`."""
+        self.monitor.round_end(record)
         if self._terminates_on_nan and (
             any(worker.dropped and not worker.stale for worker in record.workers)
             or (record.loss is not None and not math.isfinite(record.loss))
@@ -213,9 +266,9 @@ class DriverHooks:
             )
             self.model.stop_training = True
         if self._bar is not None:
-            self._bar.update(record.samples)
-            if record.loss is not None:
-                self._bar.set_postfix(loss=f"{record.loss:.4f}", refresh=False)
+            self._bar.update(record.samples, record.loss)
+        for told in self._told_of_rounds:
+            told(record)
 
     def loss_of(self, metrics: Floats) -> float | None:
         """Return the mean loss in metric sums, or None. Keras' loss tracker comes first, as (total, count)."""
@@ -233,13 +286,10 @@ class DriverHooks:
             }
         seconds = time.perf_counter() - self._epoch_started
         self.history.epoch_seconds.append(seconds)
-        if self._bar is not None:
-            self._bar.set_postfix({k: f"{v:.4f}" for k, v in logs.items() if isinstance(v, float)})
-            self.close()
-        elif self.verbose == 2:
-            shown = " - ".join(f"{name}: {value:.4f}" for name, value in logs.items() if isinstance(value, float))
-            rate = record.samples / seconds if seconds else math.inf
-            Bar.write(f"Epoch {record.epoch + 1}/{self.epochs} - {seconds:.1f}s - {rate:,.0f} samples/s - {shown}")
+        self.monitor.epoch_end(record.epoch, logs)
+        self.close()
+        if self.verbose:
+            Bar.write(epoch_line(f"Epoch {record.epoch + 1}/{self.epochs}", seconds, record.samples, logs))
         self._epoch_started = time.perf_counter()
         return self._call_with_state(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
 

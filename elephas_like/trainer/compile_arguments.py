@@ -6,6 +6,8 @@ import warnings
 
 import keras
 
+from elephas_like.trainer.backends.chosen import BACKEND
+from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.serialization import output_count
 from elephas_like.trainer.tensors import check_backend
 
@@ -24,6 +26,7 @@ def check_model(model: object) -> None:
             f"the model {model.name!r} is not compiled. Compile it first, for example "
             "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
         )
+    BACKEND.check_model(model, lambda: reachable(model))
 
 
 def complete_compile_arguments(model: keras.Model) -> None:

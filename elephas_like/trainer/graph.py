@@ -154,7 +154,18 @@ def _is_visited(thing: object) -> bool:
 
 def _is_library(module: str) -> bool:
     """Return whether objects of a module are data or library internals, not the user's own."""
-    return module.split(".")[0] in ("numpy", "pandas", "pyspark", "py4j", "scipy", "tensorflow", "inspect", "re")
+    return module.split(".")[0] in (
+        "numpy",
+        "pandas",
+        "pyspark",
+        "py4j",
+        "scipy",
+        "tensorflow",
+        "jax",
+        "jaxlib",
+        "inspect",
+        "re",
+    )
 
 
 def path_to(root: object, target: object) -> str | None:

@@ -24,6 +24,7 @@ from elephas_like.core.types import (
     WorkerFactory,
 )
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.programs import check_width
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.tensors import text_tensors
 
@@ -146,6 +147,7 @@ class Scorer:
 
 
 def _predicted(model: keras.Model, features: object) -> tuple[list[Array], Structure]:
+    check_width(model, (features,))
     outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure
 

@@ -8,8 +8,9 @@ import cloudpickle
 import keras
 
 from elephas_like.core.types import TrainState
+from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.state import Variables, own_optimizer
+from elephas_like.trainer.state import Variables
 
 
 class LearningRates:

@@ -19,8 +19,8 @@ from typing import Any
 import h5py
 import keras
 
+from elephas_like.trainer.building import restore_slots
 from elephas_like.trainer.bytecode import refuse_bytecode
-from elephas_like.trainer.state import restore_slots
 
 # Arguments of Keras 2's layers that Keras 3 removed, with the values that have no effect.
 _REMOVED: dict[str, tuple[object, ...]] = {

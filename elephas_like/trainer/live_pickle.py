@@ -34,7 +34,7 @@ import numpy as np
 
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
-from elephas_like.trainer.tensors import backend_variable, reduction
+from elephas_like.trainer.tensors import backend_variable, reduction, variable_attributes
 
 _CONSTANT_BYTES = 4096
 """Bytes from which on the array of a `Constant` initializer lies in the table: a built layer does not need it."""
@@ -217,6 +217,8 @@ class _Pickler(cloudpickle.Pickler):
                 kind: Any = type(attributes[name])
                 if not _is_shell(kind):
                     attributes[name] = keyed
+        if isinstance(thing, keras.Variable):
+            attributes |= variable_attributes(thing, self._value_of)
         attributes = _without_stale_dependencies(attributes)
         if isinstance(thing, dict | list | set):
             return attributes, self._keyed.get(id(thing)) or list(thing.items() if isinstance(thing, dict) else thing)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.types import Array
-from elephas_like.trainer.state import measured
+from elephas_like.trainer.building import measured
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
+from elephas_like.trainer.backends.chosen import BACKEND
+from elephas_like.trainer.building import build, own_optimizer
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import Variables, build, own_optimizer
+from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
 
 PROGRAMS_KEPT = 4
@@ -22,14 +24,19 @@ PROGRAM_BYTES_KEPT = 2**30
 
 
 class Program:
-    """A compiled, built model of this process with its traced loops."""
+    """A compiled, built model of this process with its traced loops.
 
-    def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> None:
+    fused: whether its optimizer may take fused kernels.
+    """
+
+    def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> None:
         with seeded(seed, 0xE1E):
             self.model = spec.build()
             check_width(self.model, sample)
             build(self.model, sample)
-        self.key = _program_key(spec, sample)
+        if fused:
+            BACKEND.fuse(self.model)
+        self.key = _program_key(spec, sample, fused=fused)
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)
         self.testing = StepLoop(self.model, self.model.test_step)
@@ -45,7 +52,7 @@ class Program:
         return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
 
 
-def _program_key(spec: ModelSpec, sample: tuple[object, ...]) -> str:
+def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool) -> str:
     """Return the cache key of a program: the model, and the structure, dtypes and shapes of its rows.
 
     Losses and metrics are built for the rows that they see first.
@@ -53,7 +60,7 @@ def _program_key(spec: ModelSpec, sample: tuple[object, ...]) -> str:
     leaves, structure = flatten(sample)
     arrays = [np.asarray(leaf) for leaf in leaves]
     row_types = [(array.dtype.str, array.shape[1:]) for array in arrays]
-    return f"{spec.key} {structure!r} {row_types!r}"
+    return f"{spec.key} {structure!r} {row_types!r} {'fused' if fused else 'plain'}"
 
 
 class Programs:
@@ -70,12 +77,12 @@ class Programs:
         self._free: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
 
-    def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int) -> Program:
+    def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> Program:
         """Return a program for a spec: a kept one, or a new one."""
-        key = _program_key(spec, sample)
+        key = _program_key(spec, sample, fused=fused)
         with self._lock:
             kept = self._free.pop(key, None)
-        return kept or Program(spec, sample, seed)
+        return kept or Program(spec, sample, seed, fused=fused)
 
     def give_back(self, program: Program) -> None:
         """Keep a program for the next borrower, and drop the least recently used ones beyond the limits."""

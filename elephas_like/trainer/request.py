@@ -11,8 +11,8 @@ import keras
 
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
+from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
-from elephas_like.trainer.state import own_optimizer
 
 _REFUSED_BY_FIT = {
     "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
@@ -87,6 +87,7 @@ class FitRequest:
     checkpoint_dir: Annotated[str | None, checks.directory]
     checkpoint_freq: Annotated[str | float, checks.checkpoint_freq]
     resume: Annotated[bool | str, checks.resume]
+    monitor: Annotated[int | str | None, checks.monitor]
 
     @classmethod
     def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:

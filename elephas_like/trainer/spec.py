@@ -18,11 +18,12 @@ import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer import live_pickle
+from elephas_like.trainer.building import state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to
 from elephas_like.trainer.serialization import overrides
-from elephas_like.trainer.state import Variables, state_restored
+from elephas_like.trainer.state import Variables
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,6 @@
-"""The compiled loop of train steps: one TensorFlow graph around Keras' own `train_step`, traced once.
+"""The loop of train or test steps over batches of a shard's columns, on this process's backend of Keras.
 
-Plain `fit` pays for a data pipeline and for a return to Python at every batch. Here a whole round is one call: a loop
-in the graph gathers its batches from columns in memory. The number of steps is a tensor, so that no round is traced
-again.
+Plain `fit` pays for a data pipeline and for a return to Python at every batch. Here a whole round is one call.
 
 `train_step` is the model's own. Custom steps, losses, weights and metrics behave as in `fit`, with one exception: the
 logs that a step returns are ignored. Logs are computed from the states of the model's metrics, which can be summed over
@@ -12,18 +10,16 @@ workers. A warning names returned keys that are no metric's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
-import tensorflow as tf
 
-from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
-from elephas_like.trainer.state import metrics_of
+from elephas_like.trainer.backends.chosen import BACKEND
+from elephas_like.trainer.backends.protocol import Step, Tensor
+from elephas_like.trainer.metric_results import metrics_of
 
 log = logging.getLogger(__name__)
-
-Step = Callable[[object], object]
 
 
 def _keys(logs: object) -> Iterator[str]:
@@ -40,27 +36,20 @@ class StepLoop:
 
     def __init__(self, model: keras.Model, step: Step) -> None:
         self._model = model
-        self._eager = bool(model.run_eagerly)
-        self._step = step
         self._name = getattr(step, "__name__", "train_step")
-        self._returned: frozenset[str] | None = None
+        self._loop = BACKEND.loop(model, step)
         self._warned = False
-        if model.jit_compile is True and not self._eager:
-            self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
-        self._compiled: dict[object, Callable[..., None]] = {}
-        with tf.device("CPU:0"):
-            self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @property
     def done(self) -> int:
         """Steps run so far. The current one may be included. Other threads may read it, also while `run` is under way."""
-        return int(self._done.numpy())
+        return self._loop.done
 
     def run(
         self,
-        columns: Sequence[tf.Tensor],
+        columns: Sequence[Tensor],
         structure: Structure,
-        order: tf.Tensor,
+        order: Tensor,
         batch_size: int,
         first: int,
         last: int,
@@ -70,38 +59,20 @@ class StepLoop:
         Args:
             columns: tensors with a leading axis of rows.
             structure: how the columns make up (x, y, sample_weight).
-            order: int64 row numbers; the last batch may be smaller.
+            order: row numbers (trainer/tensors.py); the last batch may be smaller.
             batch_size: rows per step.
         """
         if last <= first:
             return
-        if self._eager:
-            for step in range(first, last):
-                self._run_step(columns, structure, order[step * batch_size : (step + 1) * batch_size])
-                self._done.assign_add(1)
-            self._warn_of_lost_logs()
-            return
-        key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(columns, structure)
-        integers = (tf.constant(value, tf.int64) for value in (batch_size, first, last))
-        self._compiled[key](tuple(columns), order, *integers)
+        self._loop.run(columns, structure, order, batch_size, first, last)
         self._warn_of_lost_logs()
-
-    def _run_step(self, columns: Sequence[tf.Tensor], structure: Structure, rows: tf.Tensor) -> object:
-        batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
-        assert isinstance(batch, tuple)
-        logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
-        if self._returned is None:
-            self._returned = frozenset(_keys(logs))
-        return logs
 
     def _warn_of_lost_logs(self) -> None:
         """Warn once of the keys that a step returns and that no metric has."""
         if self._warned:
             return
         self._warned = True
-        lost = sorted((self._returned or frozenset()) - metrics_of(self._model).keys())
+        lost = sorted(set(_keys(self._loop.returned)) - metrics_of(self._model).keys())
         if lost:
             log.warning(
                 "%s of the model %r returns %s: logs that are no metrics do not reach the history; keep them in "
@@ -110,25 +81,3 @@ class StepLoop:
                 self._model.name,
                 ", ".join(map(repr, lost)),
             )
-
-    def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
-        scalar = tf.TensorSpec((), tf.int64)
-        signature = (
-            tuple(tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns),
-            tf.TensorSpec((None,), tf.int64),
-            scalar,
-            scalar,
-            scalar,
-        )
-
-        def loop(
-            columns: Sequence[tf.Tensor], order: tf.Tensor, batch_size: tf.Tensor, first: tf.Tensor, last: tf.Tensor
-        ) -> None:
-            def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-                self._run_step(columns, structure, order[step * batch_size : (step + 1) * batch_size])
-                self._done.assign_add(1)
-                return (step + 1,)
-
-            tf.while_loop(lambda step: step < last, body, (first,), parallel_iterations=1)
-
-        return tf.function(loop, input_signature=signature, autograph=False)

@@ -10,7 +10,7 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType
 from elephas_like.core.types import Slot
 
-_ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
+ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
 
 
 def inputs(model: keras.Model) -> object:
@@ -38,7 +38,7 @@ def targets(model: keras.Model) -> object:
 def one_hot_classes(model: keras.Model) -> int | None:
     """Return the length of one-hot labels if the loss of a model with one output needs them, else None."""
     slot = outputs(model)
-    if not isinstance(slot, Slot) or slot.shape is None or not slot.shape or _loss_name(model) not in _ONE_HOT:
+    if not isinstance(slot, Slot) or slot.shape is None or not slot.shape or _loss_name(model) not in ONE_HOT:
         return None
     return slot.shape[-1]
 
@@ -96,17 +96,19 @@ def _as_tuple(tree: object) -> object:
     return tree
 
 
+def loss_name(loss: object) -> str:
+    """Return the name of a loss: "CategoricalCrossentropy" and "categorical_crossentropy" are one."""
+    known = keras.losses.get(loss) if isinstance(loss, str) else loss
+    name = getattr(known, "__name__", type(known).__name__)  # an object's own name may be its user's
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 def _has_single_loss(model: keras.Model) -> bool:
     return getattr(model, "loss", None) is not None and not isinstance(model.loss, dict | list | tuple)
 
 
 def _loss_name(model: keras.Model) -> str:
-    if not _has_single_loss(model):
-        return ""
-    loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
-    # "CategoricalCrossentropy" and "categorical_crossentropy" are one loss; an object's name may be its user's own.
-    name = getattr(loss, "__name__", type(loss).__name__)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return loss_name(model.loss) if _has_single_loss(model) else ""
 
 
 def _from_logits(model: keras.Model) -> bool:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
 
-import cloudpickle
 import keras
 import numpy as np
 
 from elephas_like.core import rounds, scores
 from elephas_like.core.columns import signature
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.merging import finite
 from elephas_like.core.messages import Sender
+from elephas_like.core.row_checks import not_finite_in_shard, not_finite_text
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
@@ -35,22 +34,19 @@ from elephas_like.core.types import (
     Order,
     Recollection,
     Role,
-    ShardRef,
     Span,
     TrainState,
     Update,
     Vector,
-    Worker,
     nothing,
     same,
 )
-from elephas_like.trainer.batches import ShardData, sample_of
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
-from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import metrics_of, read_metrics, write_metrics
+from elephas_like.trainer.state import read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import Tensor, limit_threads, row_numbers, tensors
+from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +148,8 @@ class LocalTrainer:
             sums.append(read_metrics(program.model))
         # The state afterwards: which slots stay here, and which go into the update.
         after = program.variables.read()
+        if self._config.names_nan and not finite(after.weights):
+            self._name_nan(order.number)
         slots = after.slots
         if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
             self._slots = after.slots
@@ -173,6 +171,18 @@ class LocalTrainer:
             seconds=time.perf_counter() - started,
             frozen=nothing() if same(after.frozen, state.frozen) else after.frozen,
         )
+
+    def _name_nan(self, number: int) -> None:
+        """Do nothing if the shard's numbers are finite: NaN has another cause, which the driver's error lists.
+
+        Raises:
+            NonFiniteError: naming the first row that holds NaN or infinity.
+        """
+        assert self._shard is not None
+        found = not_finite_in_shard(self._shard.ref)
+        if found is not None:
+            row, column = found
+            raise NonFiniteError(not_finite_text(self._worker, number, f"partition {self._worker}, row {row}", column))
 
     def evaluate(self, order: Order) -> Evaluation:
         """Return metric sums of the order's state over this worker's validation rows."""
@@ -373,107 +383,3 @@ def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: i
     structure, chunks = data.unweighted(rows)
     for columns, steps in chunks:
         loop.run(tensors(columns), structure, row_numbers(len(columns[0])), batch_size, 0, steps)
-
-
-@dataclass(frozen=True)
-class TrainerFactory:
-    """Makes LocalTrainers on executors; the driver sends it (core.types.WorkerFactory).
-
-    callbacks: a cloudpickle of the worker callbacks, or b"" for none.
-    cores: TensorFlow's threads in a worker process; None leaves them as they are.
-    """
-
-    spec: ModelSpec
-    config: FitConfig
-    strategy: Strategy
-    layout_hash: str
-    callbacks: bytes = b""
-    cores: int | None = None
-    codec: Codec | None = None
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the fields, with strategy and codec pickled by value: workers may not have their modules."""
-        own = [self.strategy, self.codec, *parts_of(self.strategy)]
-        return {**vars(self), "strategy": pickle_by_value(own), "codec": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore the fields."""
-        strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
-        vars(self).update({**state, "strategy": strategy, "codec": codec})
-
-    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
-        """Return a worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
-        self.limit_threads()
-        sample = _sample(shard, validation, self.config.batch_size)
-        program = None if sample is None else PROGRAMS.borrow(self.spec, sample, self.config.seed)
-        return self.trainer(worker, shard, validation, program, owns_program=True)
-
-    def limit_threads(self) -> None:
-        """Limit this process to `cores` threads, if TensorFlow has not started yet."""
-        if self.cores is not None and not limit_threads(self.cores):
-            log.debug("TensorFlow had started in this Python worker: its threads stay as they are")
-
-    def trainer(
-        self, worker: int, shard: ShardRef, validation: ShardRef | None, program: Program | None, *, owns_program: bool
-    ) -> Worker:
-        """Return a worker on a given program."""
-        config = replace(self.config, batch_size=self.config.batch_size_of(worker), larger_batches=0)
-        # Validation rows are read whole and as they came: no split, no shuffle.
-        whole = replace(config, validation_split=0.0, shuffle=False, bootstrap=None)
-        return LocalTrainer(
-            worker,
-            ShardData(shard, config, config.class_weight),
-            None if validation is None else ShardData(validation, whole),
-            program,
-            config,
-            self.strategy,
-            cloudpickle.loads(self.callbacks) if self.callbacks else (),  # written by our own driver
-            self.layout_hash,
-            owns_program=owns_program,
-            codec=self.codec,
-        )
-
-
-def parts_of(thing: object) -> Iterator[object]:
-    """Yield the dataclasses in a dataclass's fields, recursively."""
-    for field in fields(thing) if is_dataclass(thing) else ():
-        value = getattr(thing, field.name)
-        if is_dataclass(value):
-            yield value
-            yield from parts_of(value)
-
-
-class SharingFactory:
-    """Makes LocalTrainers in this process that share one compiled model, swapping their states in and out.
-
-    K workers cost one trace. A context manager: leaving it gives the model back.
-    """
-
-    def __init__(self, inner: TrainerFactory) -> None:
-        self._inner = inner
-        self._program: Program | None = None
-
-    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
-        """Return a worker with its own rows and the shared model."""
-        self._inner.limit_threads()
-        sample = _sample(shard, validation, self._inner.config.batch_size)
-        if sample is not None and self._program is None:
-            self._program = PROGRAMS.borrow(self._inner.spec, sample, self._inner.config.seed)
-        program = None if sample is None else self._program
-        return self._inner.trainer(worker, shard, validation, program, owns_program=False)
-
-    def __enter__(self) -> SharingFactory:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Give the shared model back."""
-        if self._program is not None:
-            PROGRAMS.give_back(self._program)
-            self._program = None
-
-
-def _sample(shard: ShardRef, validation: ShardRef | None, rows: int) -> tuple[object, ...] | None:
-    """Return a batch to build the model with; None if the worker has no row at all."""
-    sample = sample_of(shard, rows)
-    return sample_of(validation, rows) if sample is None and validation is not None else sample

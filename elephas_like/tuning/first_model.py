@@ -11,10 +11,10 @@ import numpy as np
 
 from elephas_like.core import checks
 from elephas_like.core.objective import Objective
-from elephas_like.model.sources import Source
+from elephas_like.model.source import Source
+from elephas_like.trainer.building import build as build_model
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.state import build as build_model
 from elephas_like.tuning.space import Space
 from elephas_like.tuning.trial import checked
 

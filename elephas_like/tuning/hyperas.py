@@ -22,7 +22,8 @@ from elephas_like.trainer.code import pickle_by_value
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search
-from elephas_like.tuning.space import Sampler, Space, Trials
+from elephas_like.tuning.samplers import PointSource, sampler_of
+from elephas_like.tuning.space import Space, Trials
 from elephas_like.tuning.templates import from_templates, has_templates
 from elephas_like.tuning.trial_runs import count_parallel, opened
 
@@ -32,7 +33,7 @@ class _Found:
     """A HyperParamModel's search, done."""
 
     search: Search
-    sampler: Sampler
+    sampler: PointSource
     store: ModelStore
 
 
@@ -47,9 +48,12 @@ class HyperParamModel:
     Args:
         sc: the SparkContext; None runs trials one by one in this process.
         num_workers: trials at a time, at most as many as Spark has slots.
-        algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`.
+        algo: as for `search`.
         seed: of points and initial weights.
         verbose: 0 silent, 1 or "auto" a progress bar, 2 a line per trial.
+
+    Attributes:
+        best_params, best_loss: of the best trial of the last `minimize`, `best_models`, `best_ensemble` or `compute_trials`.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class HyperParamModel:
         self.algo = algo
         self.seed = None if seed is None else checks.positive_int("seed", seed, least=0)
         self._verbose = checks.verbosity(verbose)
+        self.best_params: Any = None
+        self.best_loss: float | None = None
 
     def compute_trials(
         self,
@@ -86,11 +92,12 @@ class HyperParamModel:
             space: of a plain function; templates have their own.
         """
         found = self._search(model, data, max_evals, max_evals, space)
-        for document in found.sampler.trials.trials:
+        trials = found.sampler.trials
+        for document in trials.trials:
             if document["tid"] in found.store.numbers:
                 architecture, weights = unpacked(found.store.read(document["tid"])[0])
                 document["result"] |= {"model": architecture, "weights": weights}
-        return [found.sampler.trials]
+        return [trials]
 
     def minimize(
         self,
@@ -101,7 +108,7 @@ class HyperParamModel:
         *,
         space: Any = None,
     ) -> keras.Model:
-        """The Keras model with the lowest loss. Arguments as in `compute_trials`."""
+        """The Keras model with the lowest loss; `best_params` has its parameters then. Arguments as in `compute_trials`."""
         return self.best_models(1, model, data, max_evals, notebook_name, space=space)[0]
 
     def best_models(
@@ -167,8 +174,8 @@ class HyperParamModel:
         else:
             function = model
         seed = int(np.random.randint(2**31 - 1)) if self.seed is None else self.seed
-        sampler = Sampler(Space(space), self.algo, seed)
         goal = Objective("loss")
+        sampler = sampler_of(Space(space), self.algo, seed, goal)
         context = self.spark_context
         parallel = count_parallel(context, self.num_workers if context is not None else 1, 1)
         monitor = PruningMonitor(goal, None, 1, None)
@@ -184,6 +191,11 @@ class HyperParamModel:
         )
         with opened(context, evaluate, [], monitor, parallelism=parallel, reports=False, name=name) as slots:
             running.run(slots)
+        done = [record for record in running.records.values() if record.result.counts]
+        if running.interrupted and not done:  # Elephas' methods return models, of which there are none
+            raise KeyboardInterrupt
+        best = min(done, key=lambda record: (record.result.loss, record.result.number))
+        self.best_params, self.best_loss = best.params, best.result.loss
         return _Found(running, sampler, store)
 
 

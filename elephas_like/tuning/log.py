@@ -7,9 +7,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from elephas_like.core import checks
 from elephas_like.core.errors import Failure
+from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.space import Point
 
@@ -71,6 +75,17 @@ class SearchLog:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
+
+    def note_begun(self, number: int) -> None:
+        """Keep that a trial has begun, so that a search that goes on can say how many it runs again."""
+        (self._directory / "begun").write_text(str(max(number + 1, self.begun())))
+
+    def begun(self) -> int:
+        """How many trials have begun, those that ended among them."""
+        try:
+            return int((self._directory / "begun").read_text())
+        except (FileNotFoundError, ValueError):  # an earlier version's directory; or the driver died as it wrote
+            return 0
 
     def _read(self) -> list[tuple[TrialResult, Point]]:
         whole, trials = 0, []
@@ -197,3 +212,41 @@ class ModelStore:
 
 def _stem(number: int) -> str:
     return f"trial-{number:05d}"
+
+
+class Kept(NamedTuple):
+    """What is kept of a search, and its seed: the given one, an earlier session's, or a fresh one."""
+
+    log: SearchLog | None
+    resume: str
+    seed: int
+
+    def begin(self, identity: Mapping[str, object], keep: int) -> tuple[ModelStore, list[tuple[TrialResult, Point]]]:
+        """The place of the best models, and the trials of earlier sessions."""
+        if self.log is None:
+            return ModelStore(keep), []
+        earlier = self.log.begin(identity, "auto" if self.resume == "auto" else "never")
+        return ModelStore(keep, self.log.models), earlier
+
+
+def identity_of(objective: Objective) -> dict[str, object]:
+    """What a resumed search compares of its objective."""
+    first, *more = ([one.name, "max" if one.maximize else "min"] for one in objective.all)
+    return {"objective": first, "more_objectives": more or None}
+
+
+def kept_of(directory: Any, resume: str, seed: int | None) -> Kept:
+    """What is kept of a search whose arguments are these.
+
+    Raises:
+        ValueError: `resume` is unknown, or there is no directory to go on from.
+    """
+    if resume not in ("never", "auto"):
+        raise ValueError(f"resume must be 'never' or 'auto'; got {resume!r}.")
+    if resume == "auto" and directory is None:
+        raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
+    found = None if directory is None else SearchLog(Path(directory))
+    if seed is not None:
+        return Kept(found, resume, checks.positive_int("seed", seed, least=0))
+    earlier = found.seed() if found is not None and resume == "auto" else None
+    return Kept(found, resume, int(np.random.randint(2**31 - 1)) if earlier is None else earlier)

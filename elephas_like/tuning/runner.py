@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.core.objective import Objective
-from elephas_like.core.pruning import Rule
+from elephas_like.core.pruning import NumberedRule, Rule, stops
+from elephas_like.core.runs_monitor import RunsMonitor
+from elephas_like.core.tracebacks import cause
 from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
 from elephas_like.tuning.log import ModelStore, SearchLog
-from elephas_like.tuning.space import Point, Sampler
+from elephas_like.tuning.samplers import PointSource
+from elephas_like.tuning.space import Point
 from elephas_like.tuning.trial_runs import TrialRuns, context_was_stopped
 
 log = logging.getLogger(__name__)
@@ -34,6 +38,19 @@ class Limits:
     max_failures: int | None = None
 
 
+def limits_of(max_evals: object, timeout: object, max_failures: object) -> Limits:
+    """The limits that a user gives, checked.
+
+    Raises:
+        ValueError: they make no sense.
+    """
+    return Limits(
+        checks.positive_int("max_evals", max_evals),
+        None if timeout is None else checks.positive_seconds("timeout", timeout),
+        None if max_failures is None else checks.positive_int("max_failures", max_failures, least=0),
+    )
+
+
 @dataclass(frozen=True)
 class TrialRecord:
     """A trial that is over, and what it tried."""
@@ -43,17 +60,30 @@ class TrialRecord:
     params: Any
 
 
+def parameters(point: Point, params: Any) -> dict[str, Any]:
+    """The value of each parameter: what the function got under that name, or its place in the space."""
+    found = {}
+    for label in point:
+        value = params
+        for name in label.split("."):
+            value = value.get(name, None) if isinstance(value, dict) else None
+        found[label] = point[label] if value is None or isinstance(value, dict) else value
+    return found
+
+
 class PruningMonitor:
     """Decides after each epoch that a trial reports whether the trial goes on. Thread-safe.
 
-    epochs: of a whole trial; after the last one nothing is left to save.
+    epochs: of a whole trial; after the last one nothing is left to save. None where nobody knows.
     """
 
-    def __init__(self, objective: Objective, rule: Rule | None, epochs: int, deadline: float | None) -> None:
+    def __init__(
+        self, objective: Objective, rule: Rule | NumberedRule | None, epochs: int | None, deadline: float | None
+    ) -> None:
         self.error: Exception | None = None
         self._objective, self._rule, self._epochs, self._deadline = objective, rule, epochs, deadline
         self._losses: dict[int, list[float]] = {}
-        self._over: list[list[float]] = []
+        self._over: dict[int, list[float]] = {}
         self._stopped: dict[int, TrialStatus] = {}
         self._lock = threading.Lock()
 
@@ -69,7 +99,7 @@ class PruningMonitor:
             del losses[epoch:]
             losses.append(self._objective.loss(logs))
             self._stopped.pop(trial, None)
-            if epoch + 1 >= self._epochs:
+            if self._epochs is not None and epoch + 1 >= self._epochs:
                 return True
             if self.late:
                 self._stopped[trial] = TrialStatus.TIMEOUT
@@ -82,7 +112,7 @@ class PruningMonitor:
         with self._lock:
             self._losses.pop(result.number, None)
             if result.loss is not None:
-                self._over.append(self._objective.losses(result.history))
+                self._over[result.number] = self._objective.losses(result.history)
             if result.status is TrialStatus.PRUNED:
                 return replace(result, status=self._stopped.get(result.number, TrialStatus.INTERRUPTED))
             return result
@@ -90,9 +120,9 @@ class PruningMonitor:
     def _is_bad(self, trial: int) -> bool:
         if self._rule is None:
             return False
-        running = (losses for number, losses in self._losses.items() if number != trial)
+        known = {number: tuple(losses) for number, losses in (self._over | self._losses).items()}
         try:
-            return bool(self._rule(tuple(self._losses[trial]), tuple(map(tuple, [*self._over, *running]))))
+            return stops(self._rule, trial, known)
         except Exception as error:  # the user's own rule, in a server's thread: raised where the search is waited for
             self.error = error
             return False
@@ -103,7 +133,7 @@ class Search:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: PointSource,
         objective: Objective,
         monitor: PruningMonitor,
         limits: Limits,
@@ -111,12 +141,14 @@ class Search:
         log: SearchLog | None,
         batch_size: Callable[[Any], int],
         verbose: int,
+        page: RunsMonitor | None = None,
     ) -> None:
         self.records: dict[int, TrialRecord] = {}
         self.interrupted = False
         self._sampler, self._objective, self._monitor, self._limits = sampler, objective, monitor, limits
         self._store, self._log, self._batch_size, self._verbose = store, log, batch_size, verbose
         self._running: dict[int, tuple[Point, Any]] = {}
+        self._page = page or search_monitor(objective, limits.max_evals)
 
     def recall(self, earlier: Sequence[tuple[TrialResult, Point]]) -> None:
         """Takes the trials of earlier sessions as tried."""
@@ -125,6 +157,14 @@ class Search:
             self._store.recall(result)
             self._monitor.ended(result)
             self.records[result.number] = TrialRecord(result, point, self._sampler.space.at(point))
+            show_trial(self._page, self.records[result.number], self._objective, earlier=True)
+        begun = 0 if self._log is None else self._log.begun()
+        again = sum(number not in self.records for number in range(begun))
+        if earlier or again:
+            text = f"search: {len(self.records)} of {self._limits.max_evals} done, {again} to retry"
+            log.info("%s", text)
+            if self._verbose:
+                Bar.write(text)
 
     def run(self, slots: TrialRuns) -> None:
         """Tries points until the limits, or Ctrl-C.
@@ -132,7 +172,6 @@ class Search:
         Raises:
             WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
             ElephasError: the SparkContext was stopped.
-            KeyboardInterrupt: Ctrl-C before any trial has finished.
         """
         with self._bar() as bar:
             try:
@@ -141,12 +180,10 @@ class Search:
                 self.interrupted = True
                 log.warning("interrupted: %d trials are finished", len(self.records))
                 self._end(slots, bar)
-                if not any(record.result.counts for record in self.records.values()):
-                    raise
             except BaseException:
                 slots.cancel()
                 raise
-        if not any(record.result.counts for record in self.records.values()):
+        if not self.interrupted and not any(record.result.counts for record in self.records.values()):
             self._raise_failures(f"all {len(self.records)} trials failed")
 
     def _loop(self, slots: TrialRuns, bar: Bar) -> None:
@@ -189,6 +226,9 @@ class Search:
             return False
         params = self._sampler.space.at(point)
         self._running[number] = point, params
+        self._page.begin(number, parameters(point, params))
+        if self._log is not None:
+            self._log.note_begun(number)
         slots.start(TrialOrder(number, params, self._batch_size(params), self._store.threshold))
         return True
 
@@ -201,6 +241,7 @@ class Search:
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
         self.records[result.number] = TrialRecord(kept, point, params)
+        show_trial(self._page, self.records[result.number], self._objective)
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)
         self._show(bar, result)
@@ -239,6 +280,43 @@ class Search:
             failure.traceback_text,
             -1,
         )
+
+
+def search_monitor(objective: Objective, total: int, **about: object) -> RunsMonitor:
+    """What people are told of a search of so many trials."""
+    return RunsMonitor(
+        "search", objective.name, total, time.perf_counter, time.time, maximize=objective.maximize, about=about
+    )
+
+
+def show_trial(page: RunsMonitor, record: TrialRecord, objective: Objective, *, earlier: bool = False) -> None:
+    """Show a trial that is over. earlier: it ended in an earlier session."""
+    result, failure = record.result, record.result.failure
+    page.end(
+        result.number,
+        result.status.value,
+        None if result.loss is None else objective.value(result.loss),
+        counts=result.counts,
+        params=parameters(record.point, record.params),
+        values=[objective.value(loss) for loss in objective.losses(result.history)],
+        best_epoch=result.best_epoch,
+        seconds=result.seconds,
+        host=result.host,
+        error="" if failure is None else f"{failure.type_name}: {cause(failure.message)}",
+        earlier=earlier,
+    )
+
+
+class WatchedTrials:
+    """Judges trials by their reports as a monitor does, and shows these."""
+
+    def __init__(self, monitor: PruningMonitor, page: RunsMonitor, objective: Objective) -> None:
+        self._monitor, self._page, self._objective = monitor, page, objective
+
+    def __call__(self, trial: int, epoch: int, logs: Logs) -> bool:
+        """Whether a trial is to go on after an epoch."""
+        self._page.report(trial, epoch, self._objective.value(self._objective.loss(logs)))
+        return self._monitor(trial, epoch, logs)
 
 
 def summary(records: Mapping[int, TrialRecord]) -> dict[str, int]:

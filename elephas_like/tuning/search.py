@@ -8,56 +8,71 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
-from elephas_like.core.objective import Objective, maximizes
-from elephas_like.core.pruning import MedianRule, Rule
-from elephas_like.core.trials import TrialResult
+from elephas_like.core.objective import Objective, objective_of
+from elephas_like.core.pruning import NumberedRule, Rule, rule_of
+from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.exchange.tls import Identity
-from elephas_like.model.data_arguments import column_choice, refuse_connect
+from elephas_like.exchange.trial_reports import Judge
+from elephas_like.model.given_rows import Given
 from elephas_like.model.launch import server_identity
-from elephas_like.model.sources import Source, validation_source
+from elephas_like.model.source import Source
+from elephas_like.model.sources import validation_source
+from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.session import context_for
+from elephas_like.spark.session import conf_of, context_for, remote_session
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import check_backend
 from elephas_like.tuning.first_model import check_objective, first_model
-from elephas_like.tuning.log import ModelStore, SearchLog
+from elephas_like.tuning.function_search import FunctionRequest, search_function
+from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
-from elephas_like.tuning.runner import Limits, PruningMonitor, Search
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, WatchedTrials, limits_of, search_monitor
+from elephas_like.tuning.samplers import PointSource, name_of, sampler_of
 from elephas_like.tuning.search_rows import SearchRows, search_source
-from elephas_like.tuning.space import Point, Sampler, Space, described
+from elephas_like.tuning.space import Space
 from elephas_like.tuning.trial import KerasTrial, checked, restore
-from elephas_like.tuning.trial_runs import TrialRuns, as_fits, count_parallel, opened
+from elephas_like.tuning.trial_runs import (
+    TrialRuns,
+    as_fits,
+    count_parallel,
+    opened,
+    possible_pruning,
+)
 from elephas_like.tuning.wide_trial import WideTrial
 
 
 def search(
-    build: Callable[[Any], keras.Model],
+    build: Callable[..., Any],
     space: Any,
-    data: Any,
+    data: Any = None,
+    y: Any = None,
     *,
     max_evals: int,
-    algo: str | Callable[..., Any] = "tpe",
-    objective: str = "val_loss",
-    direction: str = "auto",
+    algo: Any = "tpe",
+    first_points: Sequence[Any] | None = None,
+    objective: str | Sequence[str] | None = None,
+    direction: str | Sequence[str] = "auto",
     parallelism: int | None = None,
-    epochs: int = 10,
+    epochs: int | None = None,
     batch_size: int | Callable[[Any], int] = 32,
     validation_split: float = 0.0,
     validation_data: Any = None,
-    pruning: str | Rule | None = "median",
+    pruning: str | Rule | NumberedRule | None = "auto",
     seed: int | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     resume: str = "never",
@@ -68,7 +83,9 @@ def search(
     trial_workers: int | None = None,
     tls: bool | tuple[str, str] | None = None,
     allow_plain_text: bool = False,
+    fused_optimizer: bool = False,
     verbose: int | str = "auto",
+    monitor: bool | int | str = False,
     features_col: Choice | None = None,
     label_col: Choice | None = None,
     sample_weight_col: str | None = None,
@@ -81,37 +98,46 @@ def search(
     run one by one in this process.
 
     Args:
-        build: makes a compiled Keras model from one point of the space. It travels to the executors by value.
+        build: makes a compiled Keras model from one point of the space; without `data` any function of a point, which
+            returns a number or hyperopt's dict (docs/tuning.md). It travels to the executors by value.
         space: hyperopt's (`{"rate": hp.loguniform("rate", -9, -2)}`), or a plain dict of `("loguniform", -9, -2)`-like
             tuples, lists of options, nested dicts and constants; both may be mixed.
-        data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, a DataFrame, or a ShardedDataset. Unless
+        data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, a DataFrame, the path of Parquet files, or a
+            ShardedDataset. Unless
             `trial_workers` is given it goes through the driver, once, and to each executor's disk, once.
+        y: labels of arrays, for `x, y` in place of `(x, y)`.
         max_evals: trials.
-        algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`. It knows every trial that has ended.
-        objective: a metric of the logs, such as "val_accuracy". Metric objects without a name are called as in a fresh
-            process, in every trial: `AUC()` is "val_auc", and a second one "val_auc_1".
-        direction: "min", "max", or "auto": read off the objective's name.
+        algo: hyperopt's "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`; "optuna", or a sampler of Optuna's.
+            It knows every trial that has ended.
+        first_points: parameters to try before any others, each as `build` gets them.
+        objective: a metric of the logs, such as "val_accuracy"; None is "val_loss", and "loss" for functions. Metric objects without a name are called as in a fresh
+            process, in every trial: `AUC()` is "val_auc", and a second one "val_auc_1". A list of several: Optuna looks for
+            the best compromises, `pareto_front`; the first one decides which epoch and which model is the best.
+        direction: "min", "max", or "auto": read off the objective's name. Of several objectives a list, or one for all.
         parallelism: trials at a time. None: as many as there are slots.
-        epochs: of every trial, at most.
+        epochs: of every trial, at most; None is 10. For functions: how often a whole trial reports, where that is known.
         batch_size: rows a batch, or a function that takes it from the parameters.
         validation_split: share of the rows, drawn at random by seed, that all trials are scored on.
         validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or with a DataFrame as data one with
             its columns.
-        pruning: "median" stops trials that are worse than the median (`MedianRule`); a function of (losses so far, losses of
-            the other trials), all lower-is-better, that says whether to stop; None lets all trials finish.
+        pruning: "auto" is "median", and None for several objectives and over Spark Connect, where running trials cannot report. "median" stops trials that are worse than the median (`MedianRule`); "asha" and "hyperband" stop more, and
+            the best trial more often (`ASHA`, `Hyperband`); a function of (losses so far, losses of the other trials), all
+            lower-is-better, that says whether to stop; None lets all trials finish.
         seed: of points, initial weights, shuffling and validation rows. With one, a random search repeats exactly, and
             any search does with parallelism=1; which trials are pruned depends on how far the others have come by then.
         checkpoint_dir: a directory of the driver's for the trials (JSON lines) and the best models (`.keras`).
         resume: "never", or "auto": go on with the search that is in `checkpoint_dir`, if there is one. Other arguments are
             refused, and so is other data, but for `trial_workers`, whose data the driver does not see.
-        timeout: seconds after which no trial begins; those that run end with their epoch.
+        timeout: seconds after which no trial begins; those that run end with their epoch (over Spark Connect, with their last one).
         max_failures: failed trials that are tolerated. None: any number, as long as one succeeds.
         callbacks: Keras callbacks; each trial gets copies, which see its own model and, if they ask for it, its batches.
         keep_models: the number of trained models that are kept, for `best_models` and `best_ensemble`.
         trial_workers: trains each trial with a SparkModel on so many workers; as many trials run at a time as fit in the slots.
         tls: of what running trials report, and of fits of several workers, as for SparkModel.
-        allow_plain_text: as for SparkModel.
+        allow_plain_text, fused_optimizer: as for SparkModel.
         verbose: 0 silent, 1 or "auto" a progress bar, 2 a line per trial.
+        monitor: True serves a page on the driver that shows the trials while they run, and prints its URL; or its port, as for
+            `SparkModel.fit`.
         features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`. They
             are read as a first model's inputs and outputs want them, so models of all points must take the same rows.
 
@@ -122,45 +148,46 @@ def search(
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
         ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto".
     """
+    if data is None:
+        return search_function(FunctionRequest.checked(locals(), signature(search)))
     # Every argument that can be judged alone is checked before a model is built.
-    kept = _log(checkpoint_dir, resume, seed)
+    kept = kept_of(checkpoint_dir, resume, seed)
+    goal = _objective(objective, direction, bool(validation_split) or validation_data is not None)
+    length = 10 if epochs is None else checks.positive_int("epochs", epochs)
+    remote = remote_session(data)
     asked = _Request(
         build=_function(build),
-        sampler=Sampler(Space(space), algo, kept.seed),
-        algo=algo,
+        sampler=sampler_of(Space(space), algo, kept.seed, goal, first_points),
+        algo=name_of(algo),
+        first_points=first_points,
         kept=kept,
-        limits=_limits(max_evals, timeout, max_failures),
-        epochs=checks.positive_int("epochs", epochs),
+        limits=limits_of(max_evals, timeout, max_failures),
+        epochs=length,
         batch_size=batch_size if callable(batch_size) else checks.positive_int("batch_size", batch_size),
         keep_models=checks.positive_int("keep_models", keep_models),
         workers=None if trial_workers is None else checks.positive_int("trial_workers", trial_workers),
         tls=None if tls is None else checks.tls("tls", tls),
         allow_plain_text=checks.flag("allow_plain_text", allow_plain_text),
+        fused_optimizer=checks.flag("fused_optimizer", fused_optimizer),
         parallelism=None if parallelism is None else checks.positive_int("parallelism", parallelism),
         validation_split=validation_share(validation_split, has_validation_data=validation_data is not None),
-        rule=_rule(pruning),
-        objective=_objective(objective, direction, bool(validation_split) or validation_data is not None),
+        rule=rule_of(possible_pruning(pruning, remote), length, len(goal.all)),
+        objective=goal,
         callbacks=_callbacks(callbacks),
         verbose=checks.verbosity(verbose),
+        page=page_request(monitor, tls, allow_plain_text, verbose),
+        remote=remote,
     )
-    refuse_connect(data)
-    columns = column_choice(data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
-    return _searched(asked, _prepared(asked, data, columns, validation_data))
-
-
-class _Kept(NamedTuple):
-    """What is kept of a search, and its seed: the given one, an earlier session's, or a fresh one."""
-
-    log: SearchLog | None
-    resume: str
-    seed: int
-
-    def begin(self, identity: Mapping[str, object], keep: int) -> tuple[ModelStore, list[tuple[TrialResult, Point]]]:
-        """The place of the best models, and the trials of earlier sessions."""
-        if self.log is None:
-            return ModelStore(keep), []
-        earlier = self.log.begin(identity, "auto" if self.resume == "auto" else "never")
-        return ModelStore(keep, self.log.models), earlier
+    given = Given.of(
+        data,
+        y,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+    )
+    return _searched(asked, _prepared(asked, given.pair, given.columns, given.validation(validation_data, None)))
 
 
 class _Callbacks(NamedTuple):
@@ -172,12 +199,17 @@ class _Callbacks(NamedTuple):
 
 @dataclass(frozen=True)
 class _Request:
-    """The arguments of a search, checked. algo: as it was given. workers: of each trial; None is a task of Spark's."""
+    """The arguments of a search, checked.
+
+    algo: its name. workers: of each trial; None is a task of Spark's. remote: the session whose tasks run the trials, if it is Spark
+    Connect's.
+    """
 
     build: Callable[[Any], keras.Model]
-    sampler: Sampler
-    algo: str | Callable[..., Any]
-    kept: _Kept
+    sampler: PointSource
+    algo: str
+    first_points: Sequence[Any] | None
+    kept: Kept
     limits: Limits
     epochs: int
     batch_size: int | Callable[[Any], int]
@@ -185,12 +217,20 @@ class _Request:
     workers: int | None
     tls: bool | tuple[str, str] | None
     allow_plain_text: bool
+    fused_optimizer: bool
     parallelism: int | None
     validation_split: float
-    rule: Rule | None
+    rule: Rule | NumberedRule | None
     objective: Objective
     callbacks: _Callbacks
     verbose: int
+    page: PageRequest
+    remote: SparkSession | None
+
+    def __post_init__(self) -> None:
+        """Checks arguments against each other."""
+        if self.remote is not None and self.workers is not None:
+            raise ValueError(f"trial_workers={self.workers} needs a classic session; over Spark Connect leave it out.")
 
     @property
     def reports(self) -> bool:
@@ -218,9 +258,10 @@ class _Request:
         """What makes it the same search when it is resumed."""
         return {
             "space": self.sampler.space.described(),
-            "algo": self.algo if isinstance(self.algo, str) else described(self.algo),
+            "algo": self.algo,
+            "first_points": None if not self.first_points else repr(list(self.first_points)),
             "seed": self.kept.seed,
-            "objective": [self.objective.name, "max" if self.objective.maximize else "min"],
+            **identity_of(self.objective),
             "epochs": self.epochs,
             "batch_size": None if callable(self.batch_size) else self.batch_size,
             "validation_split": self.validation_split,
@@ -256,7 +297,7 @@ def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validati
     held = None if validation_data is None else validation_source(validation_data, columns, model)
     context = context_for(source.context or (None if held is None else held.context), EngineName.AUTO)
     own = asked.identity_on(context)
-    parallelism = count_parallel(context, asked.parallelism, asked.workers or 1)
+    parallelism = count_parallel(context, asked.parallelism, asked.workers or 1, remote=asked.remote)
     model = model or first_model(asked.build, space, seed, needed=False)
     if held is not None and asked.workers is not None:
         validation_data = held.as_arguments(asked.workers)
@@ -270,42 +311,49 @@ def _searched(asked: _Request, given: _Prepared) -> SearchResult:
     goal, kept, limits = asked.objective, asked.kept, asked.limits
     with SearchRows(given.source, given.held, spooled=asked.workers is None) as rows:
         rows.open()
+        for ref in rows.shards if given.model is not None else ():
+            check_shard_labels(label_rules(given.model), ref, "the data")
         if given.model is not None and not asked.callbacks.may_add_logs:
-            check_objective(goal, given.model, rows.sample, given.source, kept.seed)
+            for one in goal.all:
+                check_objective(one, given.model, rows.sample, given.source, kept.seed)
         store, earlier = kept.begin(asked.identity(rows.shards), asked.keep_models)
         deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
         monitor = PruningMonitor(goal, asked.rule, asked.epochs, deadline)
-        running = Search(asked.sampler, goal, monitor, limits, store, kept.log, asked.size_of, asked.verbose)
+        page = search_monitor(goal, limits.max_evals, algorithm=asked.algo, parallel=given.parallelism)
+        running = Search(asked.sampler, goal, monitor, limits, store, kept.log, asked.size_of, asked.verbose, page)
         running.recall(earlier)
-        with _opened(asked, given, rows, monitor) as slots:
+        shown = training_page(asked.page, page, given.context)
+        with shown, _opened(asked, given, rows, WatchedTrials(monitor, page, goal)) as slots:
             running.run(slots)
     restorer = _restorer(asked.build, rows.sample, given.source, kept.seed)
-    return SearchResult(running.records, goal, asked.epochs, store, restorer, asked.sampler.trials, running.interrupted)
+    return SearchResult(running.records, goal, asked.epochs, store, restorer, asked.sampler, running.interrupted)
 
 
 @contextmanager
-def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: PruningMonitor) -> Iterator[TrialRuns]:
+def _opened(asked: _Request, given: _Prepared, rows: SearchRows, judge: Judge) -> Iterator[TrialRuns]:
     """Slots for the trials: of one task each, or fits of several workers on rows that all of them share."""
     context, seed, split = given.context, asked.kept.seed, asked.validation_split
     if asked.workers is None:
+        conf = conf_of(asked.remote) if asked.remote is not None else context and context.getConf()
         trial = KerasTrial(
             build=pickle_by_value([asked.build]),
             objective=asked.objective,
             epochs=asked.epochs,
-            config=FitConfig(seed=seed, split_seed=seed, validation_split=split),
+            config=FitConfig(seed=seed, split_seed=seed, validation_split=split, fused_optimizer=asked.fused_optimizer),
             callbacks=asked.callbacks.pickled,
-            cores=None if context is None else task_cpus(context.getConf()),
+            cores=None if conf is None else task_cpus(conf),
         )
         with opened(
             context,
             trial,
             rows.shards,
-            monitor,
+            judge,
             parallelism=given.parallelism,
             reports=asked.reports,
             name=rows.name,
             identity=given.identity,
             allow_plain_text=asked.allow_plain_text,
+            remote=asked.remote,
         ) as slots:
             yield slots
         return
@@ -322,8 +370,9 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, monitor: Prunin
             callbacks=asked.callbacks.pickled,
             tls=asked.tls,
             allow_plain_text=asked.allow_plain_text,
+            fused_optimizer=asked.fused_optimizer,
         )
-        yield as_fits(dataset.source.context, wide, monitor, given.parallelism)
+        yield as_fits(dataset.source.context, wide, judge, given.parallelism)
 
 
 def _function(build: object) -> Callable[[Any], keras.Model]:
@@ -334,39 +383,14 @@ def _function(build: object) -> Callable[[Any], keras.Model]:
     return build
 
 
-def _limits(max_evals: object, timeout: object, max_failures: object) -> Limits:
-    return Limits(
-        checks.positive_int("max_evals", max_evals),
-        None if timeout is None else checks.positive_seconds("timeout", timeout),
-        None if max_failures is None else checks.positive_int("max_failures", max_failures, least=0),
-    )
-
-
-def _rule(pruning: object) -> Rule | None:
-    if pruning is None:
-        return None
-    if pruning == "median":
-        return MedianRule()
-    if callable(pruning):
-        return pruning
-    raise ValueError(f"pruning must be 'median', None, or a function of (losses, losses of others); got {pruning!r}.")
-
-
 def _objective(name: object, direction: object, validates: bool) -> Objective:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"objective must be the name of a metric, such as 'val_loss'; got {name!r}.")
-    if direction not in ("auto", "min", "max"):
-        raise ValueError(f"direction must be one of 'auto', 'min', 'max'; got {direction!r}.")
-    if name.startswith("val_") and not validates:
+    goal = objective_of("val_loss" if name is None else name, direction)
+    named = next((one.name for one in goal.all if one.name.startswith("val_")), None)
+    if named is not None and not validates:
         raise ValueError(
-            f"objective={name!r} needs rows to validate on: give validation_split=0.2, or validation_data."
+            f"objective={named!r} needs rows to validate on: give validation_split=0.2, or validation_data."
         )
-    known = maximizes(name)
-    if direction == "auto" and known is None:
-        raise ValueError(
-            f"direction='auto' cannot tell whether {name!r} should be low or high: give direction='min' or direction='max'."
-        )
-    return Objective(name, bool(known) if direction == "auto" else direction == "max")
+    return goal
 
 
 def _callbacks(callbacks: Any) -> _Callbacks:
@@ -380,18 +404,6 @@ def _callbacks(callbacks: Any) -> _Callbacks:
         for one in given
     )
     return _Callbacks(pickle_by_value(given) if given else b"", may_add_logs)
-
-
-def _log(directory: Any, resume: str, seed: int | None) -> _Kept:
-    if resume not in ("never", "auto"):
-        raise ValueError(f"resume must be 'never' or 'auto'; got {resume!r}.")
-    if resume == "auto" and directory is None:
-        raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
-    found = None if directory is None else SearchLog(Path(directory))
-    if seed is not None:
-        return _Kept(found, resume, checks.positive_int("seed", seed, least=0))
-    earlier = found.seed() if found is not None and resume == "auto" else None
-    return _Kept(found, resume, int(np.random.randint(2**31 - 1)) if earlier is None else earlier)
 
 
 def _restorer(

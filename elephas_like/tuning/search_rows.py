@@ -9,7 +9,8 @@ import keras
 from pyspark import SparkContext
 
 from elephas_like.core.types import ShardRef
-from elephas_like.model.sources import Arrays, Source, source_of
+from elephas_like.model.source import Source
+from elephas_like.model.sources import Arrays, source_of
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import ShardedDataset, new_dataset

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,20 @@ Point = Mapping[str, int | float]
 """A trial's place in the space, by label: for a choice the number of the option."""
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a space. kind: as in `KINDS`; a `uniformint` is a `quniform`.
+
+    bounds: (0, number of options) of choice and pchoice, (low, high) of others, exclusive of high for randint; of the
+    logarithm where the kind says so, and (mean, deviation) of normal ones. step: of the kinds with a q.
+    """
+
+    label: str
+    kind: str
+    bounds: tuple[float, float]
+    step: float | None = None
+
+
 class Space:
     """A hyperopt space, or a plain dict of `("uniform", 0, 1)`-like entries, made into hyperopt's.
 
@@ -60,11 +76,14 @@ class Space:
         if not isinstance(space, pyll.Apply) and not space:
             raise ValueError("the space is empty: give at least one parameter, as {'units': [32, 64]}.")
         self.expression = pyll.as_apply(_entries(space, "") if isinstance(space, dict) else space)
-        if not any(node.name == "hyperopt_param" for node in pyll.dfs(self.expression)):
+        if not _has_parameters(self.expression):
             raise ValueError(
                 "the space has no parameters, only constants: write {'units': [32, 64]}, {'rate': ('loguniform', -9, -2)} or "
                 "hyperopt's own hp.choice(...), hp.loguniform(...)."
             )
+        switches = {node.pos_args[0] for node in pyll.dfs(self.expression) if node.name == "switch"}
+        drawn = [node for node in pyll.dfs(self.expression) if node.name == "hyperopt_param"]
+        self._parameters = {one.pos_args[0].obj: _parameter(one, one in switches) for one in drawn}
         try:
             self.domain = hyperopt.base.Domain(lambda params: 0.0, self.expression)
         except DuplicateLabel as error:
@@ -86,9 +105,131 @@ class Space:
         """What the user's function gets for a point, in Python's own numbers."""
         return _plain(hyperopt.space_eval(self.expression, dict(point)))
 
+    @property
+    def parameters(self) -> list[Parameter]:
+        """All parameters, sorted by label, conditional ones included."""
+        return [self._parameters[label] for label in sorted(self._parameters)]
+
+    def walk(self, choose: Callable[[Parameter], int | float]) -> Point:
+        """A point of values that are chosen from the root on: parameters of options that are not chosen are left out."""
+        point: dict[str, int | float] = {}
+
+        def visit(found: Any) -> None:
+            if found.name == "hyperopt_param":
+                label = found.pos_args[0].obj
+                if label not in point:
+                    point[label] = choose(self._parameters[label])
+            elif found.name == "switch":
+                visit(found.pos_args[0])
+                visit(found.pos_args[1 + int(point[found.pos_args[0].pos_args[0].obj])])
+            else:
+                for inner in found.inputs():
+                    visit(inner)
+
+        visit(self.expression)
+        return point
+
+    def point_of(self, params: object) -> Point:
+        """The point at which the user's function gets these parameters: the inverse of `at`.
+
+        Constants may be left out.
+
+        Raises:
+            ValueError: the parameters are not in the space.
+        """
+        point = _place(self.expression, params)
+        if point is None:
+            raise ValueError(
+                f"the point {params!r} is not in the space: give every parameter a value that the space has, in the form "
+                f"that your function gets them, for example {self.at(self.drawn(0))!r}."
+            )
+        return point
+
     def described(self) -> str:
         """The space as text, the same in every process."""
         return _without_addresses(str(self.expression))
+
+
+def _parameter(found: Any, chooses: bool) -> Parameter:
+    """What a node of hyperopt's draws from."""
+    label, drawn = found.pos_args[0].obj, found.pos_args[1]
+    if drawn.name == "categorical":
+        return Parameter(label, "pchoice", (0, len(drawn.inputs()[0].inputs())))
+    values = [float(argument.obj) for argument in drawn.pos_args]
+    named = {name: float(argument.obj) for name, argument in drawn.named_args}
+    first, second = (name for name in _BOUNDS.get(drawn.name, ("low", "high")))
+    given = dict(zip((first, second, "q"), values, strict=False)) | named
+    if drawn.name == "randint" and second not in given:
+        given = {first: 0.0, second: values[0]}
+    kind = "choice" if chooses and drawn.name == "randint" else drawn.name
+    return Parameter(label, kind, (given[first], given[second]), given.get("q"))
+
+
+_BOUNDS = dict.fromkeys(("normal", "qnormal", "lognormal", "qlognormal"), ("mu", "sigma"))
+
+
+def _place(found: Any, value: Any) -> dict[str, int | float] | None:
+    """The labels' values at which a node gives a value; None where it never does."""
+    if isinstance(found, pyll.Literal):
+        return {} if type(found.obj) is type(value) and found.obj == value else None
+    if found.name == "hyperopt_param":
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            return None
+        return {found.pos_args[0].obj: _plain(value)} if _holds(_parameter(found, False), float(value)) else None
+    if found.name == "switch":
+        chosen = found.pos_args[0].pos_args[0].obj
+        places = ((number, _place(option, value)) for number, option in enumerate(found.pos_args[1:]))
+        return next(({chosen: number, **place} for number, place in places if place is not None), None)
+    if found.name in ("int", "float"):
+        return _place(found.pos_args[0], value)
+    if found.name == "dict" and isinstance(value, Mapping):
+        inner = dict(found.named_args)
+        if set(value) - set(inner):
+            return None
+        if any(name not in value and _has_parameters(one) for name, one in inner.items()):
+            return None
+        return _joined([(one, value[name]) for name, one in inner.items() if name in value])
+    if found.name == "pos_args" and isinstance(value, tuple | list) and len(value) == len(found.pos_args):
+        return _joined(list(zip(found.pos_args, value, strict=True)))
+    return None
+
+
+def _has_parameters(found: Any) -> bool:
+    return any(one.name == "hyperopt_param" for one in pyll.dfs(found))
+
+
+def _joined(pairs: Sequence[tuple[Any, Any]]) -> dict[str, int | float] | None:
+    """The places of several nodes, unless one has none or two want different values of one label."""
+    point: dict[str, int | float] = {}
+    for found, value in pairs:
+        place = _place(found, value)
+        if place is None or any(point.get(label, one) != one for label, one in place.items()):
+            return None
+        point |= place
+    return point
+
+
+def _holds(parameter: Parameter, value: float) -> bool:
+    """Whether a parameter may have a value."""
+    low, high = parameter.bounds
+    kind, slack = parameter.kind, 1e-9
+    if kind == "randint":
+        return value == int(value) and low <= value < high
+    if kind.endswith("loguniform"):
+        low, high = math.exp(low), math.exp(high)
+        slack *= high
+    if kind.endswith("normal"):
+        low, high = (0.0 if "log" in kind else -math.inf), math.inf
+    if parameter.step:
+        if abs(value / parameter.step - round(value / parameter.step)) > 1e-6:
+            return False
+        low, high = (round(end / parameter.step) * parameter.step if math.isfinite(end) else end for end in (low, high))
+    return low - slack <= value <= high + slack
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a trial, which depends on nothing else."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] % (2**31 - 1))
 
 
 def described(algo: Callable[..., Any]) -> str:
@@ -162,33 +303,36 @@ class Sampler:
 
     Args:
         algo: "tpe", "random", "anneal", or a function as `hyperopt.tpe.suggest`.
+        first: points to try before any other.
 
     Raises:
         ValueError: the name is unknown. TypeError: neither a name nor a function.
     """
 
-    def __init__(self, space: Space, algo: str | Callable[..., Any], seed: int) -> None:
+    def __init__(self, space: Space, algo: str | Callable[..., Any], seed: int, first: Sequence[Point] = ()) -> None:
         if isinstance(algo, str):
             if algo not in ALGORITHMS:
-                names = ", ".join(map(repr, ALGORITHMS))
+                names = ", ".join(map(repr, [*ALGORITHMS, "optuna"]))
                 raise ValueError(
-                    f"algo must be one of {names}, or a function such as hyperopt.tpe.suggest; got {algo!r}."
+                    f"algo must be one of {names}, a sampler of Optuna's, or a function such as hyperopt.tpe.suggest; got {algo!r}."
                     f"{did_you_mean(algo, ALGORITHMS)}"
                 )
             algo = ALGORITHMS[algo]
         if not callable(algo):
             raise TypeError(
-                f"algo must be a name or a function such as hyperopt.tpe.suggest; got {type(algo).__name__}."
+                f"algo must be a name, a sampler of Optuna's, or a function such as hyperopt.tpe.suggest; got {type(algo).__name__}."
             )
         self.space = space
         self.trials = Trials()
-        self._algo, self._seed = algo, seed
+        self._algo, self._seed, self._first = algo, seed, first
         self._documents: dict[int, dict[str, Any]] = {}
 
     def suggest(self, number: int) -> dict[str, int | float] | None:
         """The point of trial `number`; None where the algorithm has no more."""
-        seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] % (2**31 - 1))
-        documents = self._algo([number], self.space.domain, self.trials, seed)
+        if number < len(self._first):
+            self._insert(self._document(number, self._first[number]))
+            return dict(self._first[number])
+        documents = self._algo([number], self.space.domain, self.trials, seed_of(self._seed, number))
         if not documents:
             return None
         self._insert(documents[0])
@@ -208,17 +352,22 @@ class Sampler:
 
     def recall(self, result: TrialResult, point: Point) -> None:
         """Notes a trial of an earlier session."""
+        self._insert(self._document(result.number, point))
+        self.tell(result)
+
+    def _document(self, number: int, point: Point) -> dict[str, Any]:
+        """A new trial of hyperopt's at a point."""
         labels = self.space.domain.params
         misc = {
-            "tid": result.number,
+            "tid": number,
             "cmd": self.space.domain.cmd,
             "workdir": None,
-            "idxs": {label: [result.number] if label in point else [] for label in labels},
+            "idxs": {label: [number] if label in point else [] for label in labels},
             "vals": {label: [point[label]] if label in point else [] for label in labels},
         }
-        (document,) = self.trials.new_trial_docs([result.number], [None], [{"status": hyperopt.STATUS_NEW}], [misc])
-        self._insert(document)
-        self.tell(result)
+        (document,) = self.trials.new_trial_docs([number], [None], [{"status": hyperopt.STATUS_NEW}], [misc])
+        made: dict[str, Any] = document
+        return made
 
     def _insert(self, document: dict[str, Any]) -> None:
         self.trials.insert_trial_docs([document])

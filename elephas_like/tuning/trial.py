@@ -27,10 +27,12 @@ from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatu
 from elephas_like.core.types import FitConfig, ShardRef, TrainState
 from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.metric_names import freshly_named
+from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import check_width
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.state import Variables, build, build_optimizer, metrics_of
+from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
 from elephas_like.trainer.tensors import Tensor, limit_threads, many_graphs, row_numbers, tensors
 from elephas_like.trainer.worker import run_in_chunks

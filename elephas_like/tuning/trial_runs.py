@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from elephas_like.core.errors import ElephasError, Failure, SupersededError
-from elephas_like.core.trials import Evaluate, Logs, Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.errors import ElephasError, Failure
+from elephas_like.core.trials import Evaluate, Logs, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
+from elephas_like.engine.function_trials import failed, tried
+from elephas_like.engine.remote_runs import RemoteRuns
 from elephas_like.engine.runs import CANCEL_SECONDS, TaskRuns, shipment
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.security import new_token
@@ -21,6 +23,7 @@ from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
+from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
 from elephas_like.spark.session import is_local
 from elephas_like.spark.slots import slots as spark_slots
@@ -41,7 +44,7 @@ class TrialRuns:
     Args:
         runs: how many run at a time, and in which threads.
         call: runs one trial to its end.
-        context: the SparkContext on which trials run; None without Spark.
+        context: the SparkContext on which trials run; None without one.
         fits: whether each trial is a Spark fit of its own, in a thread of the driver's.
     """
 
@@ -70,10 +73,10 @@ class TrialRuns:
         if outcome is None:
             return None
         number, found = outcome
-        result = found if isinstance(found, TrialResult) else _failed(number, found)
-        if result.status is not TrialStatus.FAILED or self._context is None or result.failure is None:
+        result = found if isinstance(found, TrialResult) else failed(number, found)
+        if result.status is not TrialStatus.FAILED or result.failure is None:
             return result
-        if stopped(self._context):
+        if self._context is not None and stopped(self._context):
             return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
         # Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a fit that failed by then was interrupted.
         cancelled = self._fits and (self.runs.cancelled or CANCELLED in result.failure.message)
@@ -89,20 +92,6 @@ class TrialRuns:
 def context_was_stopped(result: TrialResult) -> bool:
     """Whether a trial ended because its SparkContext did: no other one can run then."""
     return result.failure is not None and result.failure.message == GONE
-
-
-def _failed(number: int, error: BaseException, host: str = "") -> TrialResult:
-    return TrialResult(number, TrialStatus.FAILED, host=host, failure=Failure.of(number, error))
-
-
-def tried(evaluate: Evaluate, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
-    """The result of a trial; what it raises is a result too, and says on which host."""
-    try:
-        return evaluate(order, shards, report)
-    except SupersededError:
-        raise  # an attempt that returned would become the task's result
-    except Exception as error:
-        return _failed(order.number, error, platform.node())
 
 
 def in_process(
@@ -137,6 +126,44 @@ def as_fits(context: SparkContext, evaluate: Evaluate, judge: Judge, parallelism
 
 
 @contextmanager
+def _opened_remotely(
+    session: SparkSession, evaluate: Evaluate, shards: Sequence[ShardRef], parallelism: int, *, allow_plain_text: bool
+) -> Iterator[TrialRuns]:
+    """Slots for trials over Spark Connect, where none reports anything before it ends."""
+    runs = RemoteRuns(
+        session,
+        partial(tried, evaluate),
+        shards,
+        at_once=parallelism,
+        name="search",
+        allow_plain_text=allow_plain_text,
+        patience=CANCEL_SECONDS,
+    )
+
+    def call(order: TrialOrder) -> TrialResult:
+        result: TrialResult = runs.result(order.number, order, f"elephas_like search: trial {order.number}")
+        return result
+
+    with runs:
+        yield TrialRuns(runs, call)
+
+
+def possible_pruning(pruning: object, remote: SparkSession | None) -> object:
+    """Return what a user gives as `pruning`; None in place of "auto" over Spark Connect, where running trials cannot be heard.
+
+    Raises:
+        ValueError: a rule was asked for there.
+    """
+    if remote is None or pruning is None:
+        return pruning
+    if pruning != "auto":
+        raise ValueError(
+            f"pruning={pruning!r} needs a classic session: over Spark Connect trials report nothing while they run. Leave it out."
+        )
+    return None
+
+
+@contextmanager
 def opened(
     context: SparkContext | None,
     evaluate: Evaluate,
@@ -148,6 +175,7 @@ def opened(
     name: str,
     identity: Identity | None = None,
     allow_plain_text: bool = False,
+    remote: SparkSession | None = None,
 ) -> Iterator[TrialRuns]:
     """Slots for trials of one task each: Spark's, with a server for their reports, or this process.
 
@@ -156,7 +184,12 @@ def opened(
         reports: whether anyone wants to know of epochs; no port is opened otherwise.
         identity: of the server for reports; None takes them in plain text.
         allow_plain_text: whether rows may be written on executors where Spark encrypts its own files.
+        remote: the session of Spark Connect whose slots they are, in place of a context.
     """
+    if remote is not None:
+        with _opened_remotely(remote, evaluate, shards, parallelism, allow_plain_text=allow_plain_text) as slots:
+            yield slots
+        return
     if context is None:
         yield in_process(evaluate, shards, judge)
         return
@@ -187,12 +220,22 @@ def opened(
         yield TrialRuns(runs, call, context)
 
 
-def count_parallel(context: SparkContext | None, asked: int | None, workers: int, wait: float = SLOTS_WAIT) -> int:
+def count_parallel(
+    context: SparkContext | None,
+    asked: int | None,
+    workers: int,
+    wait: float = SLOTS_WAIT,
+    remote: SparkSession | None = None,
+) -> int:
     """Trials at a time: as many as asked for, at most as many as Spark's slots hold with `workers` each.
+
+    Over Spark Connect (`remote`), which does not tell its slots, the partitions that Spark makes by default stand for them.
 
     Raises:
         ValueError: several are asked for and there is no Spark; or a trial's workers are more than there are slots.
     """
+    if remote is not None:
+        return _at_most(default_parallelism(remote), asked)
     if context is None:
         if asked is not None and asked > 1:
             raise ValueError(
@@ -206,7 +249,10 @@ def count_parallel(context: SparkContext | None, asked: int | None, workers: int
         raise ValueError(
             f"trial_workers={workers}, and Spark has {available} slots. Use fewer workers, or give Spark more cores."
         )
-    most = max(1, available // workers)
+    return _at_most(max(1, available // workers), asked)
+
+
+def _at_most(most: int, asked: int | None) -> int:
     if asked is not None and asked > most:
-        log.warning("parallelism=%d: Spark's %d slots hold %d trials at a time", asked, available, most)
+        log.warning("parallelism=%d: Spark's slots hold %d trials at a time", asked, most)
     return most if asked is None else min(asked, most)

@@ -25,7 +25,7 @@ class WideTrial:
     """Fits what `build(params)` returns on `workers` workers (core.trials.Evaluate); it runs on the driver.
 
     data, y: what `SparkModel.fit` takes. callbacks: a cloudpickle of Keras callbacks, of which each trial gets its own.
-    tls, allow_plain_text: as for SparkModel.
+    tls, allow_plain_text, fused_optimizer: as for SparkModel.
     """
 
     build: Callable[[Any], keras.Model]
@@ -39,6 +39,7 @@ class WideTrial:
     callbacks: bytes = b""
     tls: bool | tuple[str, str] | None = None
     allow_plain_text: bool = False
+    fused_optimizer: bool = False
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one fit; its model has the state of the epoch with the lowest loss."""
@@ -54,6 +55,7 @@ class WideTrial:
             seed=self.seed,
             tls=self.tls,
             allow_plain_text=self.allow_plain_text,
+            fused_optimizer=self.fused_optimizer,
         )
         fitted.fit(
             self.data,

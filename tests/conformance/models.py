@@ -10,7 +10,21 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-import tensorflow as tf
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+else:
+
+    class Absent:
+        """In place of TensorFlow where Keras runs on another backend: the entries that use it are left out there."""
+
+        def __getattr__(self, name: str) -> Absent:
+            return self
+
+        def __call__(self, *_: object) -> Absent:
+            return self
+
+    tf = Absent()
 
 L = keras.layers
 ops = keras.ops

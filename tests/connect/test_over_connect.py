@@ -26,9 +26,8 @@ from elephas_like import (
     WorkerError,
     register_keras_udf,
     run_on_workers,
-    search,
     shard,
-    train_ensemble,
+    write_tfrecords,
 )
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import active_remote, conf_of, context_of, is_remote
@@ -171,16 +170,46 @@ def test_a_job_is_cancelled_by_its_tag(remote) -> None:
     assert time.monotonic() - began < 300
 
 
+def test_in_process_trains_on_the_rows_as_a_gang_deals_them(df) -> None:
+    one, _ = fitted(df, num_workers=2)
+    other, _ = fitted(df, num_workers=2, engine="in_process")
+    assert same(one, other)
+    with pytest.raises(WorkerError, match="column 'features'") as raised:
+        fitted(df.withColumn("features", functions.slice("features", 1, 60)), num_workers=2, engine="in_process")
+    assert isinstance(raised.value, DataError)
+
+
+def test_a_path_is_the_servers_and_read_by_spark(df, tmp_path, caplog) -> None:
+    path = str(tmp_path / "rows")
+    df.write.parquet(path)
+    with caplog.at_level("INFO", "elephas_like"):
+        one, _ = fitted(path, num_workers=2)
+    assert "as a DataFrame, over Spark Connect" in caplog.text
+    other, _ = fitted(df.sparkSession.read.parquet(path), num_workers=2)
+    assert same(one, other)
+
+
+def test_stages_and_records_are_saved_to_new_paths(remote, df, tmp_path) -> None:
+    stage = ElephasEstimator(classifier(), epochs=1, num_workers=2, seed=1).fit(df)
+    path = str(tmp_path / "stage")
+    stage.write().save(path)
+    loaded = ElephasTransformer.load(path)
+    assert all(map(np.array_equal, loaded.get_model().get_weights(), stage.get_model().get_weights()))
+    with pytest.raises(FileExistsError, match="save to a new path"):
+        stage.write().save(path)
+    with pytest.raises(ValueError, match=r"overwrite\(\) needs a classic session"):
+        stage.write().overwrite().save(path)
+    rows = df.limit(7)
+    assert write_tfrecords(rows, str(tmp_path / "records")) == 7
+    with pytest.raises(ValueError, match="expected a path of this machine's disk; got 'hdfs://"):
+        write_tfrecords(rows, "hdfs://somewhere/records")
+
+
 def test_what_connect_has_not_is_said_in_a_sentence(remote, df) -> None:
     with pytest.raises(CapacityError, match="3 workers must run at the same time, and Spark has 2 slots"):
         fitted(df, num_workers=3)
     for engine in ("server", "jobs"):
         with pytest.raises(ValueError, match=f"engine='{engine}' needs a classic session; over Spark Connect use"):
             fitted(df, engine=engine)
-    for ask in (
-        lambda: shard(df, 2),
-        lambda: train_ensemble(classifier, df, num_members=2),
-        lambda: search(lambda units: classifier(), {"units": [8]}, df, max_evals=1, validation_split=0.2),
-    ):
-        with pytest.raises((TypeError, ValueError), match="Spark Connect"):
-            ask()
+    with pytest.raises(TypeError, match="Spark Connect"):
+        shard(df, 2)

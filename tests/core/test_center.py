@@ -179,6 +179,19 @@ def test_without_other_threads_hogwild_is_downpour() -> None:
         }
 
 
+def test_a_live_state_is_the_one_that_hogwild_adds_to_and_no_other_is() -> None:
+    locked, free = center_of(LockedCenter), center_of(HogwildCenter)
+    kept, sent = free.served()[1], free.served(live=True)[1]
+    old = locked.served(live=True)[1]
+    for center in (locked, free):
+        center.commit(update(0, 10, 20, slots=floats(8, 8), frozen=floats(5)))
+    assert sent.weights.tolist() == free.snapshot().weights.tolist() == [11, 22]
+    assert kept.weights.tolist() == old.weights.tolist() == [1, 2]
+    # A worker gets frozen values again only where they are not those that it was sent: these must not change.
+    assert sent.frozen.tolist() == kept.frozen.tolist() != free.snapshot().frozen.tolist()
+    assert free.snapshot().frozen.tolist() == locked.snapshot().frozen.tolist()
+
+
 def test_hogwild_needs_sums() -> None:
     with pytest.raises(ValueError, match="hogwild needs an additive strategy such as 'downpour'; got 'mla'"):
         HogwildCenter(state(), LAYOUT, MomentumLookAhead(), 2)

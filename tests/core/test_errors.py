@@ -36,7 +36,7 @@ def test_a_workers_value_error_is_caught_as_one() -> None:
     assert isinstance(caught.value, ElephasError)
     assert (caught.value.type_name, caught.value.worker) == ("ValueError", 2)
     assert caught.value.traceback_text == "Traceback: line 7"
-    assert str(caught.value).endswith("--- traceback on the worker ---\nTraceback: line 7")
+    assert str(caught.value) == "ValueError on worker 2: bad shape"
     assert type(caught.value).__name__ == "WorkerValueError"
 
 
@@ -47,10 +47,30 @@ def test_other_builtins_too(original: type[Exception]) -> None:
     assert str(error).startswith(f"{original.__name__} on worker 0: text")
 
 
-def test_a_key_errors_traceback_keeps_its_lines() -> None:
-    error = WorkerError.of("KeyError", "'x'", "first\nsecond\n", 1)  # KeyError itself shows repr(message)
+OWN_LINE = '  File "/home/me/train.py", line 12, in call\n    return table[x]\n'
+
+
+def test_a_key_errors_text_keeps_its_lines() -> None:
+    error = WorkerError.of(
+        "KeyError", "'x'", f"Traceback:\n{OWN_LINE}KeyError: 'x'\n", 1
+    )  # KeyError itself shows repr(message)
     assert isinstance(error, KeyError)
-    assert str(error) == "KeyError on worker 1: 'x'\n\n--- traceback on the worker ---\nfirst\nsecond"
+    assert str(error) == f"KeyError on worker 1: 'x'\n\n--- your code on the worker ---\n{OWN_LINE.rstrip()}"
+
+
+def test_the_log_has_all_of_it_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    trace = '  File "/usr/lib/python3.11/site-packages/keras/src/layers/layer.py", line 1, in __call__\n'
+    with caplog.at_level("DEBUG", logger="elephas_like"):
+        error = WorkerError.of("ValueError", "bad", trace, 1)
+    assert "layer.py" not in str(error)
+    assert trace in caplog.text
+    assert error.traceback_text == trace
+
+
+def test_errors_about_rows_name_the_place_of_the_row_alone() -> None:
+    error = WorkerError.of("DataError", "label 14 in partition 0, row 3: ...", OWN_LINE, 0)
+    assert isinstance(error, DataError)
+    assert str(error) == "label 14 in partition 0, row 3: ..."
 
 
 @pytest.mark.parametrize(
@@ -100,7 +120,8 @@ def test_our_own_keep_their_type(kind: type[ElephasError], builtin: type[Excepti
     assert isinstance(error, WorkerError)
     assert isinstance(error, kind)
     assert isinstance(error, builtin)
-    assert str(error).startswith(f"{kind.__name__} on worker 5: text")
+    names_its_place = kind in (DataError, NonFiniteError)
+    assert str(error) == ("text" if names_its_place else f"{kind.__name__} on worker 5: text")
 
 
 def test_every_error_of_the_module_is_an_elephas_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import elephas_like
 from elephas_like.core.errors import ElephasError, MissingExtraError
-from elephas_like.core.extras import EXTRAS, older, require
+from elephas_like.core.extras import EXTRAS, chosen_backend, older, require
 
 IMPORT_ALL = """
 import importlib, importlib.abc, json, sys
@@ -41,6 +41,8 @@ FRONT = [f"elephas_like:{name}" for name in elephas_like.__all__]
 PACKAGE = Path(elephas_like.__file__).parent
 MODULES = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in sorted(PACKAGE.rglob("*.py"))]
 MODULES = [name.removesuffix(".__init__") for name in MODULES]
+OF_JAX = [name for name in MODULES if name.startswith("elephas_like.trainer.backends.jax")]
+MODULES = [name for name in MODULES if name not in OF_JAX]
 WORKS_WITHOUT = {
     "pyspark": {
         "elephas_like.core.loop",
@@ -60,6 +62,8 @@ WORKS_WITHOUT = {
         "elephas_like:train_ensemble",
         "elephas_like.ml_model",
     },
+    "jax": {"elephas_like:SparkModel", "elephas_like:search", "elephas_like.ml"},
+    "optuna": {"elephas_like:search", "elephas_like.tuning.samplers"},
 }
 NEEDS = {
     "pyspark": {
@@ -81,13 +85,21 @@ NEEDS = {
         "elephas_like.hyperparam",
         "elephas_like:SearchResult",
     },
+    "jax": {"elephas_like.trainer.backends.jax", "elephas_like.trainer.backends.jax_loop"},
+    "optuna": {"elephas_like.tuning.optuna_sampler"},
 }
 
 
 @pytest.mark.parametrize("hidden", EXTRAS)
 def test_every_module_and_every_name_imports_or_names_the_extra(hidden: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, hidden, json.dumps([*FRONT, *MODULES])],
+        [
+            sys.executable,
+            "-c",
+            IMPORT_ALL,
+            hidden,
+            json.dumps([*FRONT, *MODULES, *(OF_JAX if hidden == "jax" else [])]),
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -144,3 +156,17 @@ def test_versions_are_compared_by_their_numbers() -> None:
     assert not older("3.10.0", "3.10")
     assert not older("2.18.0rc1", "2.18")
     assert older("unknown", "1")
+
+
+def test_the_backend_is_that_of_the_environment_then_of_keras_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    assert chosen_backend() == "tensorflow"
+    for text, backend in (('{"backend": "jax"}', "jax"), ("{", "tensorflow"), ("[]", "tensorflow")):
+        (tmp_path / "keras.json").write_text(text)
+        assert chosen_backend() == backend
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert chosen_backend() == "torch"

@@ -94,11 +94,13 @@ def test_objects_stay_what_they_are() -> None:
     assert resolve(mine, Mode.SYNCHRONOUS, 4) is mine
 
 
-def test_an_unknown_name_gets_the_known_ones() -> None:
+def test_an_unknown_name_gets_the_nearest_one_or_all() -> None:
+    with pytest.raises(ValueError, match=r"^no strategy is called 'nestrov'\. Did you mean 'nesterov'\?$"):
+        resolve("nestrov", Mode.SYNCHRONOUS, 2)
     with pytest.raises(ValueError) as caught:
-        resolve("fedavg", Mode.SYNCHRONOUS, 2)
-    text = str(caught.value)
-    assert text == f"strategy must be one of {sorted(STRATEGIES)} or a Strategy object; got 'fedavg'."
+        resolve("xyz", Mode.SYNCHRONOUS, 2)
+    known = ", ".join(map(repr, sorted(STRATEGIES)))
+    assert str(caught.value) == f"no strategy is called 'xyz'. It must be one of {known}, or a Strategy object."
 
 
 class MirroredStrategy:
@@ -210,8 +212,10 @@ def test_what_does_not_go_together_is_told(
         check_combination(mode, strategy, frequency, engine)
     text = str(caught.value)
     assert text.startswith(f"mode='{mode}', strategy='{strategy.name}', frequency=")
-    assert f"do not go together: {problem}. Valid combinations:\n" in text
-    assert text.endswith(combinations_table())
+    assert f"do not go together: {problem}. Valid combinations with '{strategy.name}':\n" in text
+    assert combinations_table(strategy.name) in text
+    assert len(text.splitlines()) <= 5
+    assert (f"Strategies for mode '{mode}': " in text) == (mode not in strategy.modes)
 
 
 def test_several_problems_are_told_at_once() -> None:

@@ -102,9 +102,10 @@ def trained(held: list[Pair], count: int, monkeypatch: pytest.MonkeyPatch) -> li
     from trainer.small import config, mlp
 
     from elephas_like.core.strategies import Average
+    from elephas_like.trainer.building import build
+    from elephas_like.trainer.factories import SharingFactory, TrainerFactory
     from elephas_like.trainer.spec import ModelSpec
-    from elephas_like.trainer.state import Variables, build
-    from elephas_like.trainer.worker import SharingFactory, TrainerFactory
+    from elephas_like.trainer.state import Variables
 
     class Nobody:
         def add(self, value: object) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from elephas_like.ensembles.members import MemberFit, fit_member
+from elephas_like.trainer.building import build
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import Variables, build
+from elephas_like.trainer.state import Variables
 from tests.trainer.small import config, mlp, rows, shard
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from voters import X, members, model
 
-from elephas_like.ensembles.voting_model import VotingModel, voting_of
+from elephas_like.ensembles.voting_model import VotingModel
 
 layers = keras.layers
 BINARY = {"loss": "binary_crossentropy", "metrics": ["accuracy", "auc"]}
@@ -156,8 +156,12 @@ def test_a_model_that_was_never_compiled_predicts_but_cannot_judge() -> None:
         ensemble.evaluate(X, np.zeros(40))
 
 
-def test_how_a_loss_votes() -> None:
-    assert voting_of(model()) == "soft"
-    assert voting_of(model(loss=keras.losses.BinaryFocalCrossentropy())) == "soft"
-    for loss in ("mse", "mean_absolute_error", keras.losses.Huber()):
-        assert voting_of(model(1, None, loss=loss, metrics=[])) == "mean"
+def test_a_notebook_shows_the_members() -> None:
+    members = []
+    for name in ("one", "two"):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, "softmax")], name=name)
+        model.compile("sgd", "categorical_crossentropy")
+        members.append(model)
+    shown = VotingModel(members, weights=[1, 3])._repr_html_()
+    assert "<td>one</td><td>0.25</td><td>9</td>" in shown
+    assert "<td>two</td><td>0.75</td><td>9</td>" in shown

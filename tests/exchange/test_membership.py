@@ -231,3 +231,18 @@ def test_only_workers_of_the_run_may_join_and_only_after_joining_ask() -> None:
         store.join(joined(2))
     with pytest.raises(ElephasError, match="worker 0 to join before"):
         store.ask(0, 100)
+
+
+def test_signs_of_life_say_where_how_long_ago_and_how_often_again() -> None:
+    store, clock = rounds(2)
+    assert store.signs() == {}
+    store.announce(0, 100, "here")
+    clock.now += 2.0
+    assert store.signs() == {0: ("here", 2.0, 0)}
+    store.join(joined(0))
+    store.join(joined(1))
+    clock.now += 1000.0
+    store.announce(0, 101, "elsewhere")
+    assert store.signs() == {0: ("elsewhere", 0.0, 0), 1: ("host-1", 1000.0, 0)}
+    store.join(joined(0, 101))
+    assert [store.signs()[worker].retries for worker in range(2)] == [1, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import shutil
@@ -15,18 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-TOOL = Path(__file__).parents[2] / "tools" / "postgresql.py"
+from tool_modules import loaded
+
 STARTS = 3
 
 
 def tool() -> ModuleType:
     """tools/postgresql.py, which knows where PostgreSQL is."""
-    spec = importlib.util.spec_from_file_location("postgresql", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("postgresql")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
-FASTER = ("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS")
+OURS = "PYSPARK_SUBMIT_ARGS"
 
 
 class Script:
@@ -24,7 +24,7 @@ class Script:
 
     The process has a group of its own, with everything that it starts: it is ended as a whole, by its number.
 
-    plain: its Spark is as users have it, without what makes that of the tests faster (tests/conftest.py).
+    plain: its Spark has the settings that users' have, and not those of the tests (tests/conftest.py).
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Script:
         self._stderr = self.log.open("w")
         self._lines: list[str] = []
         self._changed = threading.Condition()
-        inherited = {name: value for name, value in os.environ.items() if not (plain and name in FASTER)}
+        inherited = {name: value for name, value in os.environ.items() if not (plain and name == OURS)}
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(HERE / name), *arguments],
             stdout=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -142,14 +143,14 @@ def test_an_exception_inside_the_graph_names_its_worker(sc, engine: str) -> None
 
 @pytest.mark.fault(
     "A loss becomes NaN",
-    '`NonFiniteError` with worker and round; `on_nan="drop"` leaves the update out',
+    '`NonFiniteError` with worker, round and a row that holds NaN; `on_nan="drop"` leaves the update out',
     "the fit, or one update",
 )
 @both
 def test_nan_is_an_error_that_names_worker_and_round(sc, engine: str) -> None:
     rows = [*points(10), ([float("nan"), 0.0], 1.0), *points(9)]
-    error = fails(NonFiniteError, r"worker 1 brought NaN or infinity in round 0", sc.parallelize(rows, 2), engine)
-    assert not isinstance(error, WorkerError)
+    found = r"worker 1 brought NaN or infinity in round 0: partition 1, row 0 has NaN or infinity in 'x'"
+    fails(NonFiniteError, found, sc.parallelize(rows, 2), engine)
 
 
 def test_a_fit_after_a_failed_one_is_ordinary(sc, rdd) -> None:
@@ -227,7 +228,7 @@ def test_a_driver_that_cannot_be_reached_is_named() -> None:
 )
 @both
 def test_other_versions_on_an_executor_are_named(rdd, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elephas_like.model.sources.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
+    monkeypatch.setattr("elephas_like.model.source.versions", lambda: {"elephas-like": "9.9.9", "keras": "3.0.0"})
     fails(ElephasError, r"elephas-like is 9.9.9 on the driver and .* on executor host", rdd, engine)
 
 
@@ -553,22 +554,57 @@ def test_rows_that_come_back_differently_are_said(
 
 
 @pytest.mark.fault(
-    "Files of a `ShardedDataset` vanish", "Spark writes them again before the first round", "the time to write them"
+    "Files of a `ShardedDataset` vanish, or are cut short",
+    "Spark writes them again before the first round",
+    "the time to write them",
 )
 @both
 def test_a_sharded_dataset_whose_files_are_gone_is_written_again(sc, scratch: Path, engine: str) -> None:
     with elephas_like.shard(sc.parallelize(points(20), 2), 2) as dataset:
         weights = []
-        for lost in (False, True):
-            if lost:
-                (victim,) = scratch.rglob("elephas_like-*/worker-1")
+        for damage in (None, os.unlink, cut_in_half):
+            if damage is not None:
+                victim = max(scratch.rglob("elephas_like-*/worker-1*"), key=lambda path: path.stat().st_mtime_ns)
                 for file in victim.iterdir():
-                    file.unlink()
+                    damage(file)
             model = line()
             SparkModel(model, 2, engine=engine, seed=1).fit(dataset, epochs=2, verbose=0)
             weights.append(model.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for one, *others in zip(*weights, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(one, other)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.fault(
+    "The disk is full while rows are written",
+    "the system's own error, with the directory; nothing is left there",
+    "the fit, before its first round",
+)
+@both
+def test_a_disk_that_takes_no_more_is_named_and_nothing_is_left_on_it(sc, scratch: Path, engine: str) -> None:
+    def on_a_full_disk(rows: Iterator[object]) -> Iterator[object]:
+        """The system refuses what a file would have beyond 4 kB, in this process and while these rows are read."""
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            yield from rows
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    model = line()
+    before = model.get_weights()
+    many = sc.parallelize(points(20), 2).flatMap(lambda row: [row] * 5000).mapPartitions(on_a_full_disk)
+    with pytest.raises(
+        Exception, match=r"File too large in .*elephas_like-.* GiB free\)\. Expected room for all of its rows"
+    ) as raised:
+        SparkModel(model, 2, engine=engine).fit(many, verbose=0)
+    assert len(str(raised.value)) < 1500
+    assert all((one == other).all() for one, other in zip(before, model.get_weights(), strict=True))
+    assert not list(scratch.rglob("elephas_like-*/*"))
 
 
 def end_python_workers(sc) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -164,3 +166,28 @@ def test_jobs_have_a_readable_group_and_description(sc, engine: str) -> None:
 
 def _listed(jobs: object) -> list:
     return [jobs.apply(index) for index in range(jobs.size())]
+
+
+AFTER_STOP = """
+import warnings
+import keras, numpy as np
+from pyspark.sql import SparkSession
+from elephas_like import SparkModel
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((4, 2))
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    SparkModel(model, 2).fit(x, x[:, 0], verbose=0)
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate().stop()
+    SparkModel(model, 2, engine="in_process").fit(x, x[:, 0], verbose=0)
+    before = [str(each.message) for each in found if "SparkContext" in str(each.message)]
+    SparkModel(model, 2).fit(x, x[:, 0], verbose=0)
+    after = [str(each.message) for each in found if "SparkContext" in str(each.message)]
+print(len(before), *after)
+"""
+
+
+def test_a_fit_after_the_context_was_stopped_says_that_it_trains_in_process() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER_STOP], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().startswith("0 the SparkContext was stopped: this fit trains in this process")

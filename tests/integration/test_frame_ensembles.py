@@ -215,7 +215,7 @@ def test_a_frame_is_sharded_with_weights_in_any_order_and_for_one_hot_labels(df)
             ValueError,
             "label_col= names columns of a DataFrame",
         ),
-        (lambda df: train_ensemble(build, (X, Y), 2, validation_data=df), TypeError, "goes with a DataFrame as data"),
+        (lambda df: train_ensemble(build, (X, Y), 2, validation_data=df), TypeError, "goes with data that has columns"),
         (lambda df: train_ensemble(build, df, 2, weights=[1]), ValueError, "expected 2, got 1"),
         (
             lambda df: train_ensemble(lambda seed: mlp(30, 1 + seed % 7, None, "mse"), df, 3, voting="mean", seed=1),

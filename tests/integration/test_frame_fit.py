@@ -126,7 +126,7 @@ def test_bad_rows_and_columns_are_named(spark, df) -> None:
         SparkModel(binary(), 1).fit(holed.coalesce(1), verbose=0)
     with pytest.raises(ValueError, match="features_col= names columns of a DataFrame"):
         SparkModel(binary(), 1).fit(np.zeros((2, 30)), np.zeros(2), features_col="x", verbose=0)
-    with pytest.raises(ValueError, match="a DataFrame holds y"):
+    with pytest.raises(ValueError, match="a DataFrame, or a path, holds y"):
         SparkModel(binary(), 1).fit(df, np.zeros(2), verbose=0)
     with pytest.raises(TypeError, match="validation_data is a DataFrame, which goes with"):
         SparkModel(binary(), 1).fit(np.zeros((2, 30)), np.zeros(2), validation_data=df, verbose=0)

@@ -272,5 +272,7 @@ def test_spark_model_trains_on_nan_unless_told_otherwise(labelled) -> None:
         model().fit(df, handle_invalid="error", **options)
     with pytest.raises(ValueError, match="handle_invalid must be one of 'error', 'skip', 'keep'; got 'drop'"):
         model().fit(df, handle_invalid="drop", **options)
-    with pytest.raises(ValueError, match="handle_invalid= is for rows of a DataFrame; the data is of type ndarray"):
+    with pytest.raises(
+        ValueError, match="handle_invalid= is for rows of a DataFrame or of Parquet files; the data is of type ndarray"
+    ):
         model().fit(np.ones((2, 2)), np.ones(2), handle_invalid="skip", **options)

@@ -207,3 +207,26 @@ def test_ctrl_c_returns_what_is_finished(tmp_path: Path, lines: Path) -> None:
     assert set(answer["status"]) <= {"ok", "interrupted"}
     assert answer["threads"] == []
     assert answer["evaluated"] > 0
+
+
+def test_any_function_is_searched_on_slots_and_pruned_while_it_runs(sc) -> None:
+    def learns(params: dict, trial) -> dict | None:
+        if params["x"] > 0.9:
+            raise ValueError("too large")
+        for _ in range(4):
+            if not trial.report(params["x"]):
+                return None
+        return {"loss": params["x"], "process": os.getpid()}
+
+    def judged(losses: tuple, others: tuple) -> bool:
+        return len(losses) == 2 and losses[0] > 0.5
+
+    given = {"max_evals": 12, "algo": "random", "seed": 0, "pruning": judged, "verbose": 0}
+    found = search(learns, {"x": ("uniform", 0, 1)}, **given)
+    for row in found.trials.to_dict("records"):
+        x = row["params"]["x"]
+        expected = ("failed", 0) if x > 0.9 else ("pruned", 2) if x > 0.5 else ("ok", 4)
+        assert (row["status"], row["epochs"]) == expected
+        assert row["notes"].get("process") != os.getpid()  # it was an executor's
+    assert {"ok", "pruned"} < set(found.trials["status"])
+    assert found.best_value == found.best_params["x"] == found.trials["loss"].min()

@@ -20,7 +20,9 @@ def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
 
 def test_columns_are_a_dataframes() -> None:
     assert column_choice(np.zeros(2)) is None
-    with pytest.raises(ValueError, match="label_col= names columns of a DataFrame; the data is of type ndarray"):
+    with pytest.raises(
+        ValueError, match="label_col= names columns of a DataFrame or of Parquet files; the data is of type ndarray"
+    ):
         column_choice(np.zeros(2), label_col="y")
 
 

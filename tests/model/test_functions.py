@@ -170,3 +170,12 @@ def test_tensorflow_s_own_strategy_trains_as_one_process(spark) -> None:
     for replicas, weights in run_on_workers(work, 2, args=(x, y), tf_config=True):
         assert replicas == 2
         np.testing.assert_allclose(weights, expected, rtol=1e-5)
+
+
+def test_a_console_without_a_letter_costs_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr("sys.stdout", narrow)
+    functions._show(1, "\u2501 \ud800 caf\u00e9")
+    assert narrow.buffer.getvalue() == "[worker 1] ? ? caf\u00e9\n".encode("cp1252")
+    narrow.close()
+    functions._show(1, "nobody reads this")

@@ -35,4 +35,4 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
     monkeypatch.setattr(launch, "server_addresses", lambda context, host: ("127.0.0.1", "127.0.0.1"))
     context: Any = SimpleNamespace(getConf=lambda: SparkConf(loadDefaults=False))
     with launch._listening(fit, context, data) as listening:
-        assert 1600 * MiB <= listening.store._waits.read_ahead < 1610 * MiB
+        assert 800 * MiB <= listening.store._waits.read_ahead < 805 * MiB

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_overloads, get_type_hints
 
 import keras
+import numpy as np
 import pytest
 
 from elephas_like import AsynchronousSparkModel, SparkModel
@@ -107,8 +108,8 @@ POSITIONAL = [
 
 @pytest.mark.parametrize(("args", "named", "expected"), POSITIONAL)
 def test_arguments_by_position_and_by_name(args: tuple, named: dict, expected: dict[str, object]) -> None:
-    model, options, unknown = Options.from_arguments(MODEL, args, named)
-    assert (model, unknown) == (MODEL, {})
+    model, options = Options.from_arguments(MODEL, args, named)
+    assert model is MODEL
     assert {name: getattr(options, name) for name in expected} == expected
 
 
@@ -116,6 +117,8 @@ REFUSED = [
     ((1, None, 32, "auto"), {}, TypeError, "takes 3 positional arguments after the model .*got 4"),
     (("hogwild", *[1] * 7), {}, TypeError, "takes 7 positional arguments after the model .*got 8"),
     ((2,), {"num_workers": 2}, TypeError, "got num_workers twice, by position and by name"),
+    ((), {"num_worker": 2}, TypeError, "no argument 'num_worker'. Did you mean 'num_workers'"),
+    ((), {"epochs": 2}, TypeError, "epochs= is an argument of fit, not of SparkModel"),
     ((), {"elephas_optimizer": "adam"}, ValueError, "elephas_optimizer= is no more"),
 ]
 
@@ -128,9 +131,9 @@ def test_arguments_that_cannot_be_placed(args: tuple, named: dict, kind: type[Ex
 
 @pytest.mark.spark
 def test_a_spark_context_comes_before_the_model_as_in_elephas_0_x(sc) -> None:
-    model, options, unknown = Options.from_arguments(sc, (MODEL, None, "asynchronous", "epoch", 3), {})
-    assert (model, unknown, options.mode, options.num_workers) == (MODEL, {}, Mode.ASYNCHRONOUS, 3)
-    model, options, _ = Options.from_arguments(sc, (), {"master_network": MODEL, "num_workers": 2})
+    model, options = Options.from_arguments(sc, (MODEL, None, "asynchronous", "epoch", 3), {})
+    assert (model, options.mode, options.num_workers) == (MODEL, Mode.ASYNCHRONOUS, 3)
+    model, options = Options.from_arguments(sc, (), {"master_network": MODEL, "num_workers": 2})
     assert (model, options.num_workers) == (MODEL, 2)
 
 
@@ -141,3 +144,15 @@ def test_what_a_user_sets_on_the_model_is_checked_and_counts() -> None:
     model.batch_size = 0
     with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1; got 0"):
         model.get_config()
+
+
+def test_what_is_shown_of_a_model_is_what_differs_from_the_defaults() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="line")
+    model.compile("sgd", "mse")
+    assert repr(SparkModel(model)) == "SparkModel('line')"
+    shown = SparkModel(model, 2, mode="asynchronous", engine="in_process")
+    assert repr(shown) == "SparkModel('line', num_workers=2, mode='asynchronous', engine='in_process')"
+    history = shown.fit(np.ones((8, 2)), np.ones(8), epochs=2, verbose=0)
+    assert repr(history).startswith("History(2 epochs; loss: ")
+    assert history._repr_html_().count("<tr>") == 1 + 2
+    assert shown._repr_html_().count("<tr>") == 1 + 2

@@ -115,7 +115,7 @@ def test_rows_that_cannot_be_predicted_or_evaluated_say_where(sc) -> None:
 
 def test_other_versions_on_an_executor_are_named(sc, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {"elephas-like": "9.9.9", "keras": "3.0.0"}
-    monkeypatch.setattr("elephas_like.model.sources.versions", lambda: named)
+    monkeypatch.setattr("elephas_like.model.source.versions", lambda: named)
     model, rdd = SparkModel(line()), sc.parallelize(points(4), 2)
     said = r"elephas-like is 9\.9\.9 on the driver and .* on executor host"
     with pytest.raises(ElephasError, match=said):

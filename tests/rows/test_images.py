@@ -90,6 +90,7 @@ def test_sparks_structs_are_blue_green_red() -> None:
     [
         (("broken", -1, -1, -1, -1, b""), "expected an image, got one that was not decoded"),
         (("deep", 1, 1, 1, 5, bytes(4)), r"8-bit pixels \(OpenCV modes \[0, 16, 24\]\), got mode 5"),
+        (("short", 2, 2, 1, 0, bytes(3)), "expected 4 bytes of pixels, got 3"),
         (None, "expected a value, got null"),
     ],
 )

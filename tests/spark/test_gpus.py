@@ -142,16 +142,22 @@ def test_without_the_variable_device_files_are_counted(tmp_path) -> None:
     assert host_gpus({}, tmp_path) == ("0", "1")
 
 
-def test_tensorflow_takes_memory_as_it_needs_it_unless_the_user_says_otherwise() -> None:
+def test_memory_is_taken_as_it_is_needed_unless_the_user_says_otherwise() -> None:
     mine: dict[str, str] = {}
     show(("1",), mine)
-    assert mine == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert mine == {
+        "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
     mine = {"TF_FORCE_GPU_ALLOW_GROWTH": "false", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     show(("0", "2"), mine)
     assert mine == {
         "CUDA_VISIBLE_DEVICES": "0,2",
         "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
         "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
 
 

@@ -79,3 +79,16 @@ def test_whoever_takes_slots_at_the_same_time_never_takes_the_same(sc) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(taken) == [0] * 7 + [2]
+
+
+def test_fits_without_gpus_leave_the_gpus_and_those_with_them_take_slots_of_all(sc) -> None:
+    """Eight slots, two of them with a GPU."""
+    with reservation(sc, 6, 8, timeout=0):
+        assert (free(sc, 8), free(sc, 2, "gpu")) == (2, 2)
+        with reservation(sc, 2, 2, timeout=0, kind="gpu", of_all=8) as held:
+            assert held == 2
+            assert (free(sc, 8), free(sc, 2, "gpu")) == (0, 0)
+    with reservation(sc, 7, 8, timeout=0):
+        with pytest.raises(WaitError), reservation(sc, 2, 2, timeout=0, kind="gpu", of_all=8):
+            pass
+    assert (free(sc, 8), free(sc, 2, "gpu")) == (8, 2)

@@ -9,6 +9,7 @@ import pyspark
 import pytest
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.extras import keras_backend
 from elephas_like.spark.versions import (
     check_connect,
     check_spark,
@@ -78,6 +79,14 @@ def test_a_missing_package_is_read_off_sparks_error() -> None:
     assert other is not None
     assert other.startswith("The module 'not_here' is missing on the executors")
     assert missing_package("java.lang.OutOfMemoryError") is None
+
+
+def test_a_missing_backend_that_the_driver_does_not_use_is_another_backend() -> None:
+    mine, other = ("jax", "tensorflow") if keras_backend() == "jax" else ("tensorflow", "jax")
+    said = missing_package(f"elephas_like.core.errors.MissingExtraError: No module named '{other}', which ...")
+    assert said is not None
+    assert said.startswith(f"the driver's Keras runs on '{mine}', the executors' on '{other}'")
+    assert f"KERAS_BACKEND={mine}" in said
 
 
 def test_the_versions_that_a_report_lists() -> None:

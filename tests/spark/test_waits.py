@@ -100,6 +100,28 @@ def test_the_tasks_of_a_cancelled_job_have_ended_when_its_files_are_deleted(sc, 
     job.join()
 
 
+def test_a_job_that_starts_after_ctrl_c_is_cancelled_too(sc) -> None:
+    """Python gives up on a command that it has sent; the JVM does not know."""
+    cancelling = threading.Event()
+
+    def submit() -> None:
+        cancelling.wait(60)
+        threading.Event().wait(0.2)
+        sc.setJobGroup("late", "late")
+        with suppress(Exception):
+            waiting(sc, 600)()
+
+    late = threading.Thread(target=submit)
+    late.start()
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        cancelling.set()
+        cancel_and_wait(sc, "late")
+    late.join(30)
+    assert not late.is_alive()
+
+
 def test_a_job_that_hangs_is_cancelled(sc) -> None:
     began = time.monotonic()
     with pytest.raises(Overdue, match=r"cancelled after 0\.5 s"):

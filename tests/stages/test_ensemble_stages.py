@@ -58,7 +58,6 @@ def fitted(cancer) -> EnsembleModel:
     return estimator.fit(df)
 
 
-@pytest.mark.classic
 def test_an_ensemble_for_all_evaluators_unchanged(fitted, cancer) -> None:
     found = fitted.copy({fitted.probabilityCol: "p"}).transform(cancer)
     assert found.columns == ["id", "features", "label", "prediction", "p", "rawPrediction"]
@@ -73,7 +72,6 @@ def test_an_ensemble_for_all_evaluators_unchanged(fitted, cancer) -> None:
     assert again.columns == ["id", "features", "label", "rawPrediction", "prediction", "probability"]
 
 
-@pytest.mark.classic
 def test_the_members_are_those_of_train_ensemble(fitted) -> None:
     expected = train_ensemble(
         classifier(), (X[:200], Y[:200]), 3, epochs=6, batch_size=16, seed=1, validation_data=(X[200:], Y[200:]),
@@ -85,7 +83,6 @@ def test_the_members_are_those_of_train_ensemble(fitted) -> None:
     assert [len(history["val_accuracy"]) for history in fitted.histories] == [6, 6, 6]
 
 
-@pytest.mark.classic
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_fitted_pipeline_comes_back_whole(numbers, tmp_path: Path, prefix: str) -> None:
     estimator = EnsembleEstimator(
@@ -120,7 +117,6 @@ def test_a_fitted_pipeline_comes_back_whole(numbers, tmp_path: Path, prefix: str
         )
 
 
-@pytest.mark.classic
 def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
     model = classifier()
     estimator = EnsembleEstimator(model, voting="hard", class_weight={0: 2.0}, optimizer_config="sgd", max_failures=1)
@@ -138,7 +134,6 @@ def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.classic
 def test_a_cross_validation_over_members_and_epochs_in_parallel(cancer, tmp_path: Path) -> None:
     estimator = EnsembleEstimator(classifier(), seed=1, validation_split=0.0, batch_size=16)
     grid = ParamGridBuilder().addGrid(estimator.numMembers, [1, 3]).addGrid(estimator.epochs, [3]).build()
@@ -165,7 +160,7 @@ def test_a_cross_validation_over_members_and_epochs_in_parallel(cancer, tmp_path
 def test_every_argument_of_train_ensemble_is_one_of_the_estimator_s() -> None:
     arguments = set(inspect.signature(train_ensemble).parameters)
     assert arguments - set(_FIT) == {
-        "build_or_model", "data", "num_members", "validation_split", "validation_data", "callbacks",
+        "build_or_model", "data", "y", "num_members", "validation_split", "validation_data", "callbacks",
     }  # fmt: skip
     estimator = EnsembleEstimator()
     for name in ("num_members", "workers_per_member", "sample_weight_col", "validation_split", *_FIT.values()):
@@ -192,7 +187,6 @@ def test_params_that_make_no_sense(spark, given: dict, kind: type, match: str) -
         EnsembleEstimator(**given)
 
 
-@pytest.mark.classic
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
@@ -206,10 +200,11 @@ def test_params_that_make_no_sense(spark, given: dict, kind: type, match: str) -
         (lambda: EnsembleEstimator(classifier(), build=classifier), ValueError, "got both"),
         (lambda: EnsembleEstimator(classifier(), weights=[1]), ValueError, "expected 5, got 1"),
         (lambda: EnsembleEstimator(classifier(), label_col="lable"), ValueError, "no column 'lable'"),
-        (
+        pytest.param(
             lambda: EnsembleEstimator(classifier(), bagging="partition"),
             ValueError,
             "num_members is 5, and the data has 2",
+            marks=pytest.mark.classic,
         ),
         (lambda: EnsembleEstimator(classifier(), validation_col="label"), TypeError, "must be boolean"),
         (lambda: EnsembleEstimator(classifier(), loss=apart), ValueError, "voting='auto' knows crossentropies"),
@@ -221,7 +216,6 @@ def test_fits_that_cannot_be(cancer, make, kind: type, match: str) -> None:
         make().fit(cancer)
 
 
-@pytest.mark.classic
 def test_an_ensemble_that_is_none_and_code_that_cannot_be_found_again(spark, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="ensemble must be a VotingModel; got list"):
         EnsembleModel([classifier()])

@@ -157,6 +157,11 @@ def sequence() -> keras.Model:
         ({"model": "MobileNetV9"}, ValueError, "keras.applications has no 'MobileNetV9'. Did you mean 'MobileNetV2'"),
         ({"model": "mobilenet_v2"}, ValueError, "is a module of keras.applications; name a model"),
         ({"model": "MobileNetV2"}, ValueError, r"say the size of the images that MobileNetV2 sees"),
+        (
+            {"model": "MobileNetV3Small", "image_size": (32, 32)},
+            ValueError,
+            "say where the weights of MobileNetV3Small",
+        ),
         ({"model": "VGG16", "image_size": (32, 32)}, ValueError, "say where the weights.*Nothing is downloaded"),
         ({"model": "VGG16", "image_size": (32, 32), "weights": "imagenet"}, FileNotFoundError, "imagenet"),
         ({"weights": "a.weights.h5"}, ValueError, "a model brings its weights"),

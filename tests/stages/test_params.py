@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pyspark.ml.param import shared
 
+from elephas_like import SparkModel, search, train_ensemble
 from elephas_like.ml import params as door
 from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, UNSET
 from elephas_like.stages.params import MIXINS, camel, snake, stage_params
@@ -95,7 +99,7 @@ def test_the_stage_s_own_defaults(spark) -> None:
         ({"handle_invalid": "drop"}, "must be one of 'error', 'skip', 'keep'; got 'drop'"),
         ({"prediction_col": None}, "must be the name of a column to add, or '' for none; got None"),
         ({"codec": "int9"}, "codec must be one of .*'int8'.*; got 'int9'"),
-        ({"strategy": "nesterow"}, "strategy must be one of .*'nesterov'.*; got 'nesterow'"),
+        ({"strategy": "nesterow"}, "no strategy is called 'nesterow'. Did you mean 'nesterov'"),
         ({"loss": 5}, "loss must be a name, a function, or a Keras object or its configuration; got 5"),
         ({"optimizer_config": 0.1}, "optimizer_config must be a name"),
         ({"tls": "server.pem"}, "tls must be True, False, None, or the paths of a certificate and its key"),
@@ -194,3 +198,15 @@ def test_a_copy_with_a_param_map_is_checked_too(spark) -> None:
     assert stage.copy({stage.epochs: 3}).get_epochs() == 3
     with pytest.raises(ValueError, match="epochs must be a whole number"):
         stage.copy({stage.epochs: 0})
+
+
+def test_the_defaults_of_fits_and_estimators_are_those_of_the_migration_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+    names = ("epochs", "validation_split", "verbose")
+    for function in (SparkModel.fit, train_ensemble, search):
+        values = [inspect.signature(function).parameters[name].default for name in names]
+        shown = " | ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in values)
+        assert f"| `{function.__qualname__}` | {shown} |" in page
+    stages = {entry.name: entry.default for entry in FITTING}
+    values = " | ".join(str(stages[name]) for name in ("epochs", "validationSplit", "verbose"))
+    assert f"| `ElephasEstimator`, `EnsembleEstimator` | {values} |" in page

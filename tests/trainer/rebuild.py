@@ -11,7 +11,8 @@ def main(specs_path: str, results_path: str) -> None:
     import keras
     import numpy as np
 
-    from elephas_like.trainer.state import Variables, build
+    from elephas_like.trainer.building import build
+    from elephas_like.trainer.state import Variables
 
     with open(specs_path, "rb") as file:
         cases = pickle.load(file)  # noqa: S301  our own file

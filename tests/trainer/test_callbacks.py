@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from elephas_like.core.types import EpochRecord, RoundRecord, WorkerRecord
+from elephas_like.trainer.building import build
 from elephas_like.trainer.callbacks import DriverHooks, check_callbacks, check_worker_callbacks
-from elephas_like.trainer.state import Variables, build
+from elephas_like.trainer.state import Variables
 from trainer.small import mlp, rows
 
 X, Y = rows(8)
@@ -238,8 +239,8 @@ def test_what_stopped_the_last_fit_does_not_stop_this_one() -> None:
     assert not driver.stopped()
 
 
-def test_progress_is_a_bar_or_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
-    for verbose, expected in ((0, ""), (1, "Epoch 1/3"), (2, "Epoch 1/3 - ")):
+def test_progress_is_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose, expected in ((0, ""), (1, "Epoch 1/3 - "), (2, "Epoch 1/3 - ")):
         driver = hooks(verbose=verbose)
         state, _ = driver.train_begin(0)
         driver.epoch_begin(0, state)
@@ -248,5 +249,4 @@ def test_progress_is_a_bar_or_a_line_an_epoch(capsys: pytest.CaptureFixture[str]
         driver.train_end(state)
         shown = "".join(capsys.readouterr())
         assert (expected in shown) if expected else not shown
-        assert ("loss: 1.5000" in shown) == (verbose == 2)
-        assert ("loss=1.5000" in shown) == (verbose == 1)
+        assert ("loss: 1.5000" in shown) == bool(verbose)

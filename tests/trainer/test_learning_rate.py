@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.trainer.building import build_optimizer
 from elephas_like.trainer.learning_rate import LearningRates
-from elephas_like.trainer.state import Variables, build_optimizer
+from elephas_like.trainer.state import Variables
 from trainer.small import mlp
 
 

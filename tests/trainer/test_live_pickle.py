@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 
 from elephas_like.trainer import live_pickle
+from elephas_like.trainer.building import build
 from elephas_like.trainer.graph import path_to
-from elephas_like.trainer.state import Variables, build
+from elephas_like.trainer.state import Variables
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")

@@ -8,8 +8,9 @@ import pytest
 
 from elephas_like import SparkModel
 from elephas_like.core.errors import ElephasWarning
+from elephas_like.trainer.building import build
 from elephas_like.trainer.metric_sums import not_summable
-from elephas_like.trainer.state import Variables, build
+from elephas_like.trainer.state import Variables
 
 X, Y = np.linspace(0, 1, 24).reshape(8, 3).astype("float32"), np.arange(8.0)[:, None]
 

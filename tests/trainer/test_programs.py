@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from elephas_like.core.types import Role
+from elephas_like.trainer.building import build
 from elephas_like.trainer.programs import Program, Programs
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import build
 from trainer.small import mlp, rows
 
 X, Y = rows(22)

@@ -26,6 +26,7 @@ GIVEN: dict[str, object] = {
     "checkpoint_dir": None,
     "checkpoint_freq": "epoch",
     "resume": "auto",
+    "monitor": False,
     "has_validation_data": False,
 }
 

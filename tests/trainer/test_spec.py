@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.building import build
 from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables, build
+from elephas_like.trainer.state import Variables
 from trainer import own_ops
 
 RANDOM = np.random.default_rng(0)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from elephas_like.core.types import Role
-from elephas_like.trainer.state import Variables, build, in_order, metric_results, read_metrics
+from elephas_like.trainer.building import build
+from elephas_like.trainer.state import Variables
 
 X = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -198,99 +199,3 @@ def everything_built() -> keras.Model:
     model = everything()
     build(model, (X[:1], Y[:1]))
     return model
-
-
-class Sampler(keras.Model):
-    """Draws in inference too, and takes only x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = keras.layers.Dense(4)
-        self.seeds = keras.random.SeedGenerator(5)
-        self.error = keras.metrics.Mean(name="error")
-
-    def call(self, x):
-        return self.dense(x) + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
-
-    def test_step(self, data):
-        self.error.update_state(keras.ops.mean((self(data) - data) ** 2))
-        return {"error": self.error.result()}
-
-
-def test_building_draws_nothing_and_counts_nothing() -> None:
-    model = Sampler()
-    model.compile("adam")
-    seeds = model.seeds.state.numpy()
-    build(model, (X[:1],))
-    np.testing.assert_array_equal(model.seeds.state.numpy(), seeds)
-    assert not read_metrics(model).any()
-    assert [weight.shape for weight in model.trainable_variables] == [(4, 4), (4,)]
-    assert model.optimizer.built
-
-
-class Adversary(keras.Model):
-    """Only a train step, as in Keras' GAN guide: neither call nor a test step that works."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
-        self.critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        self.built = True
-
-    def train_step(self, data):
-        raise NotImplementedError
-
-
-def test_a_model_with_nothing_but_a_train_step_is_built() -> None:
-    model = Adversary()
-    model.compile("adam")
-    build(model, (X[:1],))
-    assert len(Variables(model).layout.of(Role.SLOT)) == 8
-
-
-def test_a_mistake_in_the_rows_is_raised_when_building() -> None:
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
-        build(model, (X[:1, :3], Y[:1]))
-
-
-def test_metric_sums_of_two_halves_are_the_metrics_of_the_whole() -> None:
-    """loss 1: mean of (0, 0, 3, 1)^2 / 2.5; accuracy and AUC over pooled counts, not means of means."""
-    inputs = keras.Input((1,))
-    model = keras.Model(inputs, keras.layers.Identity()(inputs))
-    model.compile("sgd", "mse", metrics=["mae", keras.metrics.MeanMetricWrapper(lambda y, p: p, name="mean")])
-    build(model, (np.zeros((1, 1)), np.zeros((1, 1))))
-    x, y = np.array([[0.0], [0.0], [3.0], [1.0]]), np.zeros((4, 1))
-    sums = []
-    for part in (slice(0, 3), slice(3, 4)):
-        model.test_on_batch(x[part], y[part])
-        sums.append(read_metrics(model))
-        model.reset_metrics()
-    assert metric_results(model, sums[0] + sums[1]) == {"loss": 2.5, "mae": 1.0, "mean": 1.0}
-    assert read_metrics(model).sum() == 0
-    assert metric_results(model, np.zeros(0)) == {}
-
-
-def test_a_metric_per_class_is_an_array_in_the_results() -> None:
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Identity()(inputs))
-    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
-    build(model, (np.eye(3)[:1], np.eye(3)[:1]))
-    model.test_on_batch(np.eye(3), np.eye(3)[[0, 1, 1]])
-    np.testing.assert_allclose(metric_results(model, read_metrics(model))["f1"], [1.0, 2 / 3, 0.0], atol=1e-6)
-
-
-def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
-    """Losses of outputs in the outputs' order, then their metrics by name: results have them the other way round."""
-    inputs = keras.Input((1,))
-    heads = [keras.layers.Rescaling(scale, name=name)(inputs) for scale, name in ((2.0, "z"), (3.0, "b"))]
-    model = keras.Model(inputs, heads)
-    model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mse", keras.metrics.MeanAbsoluteError(name="own")]])
-    x, y = np.array([[1.0], [2.0]]), [np.zeros((2, 1)), np.ones((2, 1))]
-    expected = model.evaluate(x, y, verbose=0)
-    sums = read_metrics(model)
-    results = metric_results(model, sums)
-    assert sorted(results) == ["b_loss", "b_mse", "b_own", "loss", "z_loss", "z_mae"]
-    assert in_order(model, results) == pytest.approx(expected)
-    assert list(results.values()) != pytest.approx(expected)

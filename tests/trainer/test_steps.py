@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role
-from elephas_like.trainer.state import Variables, build, metric_results, read_metrics
+from elephas_like.trainer.building import build
+from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.state import Variables, read_metrics
 from elephas_like.trainer.steps import StepLoop
 from elephas_like.trainer.tensors import tensors
 from trainer.small import mlp, rows
@@ -289,3 +291,16 @@ def test_steps_that_return_their_metrics_say_nothing(caplog: pytest.LogCaptureFi
     run(StepLoop(model, model.train_step), (X, Y), 0, 2)
     run(StepLoop(model, model.test_step), (X, Y), 0, 2)
     assert not [record for record in caplog.records if record.name == "elephas_like.trainer.steps"]
+
+
+def test_a_loop_for_each_of_many_models_is_no_retracing(caplog: pytest.LogCaptureFixture) -> None:
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        for _ in range(8):
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            columns = [tf.ones((4, 2)), tf.ones((4, 1))]
+            StepLoop(model, model.test_step).run(columns, [0, 1], tf.range(4, dtype=tf.int64), 2, 0, 2)
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text

@@ -48,6 +48,8 @@ def test_hyperas_functions_run_as_in_elephas() -> None:
     models = elephas.best_models(2, templated, data, max_evals=3)
     assert [accuracy_of(model) for model in models] == pytest.approx([-losses[0], -losses[1]])
     assert accuracy_of(elephas.minimize(templated, data, max_evals=3)) == pytest.approx(-losses[0])
+    assert elephas.best_loss == pytest.approx(losses[0])
+    assert elephas.best_params
     with pytest.raises(ValueError, match="nb_models=4 of max_evals=3"):
         elephas.best_models(4, templated, data, max_evals=3)
 
@@ -118,3 +120,15 @@ def test_models_come_back_from_whatever_can_be_called(function) -> None:
 def test_what_a_function_refers_to_is_found_where_there_is_code_to_read() -> None:
     assert _objects_of(partial(partial(fits), 2.0)) == {"doubled": doubled, "fitted": fitted}
     assert _objects_of(partial(max, 1)) == {}
+
+
+def test_optuna_may_choose_the_points_of_functions_and_their_models_come_back() -> None:
+    def function(params, *rows):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(params["units"])])
+        return {"loss": params["x"] ** 2, "status": "ok", "model": model}
+
+    elephas = HyperParamModel(None, algo="optuna", seed=0, verbose=0)
+    (trials,) = elephas.compute_trials(function, tuple, 3, space={"x": ("uniform", -1, 1), "units": [2]})
+    assert trials.losses() == [vals["x"][0] ** 2 for vals in (one["misc"]["vals"] for one in trials.trials)]
+    assert len(set(trials.losses())) == 3
+    assert trials.best_trial["result"]["weights"][0].shape == (1, 2)

@@ -40,7 +40,7 @@ def test_a_picture_shows_every_parameter(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [a.get_xlabel() for a in axes] == ["trial", "", "rate", "units"]
     assert len(axes[1].get_lines()) == 3 + 3  # three trials, three axes
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib: pip install"):
+    with pytest.raises(ImportError, match=r"pictures need matplotlib: pip install"):
         found.plot()
 
 
@@ -54,3 +54,36 @@ def test_models_beyond_those_kept_are_not_promised() -> None:
 
 def test_the_best_make_an_ensemble() -> None:
     assert isinstance(small().best_ensemble(2, voting="soft"), VotingModel)
+
+
+def test_a_table_of_trials_can_be_read() -> None:
+    found = small(epochs=2)
+    assert list(found.trials.columns)[-2:] == ["error", "history"]
+    lines = found.trials.to_string().splitlines()
+    assert len(lines) == 1 + 3
+    assert max(map(len, lines)) < 260
+    assert "<" not in found._repr_html_().split("</code>")[0].removeprefix("<p><code>")
+    rows = found._repr_html_().split("<tr>")[2:]
+    assert len(rows) == 3
+    assert f"<td>{found.best_trial}</td>" in rows[-1]
+
+
+def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None:
+    from elephas_like.core.objective import Objective
+    from elephas_like.core.trials import TrialResult, TrialStatus
+    from elephas_like.tuning.log import ModelStore
+    from elephas_like.tuning.result import SearchResult
+    from elephas_like.tuning.runner import TrialRecord
+
+    cut = TrialRecord(TrialResult(0, TrialStatus.INTERRUPTED), {"x": 1.0}, {"x": 1.0})
+    for records in ({}, {0: cut}):
+        found = SearchResult(records, Objective("loss"), 3, ModelStore(1), None, None, interrupted=True)
+        assert (found.best_trial, found.best_params, found.best_value) == (None, None, None)
+        assert len(found.trials) == len(records)
+        assert list(found.trials)[:3] == ["trial", "status", "loss"]
+        assert "interrupted before any trial had finished" in repr(found)
+        assert "interrupted before any trial" in found._repr_html_()
+        found.plot()
+        assert len(found.pareto_front) == 0
+        with pytest.raises(ValueError, match="no best model: the search was interrupted"):
+            found.best_model  # noqa: B018

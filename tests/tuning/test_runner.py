@@ -176,13 +176,36 @@ def test_ctrl_c_returns_what_is_finished() -> None:
     assert summary(search.records) == {"ok": 2, "interrupted": 1}
 
 
-def test_ctrl_c_before_anything_is_finished_is_ctrl_c() -> None:
+def test_ctrl_c_before_anything_is_finished_leaves_no_result() -> None:
     def interrupted(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
         raise KeyboardInterrupt
 
     search, slots, _ = made(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        search.run(slots)
+    search.run(slots)
+    assert search.interrupted
+    assert summary(search.records) == {"interrupted": 1}
+
+
+def test_a_search_that_goes_on_says_how_much_is_done_and_what_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def third_interrupts(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
+        if order.number == 2:
+            raise KeyboardInterrupt
+        return curve(order, shards, report)
+
+    search, slots, _ = made(third_interrupts, evals=8)
+    search._log = SearchLog(tmp_path)
+    search._log.begin({"seed": 0}, "never")
+    search.run(slots)
+    again, slots, _ = made(evals=8)
+    again._log, again._verbose = SearchLog(tmp_path), 2
+    again.recall(again._log.begin({"seed": 0}, "auto"))
+    assert "search: 2 of 8 done, 1 to retry" in capsys.readouterr().out
+    again.run(slots)
+    assert summary(again.records) == {"ok": 8}
+    (tmp_path / "begun").write_text("")  # the driver died as it wrote
+    assert SearchLog(tmp_path).begun() == 0
 
 
 def test_a_search_ends_with_its_spark_context_and_goes_on_with_another(tmp_path: Path) -> None:

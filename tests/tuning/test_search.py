@@ -111,7 +111,7 @@ def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
         ({"validation_data": (1, 2)}, ValueError, "validation_split or validation_data, not both"),
         ({"parallelism": 3}, ValueError, "parallelism=3 needs Spark"),
         ({"trial_workers": 2}, ValueError, "trial_workers needs Spark"),
-        ({"pruning": "mean"}, ValueError, "pruning must be 'median', None, or a function"),
+        ({"pruning": "mean"}, ValueError, "pruning must be 'median', 'asha', 'hyperband', None, or a function"),
         ({"resume": "auto"}, ValueError, "needs a checkpoint_dir"),
         ({"resume": "yes"}, ValueError, "resume must be"),
         ({"timeout": 0}, ValueError, "timeout must be a time in seconds"),
@@ -167,3 +167,29 @@ def test_a_rule_of_ones_own_and_medians() -> None:
     assert [found.epochs_trained, found.epochs_saved] == [9, 6]
     assert found.best_trial == 0
     assert small(pruning=MedianRule(min_trials=1)).trials["status"].isin(["ok", "pruned"]).all()
+
+
+def test_a_search_by_optuna_is_resumed_as_it_would_have_gone_on(tmp_path: Path) -> None:
+    first = [{"units": 8, "rate": 0.01}]
+    given = {"algo": "optuna", "epochs": 1, "first_points": first}
+    whole = small(max_evals=4, **given)
+    assert whole.trials["params"][0] == first[0]
+    small(max_evals=2, **given, checkpoint_dir=tmp_path)
+    again = small(max_evals=4, **given, checkpoint_dir=tmp_path, resume="auto", seed=None)
+    assert plain(again.trials) == plain(whole.trials)
+    assert set(again.importances()) == {"units", "rate"}
+    assert again.optuna_study.best_value == again.best_value
+    assert again.hyperopt_trials.losses() == list(again.trials["val_loss"])
+    with pytest.raises(ValueError, match="its first_points is"):
+        small(max_evals=4, algo="optuna", epochs=1, checkpoint_dir=tmp_path, resume="auto")
+    with pytest.raises(ValueError, match="its algo is 'optuna', and this one's 'tpe'"):
+        small(max_evals=4, **(given | {"algo": "tpe"}), checkpoint_dir=tmp_path, resume="auto")
+
+
+def test_models_may_have_several_objectives() -> None:
+    found = small(algo="optuna", objective=["val_loss", "val_accuracy"], epochs=2)
+    best = found.trials.loc[found.trials["val_loss"].idxmin()]
+    assert best["val_accuracy"] == best["history"]["val_accuracy"][best["best_epoch"]]
+    assert best["trial"] in set(found.pareto_front["trial"])
+    with pytest.raises(ValueError, match="objective 'val_auc' is not among the metrics"):
+        small(algo="optuna", objective=["val_loss", "val_auc"])

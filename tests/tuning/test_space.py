@@ -125,7 +125,7 @@ def test_algorithms_are_checked_and_may_end() -> None:
         ValueError, match=r"algo must be one of 'tpe', 'random', 'anneal'.*got 'tpes'. Did you mean 'tpe'"
     ):
         Sampler(Space(PLAIN), "tpes", 0)
-    with pytest.raises(TypeError, match="a name or a function"):
+    with pytest.raises(TypeError, match="a name, a sampler of Optuna's, or a function"):
         Sampler(Space(PLAIN), 3, 0)  # type: ignore[arg-type]
     assert Sampler(Space(PLAIN), lambda ids, domain, trials, seed: [], 0).suggest(0) is None
 
@@ -154,3 +154,75 @@ def test_an_algorithm_is_described_alike_in_every_process() -> None:
         "partial(hyperopt.mix.suggest, p_suggest=[(1.0, <function suggest>)])"
     )
     assert described(Own()) == described(Own())
+
+
+NESTED = {
+    **PLAIN,
+    "count": ("uniformint", 1, 5),
+    "way": hp.choice("way", [{"kind": "sgd", "momentum": hp.uniform("momentum", 0, 1)}, {"kind": "adam"}]),
+    "some": hp.pchoice("some", [(0.3, "a"), (0.7, "b")]),
+    "shift": hp.qnormal("shift", 0, 5, 2),
+}
+
+
+def test_a_walk_asks_for_the_parameters_that_count() -> None:
+    space = Space(NESTED)
+    kinds = {one.label: (one.kind, one.bounds, one.step) for one in space.parameters}
+    assert kinds == {
+        "count": ("quniform", (1, 5), 1),
+        "inner.depth": ("randint", (1, 4), None),
+        "momentum": ("uniform", (0, 1), None),
+        "rate": ("loguniform", (-9, -2), None),
+        "shift": ("qnormal", (0, 5), 2),
+        "size": ("quniform", (8, 64), 8),
+        "some": ("pchoice", (0, 2), None),
+        "units": ("choice", (0, 2), None),
+        "way": ("choice", (0, 2), None),
+    }
+    chosen = {"units": 1, "rate": 0.01, "inner.depth": 2, "size": 16.0, "count": 3.0, "some": 1, "shift": -2.0}
+    assert space.walk(lambda one: {**chosen, "way": 1}[one.label]) == {**chosen, "way": 1}
+    assert space.walk(lambda one: {**chosen, "way": 0, "momentum": 0.5}[one.label])["momentum"] == 0.5
+
+
+@pytest.mark.parametrize("space", [PLAIN, NESTED, [hp.uniform("x", 0, 1), 7]])
+def test_the_point_of_parameters_is_the_inverse_of_at(space: object) -> None:
+    made = Space(space)
+    for seed in range(20):
+        point = made.drawn(seed)
+        assert made.point_of(made.at(point)) == point
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"units": 17},
+        {"rate": 0.5},
+        {"size": 9.0},
+        {"inner": {"depth": 4}},
+        {"inner": {"depth": 1.5}},
+        {"inner": {"depth": 2, "kept": "no"}},
+        {"rate": "low"},
+        {"other": 3},
+    ],
+)
+def test_parameters_that_are_not_in_the_space_are_refused(wrong: dict) -> None:
+    right = {"units": 16, "rate": 0.01, "inner": {"depth": 3}, "size": 8}
+    space = Space(PLAIN)
+    assert space.at(space.point_of(right)) == {
+        **right,
+        "inner": {"depth": 3, "kept": "yes"},
+    }  # constants may be left out
+    with pytest.raises(ValueError, match=r"is not in the space: give every parameter .* for example \{'inner'"):
+        space.point_of({**right, **wrong})
+    with pytest.raises(ValueError, match="not in the space"):
+        space.point_of({"units": 16})
+
+
+def test_the_first_points_are_tried_first_and_told_to_the_algorithm() -> None:
+    space = Space(PLAIN)
+    points = [space.drawn(7), space.drawn(8)]
+    sampler = Sampler(space, "tpe", 0, points)
+    assert [sampler.suggest(0), sampler.suggest(1)] == points
+    assert sampler.suggest(2) == search(PLAIN, "random", 0, 3)[2]  # as if they had been drawn
+    sampler.tell(TrialResult(0, TrialStatus.OK, loss=0.5))
+    assert sampler.trials.losses()[0] == 0.5

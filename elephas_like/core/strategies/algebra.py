@@ -24,6 +24,7 @@ import numpy as np
 
 from elephas_like.core.drift import UNKNOWN, Agreement
 from elephas_like.core.layout import Layout
+from elephas_like.core.pieces import add_scaled
 from elephas_like.core.types import Array, Frequency, Mode, Role, Update, Vector
 
 OuterState = Mapping[str, Vector]
@@ -90,11 +91,7 @@ class WeightedMean:
         """Add one vector; a weight of 0 adds nothing."""
         if weight == 0 or delta.size == 0:
             return
-        term = delta * np.float32(weight)
-        if self._sum is None:
-            self._sum = term
-        else:
-            self._sum += term
+        self._sum = add_scaled(self._sum, delta, weight)
         self._weight += weight
 
     def result(self) -> Vector | None:
@@ -116,8 +113,7 @@ class Sum:
 
     def add(self, delta: Vector, weight: float) -> None:
         """Add one vector."""
-        term = delta * np.float32(weight)
-        self._sum = term if self._sum is None else self._sum + term
+        self._sum = add_scaled(self._sum, delta, weight)
 
     def result(self) -> Vector | None:
         """Return the sum, or None if nothing was added."""
@@ -125,7 +121,7 @@ class Sum:
 
     def held(self) -> dict[str, Array]:
         """Return the sum."""
-        return {} if self._sum is None else {"sum": self._sum}
+        return {} if self._sum is None else {"sum": self._sum.copy()}
 
 
 class Gathered:

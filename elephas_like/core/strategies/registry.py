@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elephas_like.core.checks import did_you_mean
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.asynchronous import (
@@ -58,7 +59,7 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> St
     """Return the strategy of a name; None gives the default of the mode.
 
     Raises:
-        ValueError: an unknown name; the message lists the known ones.
+        ValueError: an unknown name; the message has the nearest one, or lists those that are known.
         TypeError: an object that is no Strategy, such as a tf.distribute one.
     """
     if strategy is None:
@@ -67,7 +68,11 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> St
         return MomentumLookAhead() if mode is Mode.ASYNCHRONOUS else DownPour()
     if isinstance(strategy, str):
         if strategy not in STRATEGIES:
-            raise ValueError(f"strategy must be one of {sorted(STRATEGIES)} or a Strategy object; got {strategy!r}.")
+            near = did_you_mean(strategy, STRATEGIES)
+            known = (
+                "" if near else f" It must be one of {', '.join(map(repr, sorted(STRATEGIES)))}, or a Strategy object."
+            )
+            raise ValueError(f"no strategy is called {strategy!r}.{near}{known}")
         return STRATEGIES[strategy]()
     if type(strategy).__module__.startswith("tensorflow"):
         raise TypeError(
@@ -140,16 +145,30 @@ def check_combination(
         packed = "" if codec is None else f", codec={codec.name!r}"
         raise ValueError(
             f"mode={mode.value!r}, strategy={strategy.name!r}, frequency={_text(frequency)}, engine={engine.value!r}"
-            f"{packed} do not go together: {'; '.join(problems)}. Valid combinations:\n{combinations_table()}"
+            f"{packed} do not go together: {'; '.join(problems)}. {_ways_out(mode, strategy)}"
         )
 
 
-def combinations_table() -> str:
-    """Return the valid combinations, one line each, as docs/architecture.md and error messages show them."""
+def _ways_out(mode: Mode, strategy: Strategy) -> str:
+    """Return the combinations that have the strategy, and the strategies of the mode where it is none of them."""
+    others = ""
+    if mode not in strategy.modes:
+        names = ", ".join(repr(name) for name, kind in STRATEGIES.items() if mode in kind.modes)
+        others = f"\nStrategies for mode {mode.value!r}: {names}."
+    lines = combinations_table(strategy.name)
+    return f"Valid combinations with {strategy.name!r}:\n{lines}{others}" if lines else others.strip()
+
+
+def combinations_table(strategy: str | None = None) -> str:
+    """Return the valid combinations, one line each, as docs/architecture.md and error messages show them.
+
+    Args:
+        strategy: whose lines are wanted; None takes those of all.
+    """
     lines = []
     for mode in Mode:
         for kind in STRATEGIES.values():
-            if mode not in kind.modes:
+            if mode not in kind.modes or strategy not in (None, kind.name):
                 continue
             if kind.frequencies is not None:
                 frequencies = ", ".join(sorted(kind.frequencies))

@@ -1,0 +1,64 @@
+"""What the models of an ensemble must have in common, and how such models vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+
+from elephas_like.core.voting import Voting
+
+_REGRESSION = ("mse", "mae", "mape", "msle")
+
+
+def voting_of(model: keras.Model) -> str:
+    """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression.
+
+    Raises:
+        ValueError: a loss that does not say.
+    """
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    words = str(name).lower()
+    if "crossentropy" in words:
+        return Voting.SOFT.value
+    if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
+        return Voting.MEAN.value
+    raise ValueError(
+        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {name or loss!r}. Give "
+        "voting='soft', 'hard' or 'mean'."
+    )
+
+
+def check_models(models: Sequence[object]) -> None:
+    """Do nothing if models can vote together.
+
+    Raises:
+        ValueError: there is none, or one has several outputs, or they differ in their inputs or outputs.
+        TypeError: something that is no Keras model.
+    """
+    if not models:
+        raise ValueError("an ensemble needs at least one model; got an empty list.")
+    for model in models:
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"models must be Keras models; got {type(model).__module__}.{type(model).__name__}.")
+    first = models[0]
+    for number, model in enumerate(models):
+        outputs = getattr(model, "outputs", None) or [None]
+        if len(outputs) != 1:
+            raise ValueError(f"models must have one output each; model {number} ({model.name!r}) has {len(outputs)}.")  # type: ignore[attr-defined]
+        for what in ("input_shape", "output_shape"):
+            expected, found = (_shape(each, what) for each in (first, model))
+            if None not in (expected, found) and expected != found:
+                raise ValueError(
+                    f"models must have equal {what.split('_')[0]}s: model 0 has shape {expected}, and model {number} "
+                    f"({model.name!r}) {found}."  # type: ignore[attr-defined]
+                )
+
+
+def _shape(model: object, what: str) -> object:
+    """A model's shape of input or output; None where it has none yet."""
+    try:
+        return repr(getattr(model, what))
+    except (AttributeError, ValueError):
+        return None

@@ -1,0 +1,201 @@
+"""Rows as a user gives them in memory: `x, y` or `(x, y)`, a list of pairs, or a pandas DataFrame with the names of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+from pyspark import RDD
+
+from elephas_like.core.checks import did_you_mean
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.model.data_arguments import column_choice, has_one_input, refuse_foreign
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.shards import ShardedDataset
+from elephas_like.rows.spool import Block
+from elephas_like.spark.session import is_remote
+from elephas_like.trainer.serialization import input_count, overrides
+from elephas_like.trainer.task import one_hot_classes
+
+_FOR_SPARK = ("column_dtypes", "handle_invalid")
+
+
+@dataclass(frozen=True)
+class Given:
+    """Data taken apart. columns: of a Spark DataFrame, which then is `x`. named: the columns of a pandas DataFrame by argument."""
+
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+    columns: ColumnChoice | None = None
+    named: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        model: keras.Model | None = None,
+        *,
+        target: bool = True,
+        **columns: Any,
+    ) -> Given:
+        """Return the data taken apart.
+
+        Args:
+            model: that reads it; None where none is at hand, and a tuple is `(x, y)`.
+            target: whether y is wanted. Without, that of a pair is left out.
+            columns: `features_col` and so on, as `SparkModel.fit` has them.
+
+        Raises:
+            ValueError: what cannot be meant: columns of what has none, labels that are given twice or not at all.
+            TypeError: data of a kind that is not taken, with what to use instead.
+        """
+        named = {name: value for name, value in columns.items() if value is not None}
+        if isinstance(data, pd.DataFrame) and named:
+            if y is not None or sample_weight is not None:
+                raise ValueError(
+                    "a DataFrame with features_col= holds y and sample_weight too: name their columns, label_col= and "
+                    "sample_weight_col=."
+                )
+            return cls(*_of_pandas(data, named, model, target=target), named=named)
+        choice = column_choice(data, **columns)
+        if choice is not None or isinstance(data, RDD | ShardedDataset) or is_remote(data) or _are_blocks(data):
+            return cls(data, y, sample_weight, choice)
+        refuse_foreign(data)
+        if y is None:
+            data, y, own = _apart(data, model, target=target)
+            if own is not None and sample_weight is not None:
+                raise ValueError(
+                    "sample weights came twice: as sample_weight=, and as the third part of (x, y, sample_weight)."
+                )
+            sample_weight = sample_weight if own is None else own
+        if target and y is None and model is not None and _needs_labels(model):
+            raise ValueError(
+                f"the labels are missing: the model {model.name!r} was compiled with a loss, and the data is features alone. Give "
+                "x and y, or (x, y)."
+            )
+        return cls(data, y, sample_weight) if target else cls(data)
+
+    @property
+    def pair(self) -> Any:
+        """The data as one argument: (x, y) or (x, y, sample_weight), or what came as one."""
+        parts = (self.x, self.y, self.sample_weight)
+        if self.columns is not None or self.y is None:
+            return self.x
+        return parts[:2] if self.sample_weight is None else parts
+
+    def validation(self, data: Any, model: keras.Model | None) -> Any:
+        """Return validation data as its kind is read elsewhere; of a pandas DataFrame the columns are those of the data."""
+        if isinstance(data, pd.DataFrame) and self.named is not None:
+            return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
+        if isinstance(data, list) and _are_pairs(data):
+            return _stacked(data)
+        return data
+
+
+def _are_blocks(data: object) -> bool:
+    return isinstance(data, Sequence) and len(data) > 0 and isinstance(data[0], Block)
+
+
+def _are_pairs(data: Sequence[object]) -> bool:
+    return len(data) > 0 and all(isinstance(row, tuple) and len(row) in (2, 3) for row in data)
+
+
+def _needs_labels(model: keras.Model) -> bool:
+    own = any(overrides(model, step) for step in ("train_step", "test_step", "compute_loss"))
+    return getattr(model, "loss", None) is not None and not own
+
+
+def _apart(data: Any, model: keras.Model | None, *, target: bool) -> tuple[Any, Any, Any]:
+    """Return (x, y, sample_weight) of what came as one argument, None for what it does not have.
+
+    Where a tuple may be the arrays of several inputs, it is.
+    """
+    if isinstance(data, list) and _are_pairs(data):
+        data = _stacked(data)
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        return data, None, None
+    if model is None or has_one_input(model):
+        return (*data, None)[:3]
+    first, inputs = data[0], input_count(model)
+    nested = isinstance(first, tuple | list | dict) and len(first) == inputs and inputs > 1
+    unknown = not getattr(model, "inputs", None) and target and _needs_labels(model)  # which features alone do not have
+    return (*data, None)[:3] if nested or unknown else (data, None, None)
+
+
+def _stacked(rows: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a list of rows as arrays.
+
+    Raises:
+        ValueError: the rows differ in what they hold, or in shape.
+    """
+    leaves, structure = flatten(rows[0])
+    columns: list[list[object]] = [[] for _ in leaves]
+    for number, row in enumerate(rows):
+        parts, found = flatten(row)
+        if found != structure:
+            raise ValueError(f"the rows of a list must be put together alike; row {number} differs from row 0.")
+        for column, part in zip(columns, parts, strict=True):
+            column.append(part)
+    try:
+        arrays = [np.stack([np.asarray(part) for part in column]) for column in columns]
+    except ValueError as error:
+        raise ValueError(f"the rows of a list must have one shape: {error}.") from None
+    tree = unflatten(structure, arrays)
+    assert isinstance(tree, tuple)
+    return tree
+
+
+def _of_pandas(
+    frame: pd.DataFrame, named: Mapping[str, Any], model: keras.Model | None, *, target: bool
+) -> tuple[Any, Any, Any]:
+    """Return (x, y, sample_weight) of a pandas DataFrame's columns."""
+    for name in _FOR_SPARK:
+        if name in named:
+            raise ValueError(f"{name}= is for DataFrames of Spark; convert the columns of pandas' first.")
+    shapes = named.get("column_shapes") or {}
+    x = _columns(frame, named.get("features_col", "features"), shapes, 1 if model is None else input_count(model))
+    y = weight = None
+    if target and (model is None or _needs_labels(model) or "label_col" in named):
+        y = _columns(frame, named.get("label_col", "label"), shapes, 1, flat=True)
+        classes = None if model is None else one_hot_classes(model)
+        if (
+            classes is not None
+            and y.ndim == 1
+            and y.dtype.kind in "iu"
+            and len(y)
+            and y.min() >= 0
+            and y.max() < classes
+        ):
+            y = keras.utils.to_categorical(y, classes)  # as of Spark's DataFrames
+    if target and "sample_weight_col" in named:
+        weight = _columns(frame, named["sample_weight_col"], shapes, 1, flat=True)
+    return x, y, weight
+
+
+def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], inputs: int, *, flat: bool = False) -> Any:
+    """Return columns as one array, or as a tuple or dict of arrays for several inputs."""
+    if isinstance(names, Mapping):
+        return {name: _columns(frame, column, shapes, 1) for name, column in names.items()}
+    if isinstance(names, str):
+        values = _column(frame, names, shapes)
+        return values if flat or values.ndim > 1 else values[:, None]
+    parts = [_columns(frame, name, shapes, 1) for name in names]
+    return tuple(parts) if inputs > 1 and len(parts) == inputs else np.concatenate(parts, axis=-1)
+
+
+def _column(frame: pd.DataFrame, name: str, shapes: Mapping[str, Any]) -> Any:
+    if name not in frame.columns:
+        raise ValueError(
+            f"the DataFrame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}.{did_you_mean(name, frame.columns)}"
+        )
+    values = frame[name].to_numpy()
+    if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
+        values = np.stack([np.asarray(value) for value in values])  # arrays in cells
+    return values.reshape(len(values), *shapes[name]) if name in shapes else values

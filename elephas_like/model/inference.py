@@ -1,0 +1,161 @@
+"""The methods `predict` and `evaluate` of a SparkModel: here for arrays, on executors for rows on Spark and for files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from pyspark import RDD
+
+from elephas_like.core import checks
+from elephas_like.model.array_checks import check_label_arrays
+from elephas_like.model.data_arguments import arrays, cut_targets
+from elephas_like.model.frame_predictions import appended
+from elephas_like.model.given_rows import Given
+from elephas_like.model.predict import (
+    evaluate_rows,
+    feature_arrays,
+    feature_rows,
+    keras_verbose,
+    predict_rows,
+    refuse_callbacks,
+    refuse_labels,
+    time_limit,
+)
+from elephas_like.model.sources import source_of
+from elephas_like.rows.frame_plan import Choice
+from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.metric_results import in_order
+
+
+class Inference(ABC):
+    """The methods `predict` and `evaluate` of a SparkModel."""
+
+    _model: keras.Model
+    batch_size: int
+    allow_plain_text: bool
+    resources: Any
+
+    @abstractmethod
+    def _check(self, others: Mapping[str, Any]) -> None:
+        """Raise TypeError for arguments that no method has."""
+
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        verbose: int | str = 0,
+        *,
+        collect: bool = True,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        features_col: Choice | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Predictions in the order of the rows.
+
+        Args:
+            data: arrays, predicted by the model here on the driver; or an RDD of features, a DataFrame or the path of Parquet
+                files, predicted on the executors batch by batch.
+            batch_size: rows a batch; None takes the constructor's.
+            verbose: of arrays, 1 shows Keras' progress bar.
+            callbacks: of arrays, Keras callbacks.
+            collect: False returns an RDD of predictions for an RDD, and for a DataFrame or files a DataFrame with a column
+                `prediction` of what the model puts out; nothing runs until it is asked for.
+            features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            timeout: on executors, seconds in which no task starts or ends, after which a WaitError is raised. None: no limit.
+
+        Returns:
+            An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
+        """
+        refuse_labels(batch_size)
+        rows = self._rows_of(batch_size)
+        names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
+        given = Given.of(data, model=self._model, target=False, **names)
+        if given.columns is not None and not collect:
+            return appended(data, given.columns, self._model, batch_size=rows)
+        features = feature_rows(given.x, given.columns, self._model)
+        if features is not None:
+            refuse_callbacks(callbacks)
+            predictor = Predictor.of(self._model, rows)
+            return predict_rows(features, predictor, rows, collect=collect, **self._on_executors(timeout))
+        if not collect:
+            raise ValueError("collect=False needs an RDD, a DataFrame or a path; arrays are predicted on the driver.")
+        features = feature_arrays(given.x, self._model)
+        return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
+
+    def _on_executors(self, timeout: float | None) -> dict[str, Any]:
+        """How jobs of `predict` and `evaluate` run."""
+        allowed = self.allow_plain_text
+        return {"timeout": time_limit(timeout), "allow_plain_text": allowed, "resources": self.resources}
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        return_dict: bool = False,
+        verbose: int | str = 0,
+        callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None = None,
+        features_col: Choice | None = None,
+        label_col: Choice | None = None,
+        sample_weight_col: str | None = None,
+        column_shapes: Mapping[str, Sequence[int]] | None = None,
+        column_dtypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        **others: Any,
+    ) -> Any:
+        """Loss and metrics as Keras gives them on all rows together.
+
+        Args:
+            x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, a
+                DataFrame, or the path of Parquet files, evaluated on the executors: their metric states are summed, so that
+                AUC and the like are exact.
+            callbacks: of arrays, Keras callbacks.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            timeout: as for `predict`.
+
+        Returns:
+            A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
+        """
+        x = checks.one_of(x=x, x_test=others.pop("x_test", None))
+        y = others.pop("y_test", y)
+        self._check(others)
+        rows = self._rows_of(batch_size)
+        given = Given.of(
+            x,
+            y,
+            sample_weight,
+            self._model,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+        )
+        if given.columns is None and not isinstance(x, RDD):
+            check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
+            return self._model.evaluate(
+                feature_arrays(given.x, self._model),
+                cut_targets(arrays(given.y), self._model),
+                batch_size=rows,
+                sample_weight=arrays(given.sample_weight),
+                return_dict=return_dict,
+                verbose=keras_verbose(verbose),
+                callbacks=callbacks,
+            )
+        refuse_callbacks(callbacks)
+        source = source_of(x, y, sample_weight, given.columns, self._model).for_model(self._model)
+        results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
+        if return_dict:
+            return results
+        values = in_order(self._model, results)
+        return values[0] if len(values) == 1 else values
+
+    def _rows_of(self, batch_size: int | None) -> int:
+        return self.batch_size if batch_size is None else checks.positive_int("batch_size", batch_size)

@@ -1,0 +1,119 @@
+"""Rows of Parquet files read by the workers themselves, as Blocks: no row goes through Spark.
+
+A worker reads its row groups batch by batch, so it holds one decoded batch, whatever the size of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from elephas_like.core.errors import DataError
+from elephas_like.core.types import Integers
+from elephas_like.rows.frame_plan import Cell, FramePlan
+from elephas_like.rows.frame_read import BatchReader
+from elephas_like.rows.parquet_files import ParquetFile, Part, Piece
+from elephas_like.rows.spool import Block
+
+READ_BYTES = 16 * 2**20
+"""About the size of a decoded batch: with smaller ones, tables of hundreds of columns are decoded at half the speed."""
+_MOST_ROWS = 65_536
+
+
+def read_part(plan: FramePlan, part: Part) -> Iterator[Block]:
+    """Yield the rows of a part.
+
+    Raises:
+        DataError: a value does not fit (it names the column, the file and the row), or a file is not what it was when the fit
+            began. FileNotFoundError: a file is not there for this process.
+    """
+    reader = BatchReader(plan)
+    for file, pieces in groupby(part.pieces, lambda piece: piece.group.file):
+        constants = dict(file.constants)
+        for piece, rows, batch in _batches(part.filesystem, file, list(pieces), _columns(plan, file)):
+            arrays = [_values(batch, cell, constants) for cell in plan.cells]
+            for leaves, count in reader.blocks(arrays, batch.num_rows, partial(_place, piece, rows)):
+                yield Block(plan.tree(leaves), count)
+
+
+def _place(piece: Piece, rows: Integers, row: int) -> str:
+    return f"{piece.group.file.path}, row group {piece.group.number}, row {rows[row]}"
+
+
+def _columns(plan: FramePlan, file: ParquetFile) -> list[str]:
+    """The columns, and fields of structs, that are in the file."""
+    constants = {name for name, _ in file.constants}
+    return [".".join(cell.path) for cell in plan.cells if cell.path[0] not in constants]
+
+
+def _batches(
+    filesystem: fs.FileSystem, file: ParquetFile, pieces: list[Piece], columns: list[str]
+) -> Iterator[tuple[Piece, Integers, pa.RecordBatch]]:
+    """Yield (piece, the rows' numbers in the row group, the rows) of a file's row groups, batch by batch."""
+    try:
+        opened = filesystem.open_input_file(file.path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{file.path!r} is not there for this worker, and was for the process that called fit. Put the files where all of "
+            "them can read them, or pass spark.read.parquet(path)."
+        ) from error
+    local = isinstance(filesystem, fs.LocalFileSystem)
+    with opened, pq.ParquetFile(opened, pre_buffer=not local) as parquet:
+        names = parquet.schema_arrow.names
+        for column in columns:
+            if column not in names and column.split(".")[0] not in names:
+                raise DataError(
+                    f"{file.path} has no column {column!r}, which other files have; it has {', '.join(map(repr, names))}. Spark can "
+                    "put nulls there: spark.read.option('mergeSchema', True).parquet(path), then df.na.fill."
+                )
+        for piece in pieces:
+            group = piece.group
+            found = parquet.metadata.row_group(group.number) if group.number < parquet.num_row_groups else None
+            if found is None or (found.num_rows, found.total_byte_size) != (group.rows, group.nbytes):
+                raise DataError(
+                    f"{file.path} has changed since the fit began: expected {group.rows} rows in row group {group.number}. "
+                    "Write new data to a new path."
+                )
+            at_once = max(1, min(_MOST_ROWS, READ_BYTES // max(1, group.nbytes // group.rows)))
+            rows, begin = rows_of(piece), 0
+            for batch in parquet.iter_batches(at_once, [group.number], columns, use_threads=False):
+                end = begin + batch.num_rows
+                mine = rows[slice(*np.searchsorted(rows, (begin, end)))]
+                yield piece, mine, batch if len(mine) == batch.num_rows else batch.take(pa.array(mine - begin))
+                begin = end
+
+
+def rows_of(piece: Piece) -> Integers:
+    """Return the rows of a piece, by their numbers in its row group.
+
+    Mixed shares are spread evenly: row i of a share of c rows lies at about (i + 1/2) / c of the group, as cards are dealt.
+    """
+    begin, count = sum(piece.shares[: piece.mine]), piece.rows
+    if not piece.mixed or len(piece.shares) == 1:
+        return np.arange(begin, begin + count)
+    places = np.concatenate([(np.arange(share) + 0.5) / share for share in piece.shares])
+    order = np.argsort(places, kind="stable")
+    return np.flatnonzero((order >= begin) & (order < begin + count))
+
+
+def _values(batch: pa.RecordBatch, cell: Cell, constants: dict[str, object]) -> pa.Array:
+    """Return a cell's values, as Spark would hand them over."""
+    if cell.path[0] in constants:
+        return pa.repeat(pa.scalar(constants[cell.path[0]]), batch.num_rows)
+    array = batch.column(cell.path[0])
+    if len(cell.path) > 1:
+        array = pc.struct_field(array, list(cell.path[1:]))
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if str(array.type) == "string_view":
+        array = array.cast(pa.string())
+    return array.cast(pa.float64()) if cell.decimal else array

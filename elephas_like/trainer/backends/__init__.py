@@ -1,0 +1,7 @@
+"""Keras' backends, one module each.
+
+protocol        what a backend is to the rest of the package
+chosen          the one of this process
+tensorflow      tensors, threads, variables; tensorflow_loop: steps; tensorflow_fused: optimizers on fused kernels
+text            columns of text
+"""

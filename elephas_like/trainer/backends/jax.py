@@ -1,0 +1,292 @@
+"""Keras on JAX: tensors, threads, variables, steps, and JAX's arrays in pickles (backends/protocol.py)."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import os
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from elephas_like.core.extras import require
+
+require("jax")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+from elephas_like.core.errors import ElephasError  # noqa: E402
+from elephas_like.core.types import Array, Integers  # noqa: E402
+from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, state_variables, unshared  # noqa: E402
+from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.text import is_text  # noqa: E402
+from elephas_like.trainer.code import is_foreign  # noqa: E402
+from elephas_like.trainer.serialization import overrides  # noqa: E402
+
+NAME = "jax"
+
+Result = TypeVar("Result")
+
+_SIZES_PER_DOUBLING = 8
+"""Columns have one of so many sizes between n and 2n rows: each size is compiled by itself, and none is an eighth too long."""
+_TEXT_LAYERS = ("TextVectorization", "StringLookup")
+"""Keras' layers that compute with TensorFlow whatever the backend is."""
+
+
+def padded_rows(rows: int) -> int:
+    """Return the size to which columns of so many rows are padded."""
+    step = 2 ** max(0, (max(1, rows) - 1).bit_length() - 1) // _SIZES_PER_DOUBLING
+    return rows if step < 2 else -(-rows // step) * step
+
+
+def tensors(columns: Sequence[Array]) -> list[Tensor]:
+    """Return columns as arrays on the device, padded to one of few sizes; no row number points to the padding."""
+    return [_padded(np.asarray(column)) for column in columns]
+
+
+def _padded(column: Array) -> Tensor:
+    if column.dtype.kind not in "biufV":  # V: bfloat16 and its like
+        raise ElephasError(
+            f"Keras on JAX computes with numbers, and the rows have a column of {column.dtype.name}. Convert it before the fit, "
+            "or set KERAS_BACKEND=tensorflow before keras is imported."
+        )
+    rows = padded_rows(len(column))
+    if rows != len(column):
+        column = np.concatenate([column, np.zeros((rows - len(column), *column.shape[1:]), column.dtype)])
+    return jnp.asarray(column)
+
+
+def row_numbers(order: Integers | int) -> Tensor:
+    """Return row numbers; for an int n the numbers 0 to n - 1."""
+    numbers = np.arange(order) if isinstance(order, int) else np.asarray(order)
+    return Rows(_padded(numbers.astype(np.int32)), len(numbers))
+
+
+def tensor_tree(tree: object) -> object:
+    """Return the arrays of a tuple, list or dict as arrays on the device; None stays None."""
+    if tree is None:
+        return None
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else jnp.asarray(leaf), tree)
+
+
+def text_tensors(tree: object) -> object:
+    """Return a tree of arrays as it is.
+
+    Raises:
+        ElephasError: it holds text.
+    """
+    for leaf in keras.tree.flatten(tree):
+        if is_text(leaf):
+            raise ElephasError(
+                "Keras on JAX computes with numbers, and the rows hold text. Convert it before, or set KERAS_BACKEND=tensorflow "
+                "before keras is imported."
+            )
+    return tree
+
+
+def is_ragged(thing: object) -> bool:
+    """Return False: JAX has no tensors with rows of unequal shape."""
+    return False
+
+
+def is_sparse(thing: object) -> bool:
+    """Return whether an object is a sparse matrix of SciPy's or of JAX's."""
+    return type(thing).__module__.startswith(("scipy.sparse", "jax.experimental.sparse"))
+
+
+def dense(matrix: Any) -> Array:
+    """Return a sparse matrix as a dense array."""
+    array: Array = np.asarray(matrix.todense()) if hasattr(matrix, "todense") else matrix.toarray()
+    return array
+
+
+def limit_threads(cores: int) -> bool:
+    """Limit this process to `cores` threads. Return False if JAX had started already.
+
+    XLA has one setting for "one thread" and none for more: it counts the cores that the process may use, or takes `NPROC`.
+    """
+    if jax._src.xla_bridge.backends_are_initialized():  # there is no public way
+        return False
+    os.environ["NPROC"] = str(cores)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if cores == 1 and "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    return True
+
+
+def compiled(step: Callable[..., Result]) -> Callable[..., Result]:
+    """Return the function itself: JAX compiles only functions that change nothing."""
+    return step
+
+
+def many_graphs() -> AbstractContextManager[None]:
+    """Do nothing: JAX does not warn."""
+    return nullcontext()
+
+
+def is_variable(thing: object) -> bool:
+    """Return whether an object is a variable of Keras. JAX has none of its own."""
+    return isinstance(thing, keras.Variable)
+
+
+def backend_variable(variable: AnyVariable) -> Any:
+    """Return the variable: its array is another one after each step."""
+    return variable
+
+
+def dtype_of(variable: AnyVariable) -> str:
+    """Return the name of a variable's dtype."""
+    return str(variable.dtype)
+
+
+def is_number(variable: AnyVariable) -> bool:
+    """Return True: JAX has no other variables."""
+    return True
+
+
+def assign(variable: AnyVariable, value: Array) -> None:
+    """Set a variable to an array of its shape. The variable does not keep the array."""
+    # JAX may use NumPy's memory as it is: the copy is the variable's own.
+    put(variable, jnp.asarray(value.astype(jnp.dtype(variable.dtype), copy=True)))
+
+
+def value_of(variable: AnyVariable) -> Array:
+    """Return a copy of a variable's value; bfloat16 as float32."""
+    value = np.array(variable.value)
+    return value if value.dtype.kind in "fiub" else value.astype(np.float32)
+
+
+def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
+    """Do nothing if a compiled model can be trained on JAX, as far as its code shows.
+
+    Raises:
+        ElephasError: a step in the form of another backend, a layer that computes with TensorFlow, or code that uses it.
+    """
+    for method in ("train_step", "test_step"):
+        if overrides(model, method) and not _takes_state(getattr(model, method)):
+            raise ElephasError(
+                f"{type(model).__name__}.{method} has no argument `state`: Keras on JAX calls {method}(state, data), which returns "
+                "(logs, state). Write it in that form, or set KERAS_BACKEND=tensorflow before keras is imported."
+            )
+    for thing in reached():
+        if isinstance(thing, keras.Layer) and type(thing).__name__ in _TEXT_LAYERS:
+            raise ElephasError(
+                f"the layer {thing.name!r} of the model {model.name!r} is a {type(thing).__name__}, which computes with "
+                "TensorFlow, and this Keras runs on JAX. Convert the texts before the fit, or set KERAS_BACKEND=tensorflow before "
+                "keras is imported."
+            )
+        for function in _functions_of(thing):
+            if _uses_tensorflow(function):
+                raise ElephasError(
+                    f"{function.__qualname__} of the model {model.name!r} uses TensorFlow, and this Keras runs on JAX. Use keras.ops, "
+                    "or set KERAS_BACKEND=tensorflow before keras is imported."
+                )
+
+
+def _takes_state(method: Callable[..., object]) -> bool:
+    parameters = inspect.signature(method).parameters.values()
+    taken = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(taken) >= 2 or any(each.kind is each.VAR_POSITIONAL for each in parameters)
+
+
+def _functions_of(thing: object) -> Iterator[types.FunctionType]:
+    """Yield the user's own functions: an object itself, or the methods of its class."""
+    if isinstance(thing, types.FunctionType):
+        if not is_foreign(thing):
+            yield thing
+        return
+    for kind in type(thing).__mro__:
+        if kind is not object and not is_foreign(kind):
+            yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
+
+
+def _uses_tensorflow(function: types.FunctionType) -> bool:
+    """Return whether a function names a module of TensorFlow, by its globals or by an import of its own."""
+    names = set(function.__code__.co_names)
+    held = [function.__globals__.get(name) for name in names]
+    if any(getattr(module, "__name__", "").split(".")[0] == "tensorflow" for module in held if _is_module(module)):
+        return True
+    imports = (each.argval for each in dis.get_instructions(function) if each.opname == "IMPORT_NAME")
+    return any(str(name).split(".")[0] == "tensorflow" for name in imports)
+
+
+def _is_module(thing: object) -> bool:
+    return isinstance(thing, types.ModuleType)
+
+
+def test_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
+    model._symbolic_build(data_batch=batch)  # as Keras' own fit on JAX: a step cannot make variables
+    variables = state_variables(model, trains=False)
+
+    def step(state: Any, batch: Any) -> Any:
+        return model.test_step(state, batch)[1]  # not the logs, in which a user's metric may leave a variable
+
+    state = (step if model.run_eagerly else jax.jit(step))(unshared(variables), batch)
+    for group, values in zip(variables, state, strict=True):
+        for variable, value in zip(group, values, strict=True):
+            put(variable, value)
+
+
+STEPS_BUILD = False
+
+
+def train_step(model: keras.Model, batch: Any, *, run: bool) -> None:
+    """Do nothing: a step on JAX gets the values of all variables, and makes none."""
+
+
+def loop(model: keras.Model, step: Step) -> Loop:
+    """Return the compiled loop over one of a model's two steps."""
+    return JaxLoop(model, step)
+
+
+def fuse(model: keras.Model) -> bool:
+    """Return False: XLA fuses the update steps of all optimizers."""
+    return False
+
+
+def is_compiled(thing: object) -> bool:
+    """Return False: functions of `jax.jit` pickle themselves."""
+    return False
+
+
+def reduction(thing: object, value: Callable[[AnyVariable], object]) -> Reduction | None:
+    """Return how to rebuild an array of JAX's. None for other objects.
+
+    Raises:
+        TypeError: a tracer, which exists inside of its trace only.
+    """
+    if isinstance(thing, jax.core.Tracer):
+        return _nothing, ()  # left behind by a trace, such as a layer's last attention scores: the next trace sets it
+    if not isinstance(thing, jax.Array):
+        return None
+    if jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data, (jax.random.key_data(thing),)
+    return jnp.asarray, (np.asarray(thing),)
+
+
+def _nothing() -> None:
+    return None
+
+
+class _Value:
+    """The value of a variable in a pickle: `content` lies in the table, and is None where a state is written later."""
+
+    def __init__(self, content: object, shape: tuple[int, ...], dtype: str) -> None:
+        self._arguments = content, shape, dtype
+
+    def __reduce__(self) -> Reduction:
+        return _array, self._arguments
+
+
+def _array(content: Array | None, shape: tuple[int, ...], dtype: str) -> Tensor:
+    return jnp.zeros(shape, dtype) if content is None else jnp.array(content, dtype)
+
+
+def variable_attributes(variable: keras.Variable, value: Callable[[AnyVariable], object]) -> dict[str, object]:
+    """Return the value of a variable as it is pickled; JAX's array does not tell whose it is."""
+    return {"_value": _Value(value(variable), tuple(variable.shape), str(variable.dtype))}

@@ -1,0 +1,176 @@
+"""The compiled loop of train steps: one XLA program around Keras' stateless `train_step`.
+
+A step's rows are gathered inside the program, from columns that stay on the device. Each batch size, number of rows in the
+last batch, and size of the columns is compiled once; columns are padded, so that shards of almost the same size have one size.
+The loop is not unrolled: two to eight steps in one pass were never faster, and take longer to compile (docs/backends.md).
+
+On a CPU, XLA runs convolutions inside loops on one thread without its fast kernels: such steps are called one by one from Python,
+which was four times as fast. Whether a step has one is read from its trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elephas_like.core.extras import require
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Structure
+from elephas_like.trainer.backends.protocol import Step, Tensor
+
+require("jax")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import keras  # noqa: E402
+
+PIECE_SECONDS = 0.5
+"""About how long one call of the loop takes at most: between calls `done` is counted on, by which a worker shows that it lives."""
+_FIRST_PIECE = 16
+
+State = tuple[list[Any], ...]
+
+
+class Rows:
+    """Row numbers on the device, padded as columns are.
+
+    count: how many there are.
+    """
+
+    def __init__(self, numbers: Any, count: int) -> None:
+        self.numbers, self.count = numbers, count
+
+
+class JaxLoop:
+    """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
+
+    def __init__(self, model: keras.Model, step: Step) -> None:
+        self._model = model
+        self._step = step
+        self._trains = step != model.test_step
+        self._eager = bool(model.run_eagerly) or not model.jit_compile
+        self._compiled: dict[object, tuple[Callable[..., State], Callable[..., State] | None]] = {}
+        self._convolves: bool | None = None
+        self._piece = _FIRST_PIECE
+        self.done = 0
+        self.returned: object = None
+
+    def run(
+        self, columns: Sequence[Tensor], structure: Structure, order: Rows, batch_size: int, first: int, last: int
+    ) -> None:
+        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`."""
+        columns = tuple(columns)
+        variables = state_variables(self._model, trains=self._trains)
+        state = unshared(variables)
+        whole = min(last, order.count // batch_size)
+        try:
+            if first < whole:
+                one, loop = self._functions(state, columns, structure, order, batch_size)
+                while first < whole:
+                    if loop is None:
+                        state, first = one(state, columns, order.numbers, first * batch_size), first + 1
+                        self.done += 1
+                        continue
+                    until = min(first + self._piece, whole)
+                    state = self._timed(loop, state, columns, order.numbers, first, until)
+                    first = until
+            if first < last:  # the last batch is smaller
+                one, _ = self._functions(state, columns, structure, order, order.count - first * batch_size)
+                state = one(state, columns, order.numbers, first * batch_size)
+                self.done += 1
+        finally:
+            for group, values in zip(variables, state, strict=True):
+                for variable, value in zip(group, values, strict=True):
+                    put(variable, value)
+
+    def _timed(
+        self, loop: Callable[..., State], state: State, columns: Sequence[Tensor], rows: Any, first: int, until: int
+    ) -> State:
+        """Run some steps in one call, and fit the number of the next call to the time that they took."""
+        began = time.perf_counter()
+        state = jax.block_until_ready(loop(state, columns, rows, first, until))
+        took = time.perf_counter() - began
+        self.done += until - first
+        if took < PIECE_SECONDS / 4 and until - first == self._piece:
+            self._piece *= 2
+        elif took > PIECE_SECONDS and self._piece > 1:
+            self._piece //= 2
+        return state
+
+    def _functions(
+        self, state: State, columns: Sequence[Tensor], structure: Structure, order: Rows, rows: int
+    ) -> tuple[Callable[..., State], Callable[..., State] | None]:
+        """Return functions that run a step, and several steps, of that many rows; None where steps are called one by one."""
+        shapes = tuple((column.shape, str(column.dtype)) for column in columns)
+        key = (repr(structure), shapes, order.numbers.shape, rows)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(state, columns, structure, order, rows)
+        return self._compiled[key]
+
+    def _compile(
+        self, state: State, columns: Sequence[Tensor], structure: Structure, order: Rows, rows: int
+    ) -> tuple[Callable[..., State], Callable[..., State] | None]:
+        def one(state: State, columns: Sequence[Tensor], order: Any, begin: Any) -> State:
+            numbers = jax.lax.dynamic_slice(order, (begin,), (rows,))
+            batch = unflatten(structure, [jnp.take(column, numbers, axis=0, mode="clip") for column in columns])
+            assert isinstance(batch, tuple)
+            logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
+            if self.returned is None:
+                self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a trace
+            return tuple(map(list, after))
+
+        def loop(state: State, columns: Sequence[Tensor], order: Any, first: Any, until: Any) -> State:
+            after: State = jax.lax.fori_loop(
+                first, until, lambda step, state: one(state, columns, order, step * rows), state
+            )
+            return after
+
+        if self._eager:
+            return one, None
+        if self._convolves is None:
+            traced = jax.make_jaxpr(one)(state, tuple(columns), order.numbers, 0)
+            self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr)
+        single = jax.jit(one, donate_argnums=0)
+        return single, None if self._convolves else jax.jit(loop, donate_argnums=0)
+
+
+def has_convolution(jaxpr: Any) -> bool:
+    """Return whether a traced function convolves, in whatever it calls."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            return True
+        for value in equation.params.values():
+            for inner in value if isinstance(value, list | tuple) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns") and has_convolution(inner):
+                    return True
+    return False
+
+
+def state_variables(model: keras.Model, *, trains: bool) -> tuple[list[keras.Variable], ...]:
+    """Return a model's variables in the groups of which Keras' JAX steps take and return the values."""
+    optimizer = getattr(model, "optimizer", None)
+    groups = [list(model.trainable_variables), list(model.non_trainable_variables)]
+    if trains:
+        groups.append([] if optimizer is None else list(optimizer.variables))
+    return (*groups, list(model.metrics_variables))
+
+
+def unshared(variables: tuple[list[keras.Variable], ...]) -> State:
+    """Return the values of variables, each an array of its own: a step may reuse the memory of those that it is given."""
+    seen: set[int] = set()
+
+    def own(variable: keras.Variable) -> Any:
+        value = variable.value
+        if id(value) in seen:
+            return jnp.array(value, copy=True)
+        seen.add(id(value))
+        return value
+
+    return tuple([own(variable) for variable in group] for group in variables)
+
+
+def put(variable: Any, value: Any) -> None:
+    """Set a variable to an array of the device's, as it is."""
+    variable._direct_assign(value)  # `assign` converts and checks what needs neither

@@ -1,0 +1,189 @@
+"""What a backend of Keras is to the rest of the package: one module that has the names of `Backend`.
+
+No other code asks which backend there is. Names that differ only in what they return for a thing of their own (`is_ragged`,
+`is_compiled`, `reduction`) find nothing where a backend has no such thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import keras
+
+from elephas_like.core.types import Array, Integers, Structure
+
+Tensor: TypeAlias = Any
+"""A tensor of the backend's."""
+AnyVariable: TypeAlias = Any
+"""A Keras variable, or one of the backend's own, which Keras does not know."""
+Step: TypeAlias = Callable[..., Any]
+"""A model's `train_step` or `test_step`, in the form that the backend's Keras gives it."""
+Reduction: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
+"""How to rebuild an object elsewhere, in the form of pickle's `__reduce__`."""
+
+Result = TypeVar("Result")
+
+
+class Loop(Protocol):
+    """Runs a model's train or test step over batches of columns, compiled unless the model runs eagerly."""
+
+    @property
+    def done(self) -> int:
+        """Steps run so far. The current one may be included. Other threads may read it, also while `run` is under way."""
+        ...
+
+    @property
+    def returned(self) -> object:
+        """The names in the logs that a step has returned, as a tree without values; None before the first step."""
+        ...
+
+    def run(
+        self, columns: Sequence[Tensor], structure: Structure, order: Tensor, batch_size: int, first: int, last: int
+    ) -> None:
+        """Run the steps `first` to `last` (exclusive; at least one). Step i sees the rows `order[i batch_size:][:batch_size]`.
+
+        Afterwards the model's variables have the values of the last step.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """A backend that workers train with: tensors, threads, variables, steps, and how objects of its own travel."""
+
+    @property
+    def NAME(self) -> str:
+        """As Keras calls it."""
+        ...
+
+    # Tensors.
+
+    def tensors(self, columns: Sequence[Array]) -> list[Tensor]:
+        """Return columns as tensors."""
+        ...
+
+    def row_numbers(self, order: Integers | int) -> Tensor:
+        """Return row numbers as a tensor; for an int n the numbers 0 to n - 1."""
+        ...
+
+    def tensor_tree(self, tree: object) -> object:
+        """Return the arrays of a tuple, list or dict as tensors; None stays None."""
+        ...
+
+    def text_tensors(self, tree: object) -> object:
+        """Return a tree of arrays with string arrays in the form in which Keras accepts text."""
+        ...
+
+    def is_ragged(self, thing: object) -> bool:
+        """Return whether an object is a tensor with rows of unequal shape."""
+        ...
+
+    def is_sparse(self, thing: object) -> bool:
+        """Return whether an object is a sparse matrix of SciPy's or a sparse tensor."""
+        ...
+
+    def dense(self, matrix: Any) -> Array:
+        """Return a sparse matrix or tensor as a dense array."""
+        ...
+
+    # Threads and functions.
+
+    def limit_threads(self, cores: int) -> bool:
+        """Limit this process's threads to `cores`. Return False if the backend had started already."""
+        ...
+
+    def compiled(self, step: Callable[..., Result]) -> Callable[..., Result]:
+        """Return a function that calls a model, compiled where the backend can compile what changes variables."""
+        ...
+
+    def many_graphs(self) -> AbstractContextManager[None]:
+        """Suppress warnings about compiling often, where every model is a new graph."""
+        ...
+
+    # Variables.
+
+    def is_variable(self, thing: object) -> bool:
+        """Return whether an object is a variable of Keras, or of the backend."""
+        ...
+
+    def backend_variable(self, variable: AnyVariable) -> Any:
+        """Return the object by whose identity a variable is known, for as long as it lives."""
+        ...
+
+    def dtype_of(self, variable: AnyVariable) -> str:
+        """Return the name of a variable's dtype."""
+        ...
+
+    def is_number(self, variable: AnyVariable) -> bool:
+        """Return whether a variable can be part of a state: its shape is known, and it holds no text."""
+        ...
+
+    def assign(self, variable: AnyVariable, value: Array) -> None:
+        """Set a variable to an array of its shape. The variable does not keep the array."""
+        ...
+
+    def value_of(self, variable: AnyVariable) -> Array:
+        """Return a copy of a variable's value; types that NumPy has not as float32."""
+        ...
+
+    # Steps.
+
+    def check_model(self, model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
+        """Do nothing if a compiled model can be trained on this backend, as far as its code shows.
+
+        Args:
+            reached: everything that the model refers to (trainer/graph.py).
+
+        Raises:
+            ElephasError: it cannot.
+        """
+        ...
+
+    def test_step(self, model: keras.Model, batch: Any) -> None:
+        """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
+        ...
+
+    @property
+    def STEPS_BUILD(self) -> bool:
+        """Whether a train step of the user's own may build what it uses on its first call."""
+        ...
+
+    def train_step(self, model: keras.Model, batch: Any, *, run: bool) -> None:
+        """Run the model's train step on a batch of tensors, or trace it only. For backends whose steps build."""
+        ...
+
+    def loop(self, model: keras.Model, step: Step) -> Loop:
+        """Return the loop over one of a model's two steps."""
+        ...
+
+    def fuse(self, model: keras.Model) -> bool:
+        """Have a model's optimizer take fused kernels, if the backend has any for it. Return whether it does."""
+        ...
+
+    # Pickles (trainer/live_pickle.py).
+
+    def is_compiled(self, thing: object) -> bool:
+        """Return whether an object is a compiled function that has its Python function as `python_function`."""
+        ...
+
+    def reduction(self, thing: object, value: Callable[[AnyVariable], object]) -> Reduction | None:
+        """Return how to rebuild an object of the backend's elsewhere. None for other objects.
+
+        Args:
+            value: function of a variable that returns what is pickled for its value.
+
+        Raises:
+            TypeError: the object exists in this process only.
+        """
+        ...
+
+    def variable_attributes(
+        self, variable: keras.Variable, value: Callable[[AnyVariable], object]
+    ) -> dict[str, object]:
+        """Return the attributes of a Keras variable that are pickled in another form than they have.
+
+        Args:
+            value: as above.
+        """
+        ...

@@ -1,0 +1,114 @@
+"""The compiled loop of train steps: one TensorFlow graph around Keras' own `train_step`, traced once.
+
+Plain `fit` pays for a data pipeline and for a return to Python at every batch. Here a whole round is one call: a loop
+in the graph gathers its batches from columns in memory. The number of steps is a tensor, so that no round is traced
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import keras
+import tensorflow as tf
+
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Structure
+from elephas_like.trainer.backends.protocol import Step
+
+
+@contextmanager
+def many_graphs() -> Iterator[None]:
+    """Suppress TensorFlow's warning about retracing, where every model is a new graph."""
+    logger = tf.get_logger()
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "tf.function retracing" not in str(record.msg)
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+class TensorFlowLoop:
+    """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
+
+    def __init__(self, model: keras.Model, step: Step) -> None:
+        self._eager = bool(model.run_eagerly)
+        self._step = step
+        self.returned: object = None
+        if model.jit_compile is True and not self._eager:
+            self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
+        self._compiled: dict[object, Callable[..., None]] = {}
+        with tf.device("CPU:0"):
+            self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def done(self) -> int:
+        """Steps run so far. The current one may be included. Other threads may read it, also while `run` is under way."""
+        return int(self._done.numpy())
+
+    def run(
+        self,
+        columns: Sequence[tf.Tensor],
+        structure: Structure,
+        order: tf.Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+    ) -> None:
+        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`.
+
+        Args:
+            columns: tensors with a leading axis of rows.
+            structure: how the columns make up (x, y, sample_weight).
+            order: int64 row numbers; the last batch may be smaller.
+            batch_size: rows per step.
+        """
+        if self._eager:
+            for step in range(first, last):
+                self._run_step(columns, structure, order[step * batch_size : (step + 1) * batch_size])
+                self._done.assign_add(1)
+            return
+        key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
+        first_time = key not in self._compiled
+        if first_time:
+            self._compiled[key] = self._compile(columns, structure)
+        integers = (tf.constant(value, tf.int64) for value in (batch_size, first, last))
+        # Each model has a loop of its own, traced once; TensorFlow counts all of them as one that is traced again.
+        with many_graphs() if first_time else nullcontext():
+            self._compiled[key](tuple(columns), order, *integers)
+
+    def _run_step(self, columns: Sequence[tf.Tensor], structure: Structure, rows: tf.Tensor) -> object:
+        batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
+        assert isinstance(batch, tuple)
+        logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
+        if self.returned is None:
+            self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a graph
+        return logs
+
+    def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
+        scalar = tf.TensorSpec((), tf.int64)
+        signature = (
+            tuple(tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns),
+            tf.TensorSpec((None,), tf.int64),
+            scalar,
+            scalar,
+            scalar,
+        )
+
+        def loop(
+            columns: Sequence[tf.Tensor], order: tf.Tensor, batch_size: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+        ) -> None:
+            def body(step: tf.Tensor) -> tuple[tf.Tensor]:
+                self._run_step(columns, structure, order[step * batch_size : (step + 1) * batch_size])
+                self._done.assign_add(1)
+                return (step + 1,)
+
+            tf.while_loop(lambda step: step < last, body, (first,), parallel_iterations=1)
+
+        return tf.function(loop, input_signature=signature, autograph=False)

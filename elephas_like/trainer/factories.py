@@ -1,0 +1,154 @@
+"""Factories of workers: what the driver sends to executors, and what the in_process engine shares among its workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+import cloudpickle
+
+from elephas_like.core.row_checks import check_shard_labels
+from elephas_like.core.strategies.algebra import Strategy
+from elephas_like.core.strategies.codecs import Codec
+from elephas_like.core.types import FitConfig, ShardRef, Worker
+from elephas_like.trainer.batches import ShardData, sample_of
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.programs import PROGRAMS, Program
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.tensors import limit_threads
+from elephas_like.trainer.worker import LocalTrainer
+
+log = logging.getLogger(__name__)
+
+_CHECKED: set[tuple[object, ...]] = set()
+"""Shards of which this process has seen the labels, by what they were compared with: a round of jobs opens them anew."""
+
+
+@dataclass(frozen=True)
+class TrainerFactory:
+    """Makes LocalTrainers on executors; the driver sends it (core.types.WorkerFactory).
+
+    callbacks: a cloudpickle of the worker callbacks, or b"" for none.
+    cores: threads of Keras' backend in a worker process; None leaves them as they are.
+    labels: what the rows' labels may be (trainer/label_rules.py).
+    """
+
+    spec: ModelSpec
+    config: FitConfig
+    strategy: Strategy
+    layout_hash: str
+    callbacks: bytes = b""
+    cores: int | None = None
+    codec: Codec | None = None
+    labels: object = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields, with strategy and codec pickled by value: workers may not have their modules."""
+        own = [self.strategy, self.codec, *parts_of(self.strategy)]
+        return {**vars(self), "strategy": pickle_by_value(own), "codec": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore the fields."""
+        strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
+        vars(self).update({**state, "strategy": strategy, "codec": codec})
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+        """Return a worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
+        self.limit_threads()
+        self.check_labels(shard, validation)
+        sample = _sample(shard, validation, self.config.batch_size)
+        program = (
+            None
+            if sample is None
+            else PROGRAMS.borrow(self.spec, sample, self.config.seed, fused=self.config.fused_optimizer)
+        )
+        return self.trainer(worker, shard, validation, program, owns_program=True)
+
+    def check_labels(self, shard: ShardRef, validation: ShardRef | None) -> None:
+        """Do nothing if the model takes the labels of a worker's rows. Those of a shard are read once in each process.
+
+        Raises:
+            DataError: naming a row whose label the model does not take.
+        """
+        for ref, what in ((shard, "partition"), (validation, "validation rows, partition")):
+            if ref is None or self.labels is None:
+                continue
+            seen = (ref.dataset, ref.worker, ref.checksum, repr(self.labels))
+            if seen not in _CHECKED:
+                check_shard_labels(self.labels, ref, f"{what} {ref.worker}")
+                if len(_CHECKED) > 1000:
+                    _CHECKED.clear()
+                _CHECKED.add(seen)
+
+    def limit_threads(self) -> None:
+        """Limit this process to `cores` threads, if Keras' backend has not started yet."""
+        if self.cores is not None and not limit_threads(self.cores):
+            log.debug("Keras' backend had started in this Python worker: its threads stay as they are")
+
+    def trainer(
+        self, worker: int, shard: ShardRef, validation: ShardRef | None, program: Program | None, *, owns_program: bool
+    ) -> Worker:
+        """Return a worker on a given program."""
+        config = replace(self.config, batch_size=self.config.batch_size_of(worker), larger_batches=0)
+        # Validation rows are read whole and as they came: no split, no shuffle.
+        whole = replace(config, validation_split=0.0, shuffle=False, bootstrap=None)
+        return LocalTrainer(
+            worker,
+            ShardData(shard, config, config.class_weight),
+            None if validation is None else ShardData(validation, whole),
+            program,
+            config,
+            self.strategy,
+            cloudpickle.loads(self.callbacks) if self.callbacks else (),  # written by our own driver
+            self.layout_hash,
+            owns_program=owns_program,
+            codec=self.codec,
+        )
+
+
+def parts_of(thing: object) -> Iterator[object]:
+    """Yield the dataclasses in a dataclass's fields, recursively."""
+    for field in fields(thing) if is_dataclass(thing) else ():
+        value = getattr(thing, field.name)
+        if is_dataclass(value):
+            yield value
+            yield from parts_of(value)
+
+
+class SharingFactory:
+    """Makes LocalTrainers in this process that share one compiled model, swapping their states in and out.
+
+    K workers cost one trace. A context manager: leaving it gives the model back.
+    """
+
+    def __init__(self, inner: TrainerFactory) -> None:
+        self._inner = inner
+        self._program: Program | None = None
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+        """Return a worker with its own rows and the shared model."""
+        self._inner.limit_threads()
+        self._inner.check_labels(shard, validation)
+        sample = _sample(shard, validation, self._inner.config.batch_size)
+        if sample is not None and self._program is None:
+            config = self._inner.config
+            self._program = PROGRAMS.borrow(self._inner.spec, sample, config.seed, fused=config.fused_optimizer)
+        program = None if sample is None else self._program
+        return self._inner.trainer(worker, shard, validation, program, owns_program=False)
+
+    def __enter__(self) -> SharingFactory:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the shared model back."""
+        if self._program is not None:
+            PROGRAMS.give_back(self._program)
+            self._program = None
+
+
+def _sample(shard: ShardRef, validation: ShardRef | None, rows: int) -> tuple[object, ...] | None:
+    """Return a batch to build the model with; None if the worker has no row at all."""
+    sample = sample_of(shard, rows)
+    return sample_of(validation, rows) if sample is None and validation is not None else sample

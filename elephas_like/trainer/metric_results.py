@@ -1,0 +1,58 @@
+"""What metrics say: the results of their sums, by name and in Keras' order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from elephas_like.trainer.building import build
+from elephas_like.trainer.state import metric_variables, write_metrics
+from elephas_like.trainer.tensors import value_of
+
+
+def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None) -> dict[str, float]:
+    """Return the metrics' results for summed states, by name; {} for an empty state. The model's metrics are reset.
+
+    Args:
+        sample: a batch like those behind the sums, to build metrics that are not built yet.
+    """
+    if sums.size == 0:
+        return {}
+    if sample is not None and sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model)):
+        build(model, sample)
+    write_metrics(model, sums)
+    results = metrics_of(model)
+    model.reset_metrics()
+    return results
+
+
+def metrics_of(model: keras.Model) -> dict[str, float]:
+    """Return the metrics' results for their current states, by name, without a loss that was not tracked.
+
+    The user's own train step may not use Keras' loss tracker, whose result would be 0.
+    """
+    results = _plain_numbers(model.get_metrics_result())
+    tracker = model.metrics[0] if model.metrics else None
+    if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(value_of(tracker.count)):
+        results.pop("loss", None)
+    return results
+
+
+def in_order(model: keras.Model, results: Mapping[str, float]) -> list[float]:
+    """Return metric results in the order of Keras' `evaluate`: as in `model.metrics`, then the rest by name."""
+    names = [part.name for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
+    listed = [results[name] for name in names if name in results]
+    return listed + [results[name] for name in sorted(results) if name not in names]
+
+
+def _plain_numbers(results: dict[str, object]) -> dict[str, float]:
+    plain: dict[str, float] = {}
+    for name, value in results.items():
+        if isinstance(value, dict):
+            plain.update(_plain_numbers(value))
+        else:
+            array = np.asarray(keras.ops.convert_to_numpy(value))
+            plain[name] = float(array) if array.ndim == 0 else array  # type: ignore[assignment]  # per-class metrics
+    return plain

@@ -1,0 +1,25 @@
+import keras
+import pytest
+from voters import model
+
+from elephas_like.ensembles.member_models import check_models, voting_of
+
+
+def test_how_a_loss_votes() -> None:
+    assert voting_of(model()) == "soft"
+    assert voting_of(model(loss=keras.losses.BinaryFocalCrossentropy())) == "soft"
+    for loss in ("mse", "mean_absolute_error", keras.losses.Huber()):
+        assert voting_of(model(1, None, loss=loss, metrics=[])) == "mean"
+    with pytest.raises(ValueError, match="voting='auto' knows crossentropies"):
+        voting_of(model(loss=lambda y, found: found))
+
+
+def test_models_that_cannot_vote_together_are_told_apart() -> None:
+    check_models([model(), model()])
+    for models, error, said in (
+        ([], ValueError, "at least one model"),
+        ([model(), "model"], TypeError, "builtins.str"),
+        ([model(), model(4)], ValueError, "equal outputs: model 0 has shape"),
+    ):
+        with pytest.raises(error, match=said):
+            check_models(models)

@@ -1,0 +1,93 @@
+"""Keras on JAX over real Spark: fit on all engines, predict, evaluate, search, ensembles, stages. Run by `make test-jax`."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like import SparkModel, search, train_ensemble
+
+pytestmark = [pytest.mark.slow, pytest.mark.classic]
+
+X = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+CLASSES = (X[:, 0] > 0).astype("int32") + (X[:, 1] > 0)
+
+
+def model(units: int = 5, *, classes: int = 0) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    last = keras.layers.Dense(classes, "softmax") if classes else keras.layers.Dense(1)
+    made = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(units, "relu"), keras.layers.BatchNormalization(), last]
+    )
+    made.compile(
+        "adam", "sparse_categorical_crossentropy" if classes else "mse", metrics=["accuracy"] if classes else ["mae"]
+    )
+    return made
+
+
+def pairs(sc):
+    return sc.parallelize(list(zip(X, Y, strict=True)), 2)
+
+
+def test_four_engines_give_the_same_bits(sc) -> None:
+    found = {}
+    for engine in ("in_process", "jobs", "server", "gang"):
+        trained = SparkModel(model(), num_workers=2, engine=engine, seed=3)
+        history = trained.fit(pairs(sc), epochs=2, batch_size=32, verbose=0).history
+        weights = b"".join(weight.tobytes() for weight in trained.master_network.get_weights())
+        found[engine] = (weights, history["loss"])
+    assert found["jobs"] == found["server"] == found["gang"] == found["in_process"]
+
+
+def test_workers_have_the_driver_s_backend_and_no_tensorflow(sc) -> None:
+    SparkModel(model(), num_workers=2).fit(pairs(sc), epochs=1, verbose=0)
+
+    def modules(_):
+        import os
+        import sys
+
+        yield os.environ.get("KERAS_BACKEND"), "jax" in sys.modules, "tensorflow" in sys.modules
+
+    assert sc.parallelize([0], 1).mapPartitions(modules).collect() == [("jax", True, False)]
+
+
+def test_predictions_and_metrics_are_those_of_keras(sc) -> None:
+    own = model()
+    own.fit(X, Y, epochs=1, verbose=0)
+    spread = SparkModel(own, num_workers=2)
+    found = np.asarray(spread.predict(sc.parallelize(list(X), 2))).ravel()
+    np.testing.assert_allclose(found, own.predict(X, verbose=0).ravel(), rtol=1e-5, atol=1e-6)
+    assert spread.evaluate(pairs(sc)) == pytest.approx(own.evaluate(X, Y, verbose=0), rel=1e-4)
+
+
+def test_a_search(sc) -> None:
+    found = search(
+        lambda params: model(params["units"]),
+        {"units": [3, 4]},
+        pairs(sc),
+        max_evals=2,
+        validation_split=0.2,
+        verbose=0,
+    )
+    assert len(found.trials) == 2
+    assert found.best_model.count_params() > 0
+
+
+def test_an_ensemble(sc) -> None:
+    labelled = sc.parallelize(list(zip(X, CLASSES, strict=True)), 2)
+    voting = train_ensemble(model(classes=3), labelled, 2, epochs=1, verbose=0)
+    assert np.asarray(voting.predict(X)).shape == (300,)
+
+
+def test_a_stage(spark) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    from elephas_like.ml_model import ElephasEstimator
+
+    df = spark.createDataFrame(
+        [(Vectors.dense(x.tolist()), int(y)) for x, y in zip(X, CLASSES, strict=True)], ["features", "label"]
+    )
+    fitted = ElephasEstimator(model=model(classes=3), epochs=1, batch_size=32, num_workers=2, verbose=0).fit(df)
+    assert fitted.transform(df).select("prediction").distinct().count() >= 1

@@ -1,0 +1,118 @@
+"""Rows as users give them in memory, all of which mean the same."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+from elephas_like import SparkModel, VotingModel
+from elephas_like.model.given_rows import Given
+
+X = np.linspace(-1, 1, 40, dtype="float32").reshape(20, 2)
+Y = np.arange(20) % 3
+W = np.ones(20, "float32")
+FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "label": Y, "w": W})
+
+
+def model(loss: str | None = "sparse_categorical_crossentropy", inputs: int = 1) -> keras.Model:
+    keras.utils.set_random_seed(5)
+    tensors = [keras.Input((2,)) for _ in range(inputs)]
+    joined = tensors[0] if inputs == 1 else keras.layers.Concatenate()(tensors)
+    made = keras.Model(tensors[0] if inputs == 1 else tensors, keras.layers.Dense(3, "softmax")(joined))
+    made.compile("sgd", loss, metrics=["accuracy"])
+    return made
+
+
+def same(found: object, expected: object) -> bool:
+    return keras.tree.flatten(keras.tree.map_structure(lambda a, b: np.array_equal(a, b), found, expected)) != [False]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ((X, Y), {}),
+        ((X, Y, W), {}),
+        (list(zip(X, Y, strict=True)), {}),
+        (FRAME, {"features_col": ["a", "b"]}),
+        (FRAME.rename(columns={"label": "kind"}), {"features_col": ["a", "b"], "label_col": "kind", "sample_weight_col": "w"}),
+        (pd.DataFrame({"features": list(X), "label": Y}), {"label_col": "label"}),
+    ],
+    ids=["pair", "triple", "list of pairs", "pandas", "pandas with weights", "arrays in cells"],
+)  # fmt: skip
+def test_every_form_trains_and_scores_as_x_and_y_do(given: object, names: dict[str, object]) -> None:
+    def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:
+        fitted = SparkModel(model(), 2, engine="in_process", seed=1)
+        history = fitted.fit(*data, verbose=0, shuffle=False, **named).history["loss"]
+        return history, fitted.evaluate(*data, **named)
+
+    expected, found = trained(X, Y), trained(given, **names)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+def test_labels_are_left_out_of_predictions() -> None:
+    own = model()
+    expected = own.predict(X, verbose=0)
+    for form in ((X, Y), list(zip(X, Y, strict=True))):
+        np.testing.assert_allclose(SparkModel(own).predict(form), expected, rtol=1e-6)
+    np.testing.assert_allclose(SparkModel(own).predict(FRAME, features_col=["a", "b"]), expected, rtol=1e-6)
+    votes = VotingModel([own], "soft")
+    np.testing.assert_array_equal(votes.predict((X, Y)), expected.argmax(axis=-1))
+    np.testing.assert_array_equal(votes.predict(FRAME, features_col=["a", "b"]), expected.argmax(axis=-1))
+    assert votes.evaluate((X, Y)) == votes.evaluate(X, Y)
+
+
+def test_an_rdds_pairs_are_predicted_too(sc) -> None:
+    own = model()
+    found = SparkModel(own).predict(sc.parallelize(list(zip(X, Y, strict=True)), 2))
+    np.testing.assert_allclose(found, own.predict(X, verbose=0), atol=1e-6)
+
+
+def test_a_tuple_for_several_inputs_is_their_arrays() -> None:
+    two = model(inputs=2)
+    assert Given.of((X, X), model=two, target=False).x == (X, X)
+    found = Given.of(((X, X), Y), model=two)
+    assert same(found.x, (X, X))
+    assert same(found.y, Y)
+    with pytest.raises(ValueError, match="the labels are missing"):
+        Given.of((X, X), model=two)
+
+
+def test_one_hot_labels_are_made_where_the_loss_needs_them() -> None:
+    found = Given.of(FRAME, model=model("categorical_crossentropy"), features_col=["a", "b"])
+    assert found.y.tolist() == np.eye(3)[Y].tolist()
+
+
+def test_validation_data_has_the_columns_of_the_data() -> None:
+    given = Given.of(FRAME, model=model(), features_col=["a", "b"], label_col="label")
+    x, y = given.validation(FRAME[:5], model())
+    assert x.shape == (5, 2)
+    assert y.tolist() == Y[:5].tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "expected"),
+    [
+        (lambda fitted: fitted.fit(X), ValueError, r"labels are missing.*Give x and y, or \(x, y\)"),
+        (lambda fitted: fitted.evaluate(X), ValueError, "labels are missing"),
+        (lambda fitted: fitted.predict(X, Y), TypeError, r"predict takes features alone.*evaluate\(x, y\)"),
+        (lambda fitted: fitted.fit((X, Y, W), sample_weight=W), ValueError, "sample weights came twice"),
+        (lambda fitted: fitted.fit(FRAME, Y, features_col="a"), ValueError, "name their columns"),
+        (lambda fitted: fitted.fit(FRAME, features_col=["a", "bb"]), ValueError, "no column 'bb'; it has 'a', 'b'.*mean 'b'"),
+        (lambda fitted: fitted.fit(FRAME, features_col="a", handle_invalid="skip"), ValueError, "DataFrames of Spark"),
+        (lambda fitted: fitted.fit([(X[0], 1), (X[0],)]), ValueError, "labels are missing|put together alike"),
+        (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
+        (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
+    ],
+    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "invalid", "odd row", "shapes", "parts"],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
+    with pytest.raises(kind, match=expected):
+        call(SparkModel(model(), engine="in_process"))
+
+
+def test_one_model_is_no_list() -> None:
+    with pytest.raises(TypeError, match=r"VotingModel\(\[model\]\); got Functional"):
+        VotingModel(model())

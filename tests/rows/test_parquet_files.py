@@ -1,0 +1,214 @@
+"""Which files are read, what they hold, and which rows each worker gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
+from pyspark.sql import types as sql
+
+from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.parquet_files import (
+    NoArrowFilesystem,
+    ParquetFile,
+    ParquetFiles,
+    ParquetTable,
+    Part,
+    RowGroup,
+    parquet_table,
+    spark_schema,
+)
+from elephas_like.rows.parquet_read import read_part
+
+
+def write(path: Path, values: Sequence[int], group: int | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"v": np.array(values)}), path, row_group_size=group)
+
+
+def values(part: Part) -> list[int]:
+    """What a part's column v holds."""
+    from elephas_like.core.types import Slot
+
+    schema = sql.StructType([sql.StructField("v", sql.LongType())])
+    read = plan(schema, ColumnChoice("v", None), Slot("input"), None, floatx="float32", classes=None)
+    return [int(value) for block in read_part(read, part) for value in np.ravel(block.columns[0])]
+
+
+def all_values(path: object) -> list[int]:
+    (part,) = parquet_table(ParquetFiles(path)).in_order(1)
+    return values(part)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files of two levels, and beside them what Spark leaves there."""
+    write(tmp_path / "b.parquet", [3, 4])
+    write(tmp_path / "a.parquet", [1, 2])
+    write(tmp_path / "later" / "c.parquet", [5])
+    write(tmp_path / "_temporary" / "0.parquet", [99])
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".a.parquet.crc").write_bytes(b"crc")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", [1, 2, 3, 4, 5]),
+        ("/", [1, 2, 3, 4, 5]),
+        ("/a.parquet", [1, 2]),
+        ("/*.parquet", [1, 2, 3, 4]),
+        ("/*/c.parquet", [5]),
+        ("/l*", [5]),
+        ("/[ab].parquet", [1, 2, 3, 4]),
+    ],
+)
+def test_files_directories_and_globs(folder: Path, path: str, expected: list[int]) -> None:
+    assert all_values(f"{folder}{path}") == expected
+    assert all_values(f"file://{folder}{path}") == expected
+
+
+def test_paths_may_be_several_relative_or_of_a_filesystem_of_ones_own(folder: Path, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    assert all_values("later") == [5]
+    assert all_values(Path("a.parquet")) == [1, 2]
+    assert all_values([folder / "b.parquet", "later"]) == [3, 4, 5]
+    own = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
+    (part,) = parquet_table(ParquetFiles("later/", own)).in_order(1)
+    assert values(part) == [5]
+
+
+def test_a_filesystem_of_fsspec(folder: Path) -> None:
+    (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
+    assert values(part) == [5]
+
+
+def test_directories_called_name_value_give_their_rows_a_column(tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / "kind=a" / "0.parquet", [1])
+    write(tmp_path / "day=2" / "kind=b" / "0.parquet", [2])
+    found = parquet_table(ParquetFiles(tmp_path))
+    assert [group.file.constants for group in found.groups] == [
+        (("day", 1), ("kind", "a")),
+        (("day", 2), ("kind", "b")),
+    ]
+    assert [(field.name, field.dataType) for field in found.schema] == [
+        ("v", sql.LongType()),
+        ("day", sql.LongType()),
+        ("kind", sql.StringType()),
+    ]
+
+
+def table(*rows: int, nbytes: int = 2**30) -> ParquetTable:
+    """Row groups of so many rows."""
+    groups = tuple(RowGroup(ParquetFile("f"), number, count, nbytes) for number, count in enumerate(rows))
+    return ParquetTable(fs.LocalFileSystem(), groups, sql.StructType())
+
+
+def taken(parts: list[Part]) -> list[list[tuple[int, tuple[int, ...], int]]]:
+    return [[(piece.group.number, piece.shares, piece.mine) for piece in part.pieces] for part in parts]
+
+
+def test_row_groups_go_to_the_worker_with_most_room_and_are_shared_to_make_parts_even() -> None:
+    assert taken(table(4, 4, 4).dealt(2)) == [[(0, (4,), 0), (2, (2, 2), 0)], [(1, (4,), 0), (2, (2, 2), 1)]]
+    assert taken(table(5).dealt(3)) == [[(0, (2, 2, 1), 0)], [(0, (2, 2, 1), 1)], [(0, (2, 2, 1), 2)]]
+
+
+def test_rows_of_a_small_table_are_dealt_one_by_one_whatever_its_row_groups() -> None:
+    """The extra row of a group goes round, so that parts differ by one row at most."""
+    assert taken(table(3, 3, nbytes=10).dealt(2)) == [
+        [(0, (2, 1), 0), (1, (1, 2), 0)],
+        [(0, (2, 1), 1), (1, (1, 2), 1)],
+    ]
+
+
+@given(
+    rows=st.lists(st.integers(1, 9), max_size=8),
+    workers=st.integers(1, 6),
+    small=st.booleans(),
+    ordered=st.booleans(),
+)
+def test_each_row_is_in_exactly_one_part_and_parts_differ_by_one_row(
+    rows: list[int], workers: int, small: bool, ordered: bool
+) -> None:
+    from elephas_like.rows.parquet_read import rows_of
+
+    found = table(*rows, nbytes=1 if small else 2**30)
+    parts = found.in_order(workers) if ordered else found.dealt(workers)
+    places = [[(piece.group.number, int(row)) for piece in part.pieces for row in rows_of(piece)] for part in parts]
+    assert sorted(place for mine in places for place in mine) == [
+        (number, row) for number, count in enumerate(rows) for row in range(count)
+    ]
+    counts = [part.rows for part in parts]
+    assert counts == [len(mine) for mine in places]
+    assert max(counts) - min(counts) <= 1
+    if ordered:
+        flat = [place for mine in places for place in mine]
+        assert flat == sorted(flat)
+
+
+def test_every_worker_gets_rows_of_all_regions_of_a_sorted_file(tmp_path: Path) -> None:
+    write(tmp_path / "one.parquet", range(1000))
+    parts = parquet_table(ParquetFiles(tmp_path)).dealt(3)
+    assert [values(part) for part in parts] == [list(range(worker, 1000, 3)) for worker in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"), [("_delta_log", "delta"), (".hoodie", "hudi"), ("metadata/v1.metadata.json", "iceberg")]
+)
+def test_tables_with_a_list_of_files_of_their_own_are_refused(tmp_path: Path, entry: str, kind: str) -> None:
+    """Their directories keep files that are deleted from the table."""
+    write(tmp_path / "0.parquet", [1])
+    place = tmp_path / entry
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("{}") if entry.endswith("json") else place.mkdir()
+    with pytest.raises(ValueError, match=rf"spark.read.format\('{kind}'\).load\(path\)"):
+        parquet_table(ParquetFiles(tmp_path))
+
+
+def test_what_is_not_there_or_no_parquet_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
+    for path in ("none", "no*", "empty"):
+        with pytest.raises(FileNotFoundError, match="there is no Parquet file"):
+            parquet_table(ParquetFiles(tmp_path / path))
+    with pytest.raises(ValueError, match=r"expected Parquet files.*text.csv.*spark.read.format"):
+        parquet_table(ParquetFiles(tmp_path / "text.csv"))
+    with pytest.raises(ValueError, match="at least one path"):
+        parquet_table(ParquetFiles([]))
+    with pytest.raises(NoArrowFilesystem, match="dbfs"):
+        parquet_table(ParquetFiles("dbfs:/rows"))
+
+
+def test_types_are_told_as_spark_calls_them() -> None:
+    point = pa.struct([("x", pa.float32())])
+    schema = pa.schema(
+        [
+            ("number", pa.uint8()),
+            ("flag", pa.bool_()),
+            ("half", pa.float16()),
+            ("price", pa.decimal128(9, 2)),
+            ("text", pa.dictionary(pa.int8(), pa.large_string())),
+            ("bytes", pa.binary(4)),
+            ("list", pa.large_list(pa.list_(pa.float32(), 3))),
+            ("point", point),
+            ("day", pa.date32()),
+            ("time", pa.timestamp("us")),
+            ("tensor", pa.fixed_shape_tensor(pa.float32(), [2, 2])),
+            ("nothing", pa.null()),
+        ]
+    )
+    double, text = sql.DoubleType(), sql.StringType()
+    assert [field.dataType for field in spark_schema(schema)] == [
+        *(sql.LongType(), sql.BooleanType(), double, sql.DecimalType(38, 18), text, sql.BinaryType()),
+        *(sql.ArrayType(sql.ArrayType(double)), sql.StructType([sql.StructField("x", double)]), sql.DateType()),
+        *(sql.TimestampType(), sql.ArrayType(double), sql.NullType()),
+    ]

@@ -1,0 +1,86 @@
+"""What a user sees of a fit's progress: a bar that fits the terminal, and a line an epoch with all metrics."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from elephas_like.trainer.bars import EpochBar, epoch_line, number_text, terminal_width
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Callable[[], str]]]:
+    """Makes standard error a terminal of so many columns; what is called then returns what it shows."""
+    master, slave = os.openpty()
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = os.fdopen(slave, "w")
+
+    def opened(columns: int) -> Callable[[], str]:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        return read
+
+    def read() -> str:
+        stream.flush()
+        shown = b""
+        while select.select([master], [], [], 0.1)[0]:
+            shown += os.read(master, 65536)
+        return shown.decode()
+
+    yield opened
+    stream.close()
+    os.close(master)
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(40, 40), (80, 80), (0, 80)])
+def test_a_bar_fits_the_terminal(terminal, columns: int, widest: int) -> None:
+    shown = terminal(columns)
+    bar = EpochBar("Epoch 1/10", 60_000)
+    for _ in range(4):
+        bar.update(15_000, 1.6721)
+    bar.close()
+    states = shown().replace("\n", "").split("\r")
+    assert any("Epoch 1/10" in state for state in states)
+    assert max(map(len, states)) <= widest
+    assert states[-1].strip() == ""  # nothing of it stays
+
+
+def test_the_width_that_a_user_sets_comes_first(terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(100)
+    assert terminal_width() == 100
+    monkeypatch.setenv("COLUMNS", "55")
+    assert terminal_width() == 55
+    monkeypatch.setenv("COLUMNS", "0")
+    assert terminal_width() == 100
+
+
+def test_a_file_has_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = EpochBar("Epoch 1/10", 10)
+    bar.update(10, 1.0)
+    bar.close()
+    assert not "".join(capsys.readouterr())
+
+
+def test_the_line_of_an_epoch_has_all_metrics() -> None:
+    logs = {"loss": 1.67214, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.25, "confusion": [[1]]}
+    assert epoch_line("Epoch 3/10", 2.0, 60_000, logs) == (
+        "Epoch 3/10 - 2.0s - 30,000 samples/s - loss: 1.6721 - accuracy: 0.5000 - val_loss: 2.0000 - val_accuracy: 0.2500"
+    )
+
+
+def test_times_that_say_nothing_are_left_out() -> None:
+    assert epoch_line("Epoch 2/2", 0.0, 200, {"loss": 1.0}) == "Epoch 2/2 - loss: 1.0000"
+    assert epoch_line("Epoch 2/2", 0.01, 2000, {}) == "Epoch 2/2"
+
+
+def test_numbers_as_keras_shows_them() -> None:
+    shown = [number_text(value) for value in (0.0, 0.12345, -2.0, 1e-5, 3e30, float("nan"))]
+    assert shown == ["0.0000", "0.1235", "-2.0000", "1.0000e-05", "3.0000e+30", "nan"]

@@ -1,0 +1,78 @@
+"""Factories: workers that share a model, and what travels to other processes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import cloudpickle
+import keras
+import numpy as np
+
+from elephas_like.core.strategies import Average, Clipped, Context
+from elephas_like.core.types import Order, Span, TrainState, Update
+from elephas_like.trainer.building import build
+from elephas_like.trainer.factories import SharingFactory, TrainerFactory
+from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.state import Variables
+from elephas_like.trainer.worker import LocalTrainer
+from trainer.small import config, mlp, rows, shard
+
+X, Y = rows(22)
+
+
+def prepared() -> keras.Model:
+    model = mlp("adam")
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+def train(trainer: LocalTrainer, state: TrainState) -> Update:
+    return trainer.train(Order("train", 0, 0, Span(0), state))
+
+
+def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path) -> None:
+    model = prepared()
+    start = Variables(model).read()
+    refs = [shard(tmp_path, X[part::3], Y[part::3], worker=part) for part in range(3)]
+    factory = TrainerFactory(ModelSpec.from_model(model), config(num_workers=3), Average(), "")
+    alone = []
+    for ref in refs:
+        trainer = factory(ref.worker, ref, None)
+        alone.append(train(trainer, start))
+        trainer.close()
+    with SharingFactory(factory) as sharing:
+        workers = [sharing(ref.worker, ref, None) for ref in refs]
+        assert len({id(trainer._program) for trainer in workers}) == 1
+        for trainer, expected in zip(workers, alone, strict=True):
+            update = train(trainer, start)
+            for name, array in expected.arrays().items():
+                np.testing.assert_array_equal(update.arrays()[name], array, err_msg=name)
+
+
+def test_what_is_the_user_s_own_reaches_workers_without_its_module(tmp_path: Path, monkeypatch: object) -> None:
+    (tmp_path / "parts_of_mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from elephas_like.core.strategies import Float16, Reduce\n"
+        "@dataclass(frozen=True)\n"
+        "class First(Reduce):\n"
+        "    def combine(self, deltas, weights, context):\n"
+        "        return deltas[0]\n"
+        "@dataclass(frozen=True)\n"
+        "class Half(Float16):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = importlib.import_module("parts_of_mine")
+    strategy = Average(reduce=Clipped(1.0, then=mine.First()))
+    factory = TrainerFactory(ModelSpec.from_model(prepared()), config(), strategy, "", codec=mine.Half())
+    raw = cloudpickle.dumps(factory)
+    monkeypatch.undo()
+    del sys.modules["parts_of_mine"]
+    back = cloudpickle.loads(raw)
+    reduction = back.strategy.reduction(Context(0, 2))
+    for delta in ([0.5, 0], [0, 0.25]):
+        reduction.add(np.array(delta, np.float32), 1.0)
+    assert reduction.result().tolist() == [0.5, 0]
+    assert back.codec.nbytes(10) == 20

@@ -1,0 +1,137 @@
+"""Keras on JAX: variables, pickles, threads, and what is refused. Run by `make test-jax`, without TensorFlow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from elephas_like import SparkModel
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.backends import jax as backend
+from elephas_like.trainer.building import build
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import Variables
+from trainer.small import mlp, rows
+
+X, Y = rows(22)
+
+
+@pytest.mark.parametrize(
+    ("rows", "padded"), [(0, 0), (1, 1), (16, 16), (17, 18), (33, 36), (36, 36), (1000, 1024), (1025, 1152)]
+)
+def test_columns_are_padded_to_one_of_few_sizes(rows: int, padded: int) -> None:
+    assert backend.padded_rows(rows) == padded
+    (column,) = backend.tensors([np.ones((rows, 2), "float32")])
+    assert column.shape == (padded, 2)
+    assert column.sum() == 2 * rows
+
+
+def test_a_variable_does_not_keep_the_array_that_it_is_set_to() -> None:
+    variable, array = keras.Variable(np.zeros(64, "float32")), np.ones(64, "float32")
+    backend.assign(variable, array)
+    array[:] = 7
+    assert backend.value_of(variable).sum() == 64
+    held = backend.value_of(variable)
+    backend.assign(variable, array)
+    assert held.sum() == 64
+
+
+def test_bfloat16_is_read_as_float32() -> None:
+    variable = keras.Variable(np.full(3, 1.5), dtype="bfloat16")
+    value = backend.value_of(variable)
+    assert (value.dtype, value.tolist()) == (np.float32, [1.5, 1.5, 1.5])
+    backend.assign(variable, np.full(3, 2.5, "float32"))
+    assert (variable.dtype, backend.value_of(variable).tolist()) == ("bfloat16", [2.5] * 3)
+
+
+def test_a_spec_carries_values_or_leaves_them_out() -> None:
+    model = mlp(keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True))
+    build(model, (X, Y))
+    model.fit(X, Y, epochs=1, verbose=0)
+    whole, bare = (ModelSpec.from_model(model, carry).build() for carry in (Carry.ALL, Carry.NOTHING))
+    state = Variables(model).read()
+    for name, part in Variables(whole).read().parts().items():
+        assert part.tobytes() == state.parts()[name].tobytes(), name
+    assert not Variables(bare).read().weights.any()
+
+
+def test_what_a_model_keeps_in_arrays_and_keys_travels() -> None:
+    model = mlp()
+    model.offsets, model.key = jax.numpy.arange(3.0), jax.random.key(5)
+    copy = ModelSpec.from_model(model).build()
+    assert copy.offsets.tolist() == [0, 1, 2]
+    assert jax.random.normal(copy.key) == jax.random.normal(jax.random.key(5))
+
+
+class Stateful(keras.Model):
+    def train_step(self, data):
+        return {}
+
+
+class Tensors(keras.layers.Layer):
+    def call(self, x):
+        import tensorflow as tf
+
+        return tf.nn.relu(x)
+
+
+def in_words(y_true, y_pred):
+    import tensorflow.math as tm
+
+    return tm.abs(y_true - y_pred)
+
+
+def test_models_of_tensorflow_are_refused_in_a_sentence() -> None:
+    inputs = keras.Input((4,))
+    stateful = Stateful(inputs, keras.layers.Dense(1)(inputs))
+    stateful.compile("sgd", "mse")
+    layered, lossy = mlp(), mlp(loss=in_words)
+    layered.extra = Tensors()
+    for model, said in (
+        (
+            stateful,
+            r"Stateful\.train_step has no argument `state`.*train_step\(state, data\).*KERAS_BACKEND=tensorflow",
+        ),
+        (layered, r"Tensors\.call of the model .* uses TensorFlow, and this Keras runs on JAX\. Use keras\.ops"),
+        (lossy, r"in_words of the model .* uses TensorFlow"),
+    ):
+        with pytest.raises(ElephasError, match=said):
+            SparkModel(model, engine="in_process").fit(X, Y, verbose=0)
+
+
+def test_text_is_refused_in_a_sentence() -> None:
+    words = np.array(["a", "b"], dtype=object)
+    with pytest.raises(ElephasError, match="numbers"):
+        backend.text_tensors({"a": words})
+    with pytest.raises(ElephasError, match="numbers"):
+        backend.tensors([words])
+
+
+def test_a_process_has_the_threads_that_it_is_told_unless_jax_computes_already() -> None:
+    code = (
+        "import os\n"
+        "from elephas_like.trainer.tensors import limit_threads\n"
+        "print(limit_threads(1), os.environ['NPROC'], os.environ['XLA_FLAGS'])\n"
+        "import keras; keras.ops.zeros(1) + 1\n"
+        "print(limit_threads(2), os.environ['NPROC'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True 1 --xla_cpu_multi_thread_eigen=false", "False 1"]
+
+
+def test_tensorflow_is_not_imported() -> None:
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "import elephas_like, importlib, pkgutil\n"
+        "for name in elephas_like.__all__:\n"
+        "    try: getattr(elephas_like, name)\n"
+        "    except ModuleNotFoundError as error: print(name, error.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, missing in said if missing == "tensorflow"} <= {"read_tfrecords", "write_tfrecords"}

@@ -1,0 +1,52 @@
+"""Metrics of summed states, by name and in Keras' order."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.trainer.building import build
+from elephas_like.trainer.metric_results import in_order, metric_results
+from elephas_like.trainer.state import read_metrics
+
+
+def test_metric_sums_of_two_halves_are_the_metrics_of_the_whole() -> None:
+    """loss 1: mean of (0, 0, 3, 1)^2 / 2.5; accuracy and AUC over pooled counts, not means of means."""
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.MeanMetricWrapper(lambda y, p: p, name="mean")])
+    build(model, (np.zeros((1, 1)), np.zeros((1, 1))))
+    x, y = np.array([[0.0], [0.0], [3.0], [1.0]]), np.zeros((4, 1))
+    sums = []
+    for part in (slice(0, 3), slice(3, 4)):
+        model.test_on_batch(x[part], y[part])
+        sums.append(read_metrics(model))
+        model.reset_metrics()
+    assert metric_results(model, sums[0] + sums[1]) == {"loss": 2.5, "mae": 1.0, "mean": 1.0}
+    assert read_metrics(model).sum() == 0
+    assert metric_results(model, np.zeros(0)) == {}
+
+
+def test_a_metric_per_class_is_an_array_in_the_results() -> None:
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
+    build(model, (np.eye(3)[:1], np.eye(3)[:1]))
+    model.test_on_batch(np.eye(3), np.eye(3)[[0, 1, 1]])
+    np.testing.assert_allclose(metric_results(model, read_metrics(model))["f1"], [1.0, 2 / 3, 0.0], atol=1e-6)
+
+
+def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
+    """Losses of outputs in the outputs' order, then their metrics by name: results have them the other way round."""
+    inputs = keras.Input((1,))
+    heads = [keras.layers.Rescaling(scale, name=name)(inputs) for scale, name in ((2.0, "z"), (3.0, "b"))]
+    model = keras.Model(inputs, heads)
+    model.compile("sgd", ["mse", "mae"], metrics=[["mae"], ["mse", keras.metrics.MeanAbsoluteError(name="own")]])
+    x, y = np.array([[1.0], [2.0]]), [np.zeros((2, 1)), np.ones((2, 1))]
+    expected = model.evaluate(x, y, verbose=0)
+    sums = read_metrics(model)
+    results = metric_results(model, sums)
+    assert sorted(results) == ["b_loss", "b_mse", "b_own", "loss", "z_loss", "z_mae"]
+    assert in_order(model, results) == pytest.approx(expected)
+    assert list(results.values()) != pytest.approx(expected)

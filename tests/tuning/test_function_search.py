@@ -1,0 +1,144 @@
+"""Searches over plain functions, without Spark: trials, pruning, arguments, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elephas_like import search
+from elephas_like.core.errors import WorkerError
+
+SPACE = {"x": ("uniform", -1, 1), "shift": [0, 2]}
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elephas_like.tuning.function_search.context_for", lambda data, engine: None)
+
+
+def square(params: dict) -> float:
+    return params["x"] ** 2 + params["shift"]
+
+
+def learns(params: dict, trial) -> None:
+    """A curve that falls to the square."""
+    for step in range(1, 10):
+        if not trial.report(square(params) + 1 / step):
+            return
+
+
+def small(function: Callable = square, **arguments: object):
+    return search(function, SPACE, **({"max_evals": 12, "seed": 0, "verbose": 0} | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algo", ["tpe", "optuna"])
+def test_any_function_is_searched(algo: str) -> None:
+    found = small(algo=algo, max_evals=40)
+    assert found.objective == "loss"
+    assert found.best_value == square(found.best_params) == found.trials["loss"].min() < 0.05
+    assert set(found.trials["status"]) == {"ok"}
+    assert set(found.importances()) == {"x", "shift"}
+    for asked in (lambda: found.best_model, lambda: found.best_models(1), lambda: found.best_ensemble(1)):
+        with pytest.raises(ValueError, match="a search over a function keeps no models"):
+            asked()
+
+
+def test_reports_are_judged_and_bad_trials_stop() -> None:
+    found = small(learns, pruning=lambda losses, others: len(losses) == 3 and len(others) >= 2)
+    assert list(found.trials["status"]) == ["ok", "ok", *["pruned"] * 10]
+    assert list(found.trials["epochs"]) == [9, 9, *[3] * 10]
+    assert found.epochs_saved == 60
+    assert small(learns, pruning=None).epochs_trained == 12 * 9
+    asha = small(learns, pruning="asha")
+    assert asha.epochs_saved > 0
+    assert asha.best_value == pytest.approx(square(asha.best_params) + 1 / 9)
+
+
+def test_more_of_a_named_objective_may_be_better() -> None:
+    found = small(lambda params: {"accuracy": 1 - square(params), "name": f"{params['shift']}"}, objective="accuracy")
+    assert found.maximize
+    assert found.best_value == found.trials["accuracy"].max()
+    assert list(found.trials["notes"]) == [{"name": str(params["shift"])} for params in found.trials["params"]]
+
+
+def test_errors_are_recorded_and_all_failing_raises() -> None:
+    def no_zeros(params: dict) -> float:
+        if params["shift"] == 0:
+            raise ValueError("no zeros")
+        return square(params)
+
+    found = small(no_zeros)
+    failed = found.trials[found.trials["status"] == "failed"]
+    assert set(failed["param_shift"]) == {0}
+    assert set(failed["error"]) == {"ValueError: no zeros"}
+    with pytest.raises(WorkerError, match=r"all 12 trials failed.*search\(build, space, data"):
+        small(lambda params: object())
+
+
+@pytest.mark.parametrize("algo", ["random", "optuna"])
+def test_a_search_is_resumed_as_it_would_have_gone_on(algo: str, tmp_path: Path) -> None:
+    def shown(found) -> list:
+        return found.trials.drop(columns=["seconds"]).to_dict("records")
+
+    given = {"algo": algo, "first_points": [{"x": 0.5, "shift": 2}]}
+    small(max_evals=5, checkpoint_dir=tmp_path, **given)
+    again = small(max_evals=15, checkpoint_dir=tmp_path, resume="auto", **given)
+    assert shown(again) == shown(small(max_evals=15, **given))
+    assert again.trials["loss"][0] == 2.25
+    with pytest.raises(ValueError, match="its objective is"):
+        small(checkpoint_dir=tmp_path, resume="auto", objective="accuracy", **given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"batch_size": 16}, ValueError, "batch_size is for Keras models and their data, and search was given no data"),
+        ({"validation_data": ([1], [2])}, ValueError, "validation_data is for Keras models"),
+        ({"trial_workers": 2}, ValueError, "trial_workers is for Keras models"),
+        ({"function": 3}, TypeError, "without data, search needs a function"),
+        ({"objective": "happiness"}, ValueError, "give direction='min' or direction='max'"),
+        ({"pruning": "hyperband"}, ValueError, "pruning='hyperband' needs epochs="),
+        ({"epochs": 0}, ValueError, "epochs must be"),
+        ({"parallelism": 3}, ValueError, "parallelism=3 needs Spark"),
+        ({"algo": "grid"}, ValueError, "algo must be one of 'tpe', 'random', 'anneal', 'optuna'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        small(**arguments)
+
+
+def test_several_objectives_have_a_front_of_compromises(tmp_path: Path) -> None:
+    def costs(params: dict) -> dict:
+        return {"miss": params["x"] ** 2, "size": (params["x"] - 1) ** 2, "kept": "yes"}
+
+    given = {"objective": ["miss", "size"], "direction": "min", "algo": "optuna"}
+    found = search(costs, {"x": ("uniform", -1, 2)}, max_evals=40, seed=0, verbose=0, **given)
+    front = found.pareto_front
+    assert len(front) >= 3
+    assert front["miss"].is_monotonic_increasing
+    assert front["size"].is_monotonic_decreasing
+    assert all(0 <= params["x"] <= 1 for params in front["params"][1:-1])  # between the two least points
+    assert found.best_value == found.trials["miss"].min() == front["miss"][0]
+    assert len(found.optuna_study.best_trials) == len(front)
+    assert [axes.get_ylabel() for axes in found.plot().axes][-1] == "size"
+    few = {"max_evals": 3, "seed": 0, "verbose": 0, "checkpoint_dir": tmp_path}
+    search(costs, {"x": ("uniform", -1, 2)}, **few, **given)
+    again = search(costs, {"x": ("uniform", -1, 2)}, **(few | {"max_evals": 12}), **given, resume="auto")
+    assert list(again.trials["size"]) == list(found.trials["size"][:12])
+    with pytest.raises(ValueError, match="its more_objectives is"):
+        search(costs, {"x": ("uniform", -1, 2)}, **few, **(given | {"objective": "miss"}), resume="auto")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"algo": "tpe"}, "several objectives need algo='optuna'"),
+        ({"algo": "optuna", "pruning": "median"}, "several objectives have no order to prune trials by"),
+    ],
+)
+def test_what_several_objectives_cannot_have_is_refused(arguments: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        small(objective=["loss", "mse"], **arguments)
