@@ -7,19 +7,30 @@ from contextlib import contextmanager
 
 from pyspark import SparkContext, SparkStageInfo, StatusTracker
 
-_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-
 
 @contextmanager
 def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
     """Put the jobs of this thread into `group`; restore the previous group afterwards."""
-    before = {name: context.getLocalProperty(name) for name in _PROPERTIES}
-    context.setJobGroup(group, description)
+    with _own_properties(context):
+        context.setJobGroup(group, description)
+        yield
+
+
+@contextmanager
+def _own_properties(context: SparkContext) -> Iterator[None]:
+    """Give this thread a copy of Spark's local properties, and the previous ones back afterwards.
+
+    Threads share one set of them if `inheritable_thread_target` made their targets, as in a search of Spark ML's with
+    parallelism: what one thread sets holds for all, and cancelling its job group would cancel their jobs. Spark has no
+    public name for the whole set; PySpark's own threads copy it like this.
+    """
+    scala = context._jsc.sc()
+    before = scala.getLocalProperties()
+    scala.setLocalProperties(before.clone())
     try:
         yield
     finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)  # None takes the property away
+        scala.setLocalProperties(before)
 
 
 def starved_jobs(context: SparkContext, group: str) -> set[int]:
