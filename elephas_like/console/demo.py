@@ -50,9 +50,10 @@ def _session(workers: int, engine: str) -> Iterator[None]:
     require("pyspark")
     from pyspark.sql import SparkSession
 
+    from elephas_like.spark.session import active_session
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    running = SparkSession.getActiveSession()
-    if running is not None:
+    if active_session() is not None:
         yield
         return
     started = SparkSession.builder.master(f"local[{workers}]").appName("elephas_like demo").getOrCreate()

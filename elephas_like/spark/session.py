@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from elephas_like.core.extras import BACKENDS, keras_backend
@@ -93,14 +94,20 @@ def conf_of(session: SparkSession) -> Conf:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that is active in this thread, of either kind; None if there is none."""
+    """Return the session that is active in this thread, or else the default one, of either kind; None if there is none.
+
+    A thread that Spark did not make has no active one.
+    """
     if started_context() is None and f"{_CONNECT}.session" not in sys.modules:
         return None  # the question itself would start a process, or import what not every installation has
-    return SparkSession.getActiveSession()
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:  # there is neither
+        return None
 
 
 def active_remote() -> SparkSession | None:
-    """Return the session of Spark Connect that is active in this thread; None if there is none, or a classic one.
+    """Return the session of `active_session` if it is Spark Connect's; None if there is none, or a classic one.
 
     A session of `remote("local")` is one, although its server's SparkContext is in this process: elsewhere there is none.
     """

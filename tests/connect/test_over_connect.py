@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -49,6 +50,8 @@ def test_the_session_is_known_as_remote(remote) -> None:
     assert context_of(remote) is None
     assert conf_of(remote).get("spark.master", "") == "local[2]"
     assert active_remote() is remote
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(active_remote).result() is remote  # a thread of its own has no active session
 
 
 def test_a_fit_takes_every_slot_and_is_always_the_same(df) -> None:

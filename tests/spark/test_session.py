@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pyspark
@@ -44,6 +46,13 @@ def test_a_classic_session(spark, sc) -> None:
     assert active_remote() is None
     assert active_context(EngineName.GANG) is sc
     assert active_context(EngineName.IN_PROCESS) is None
+
+
+def test_any_thread_finds_the_session(spark, sc) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(type(spark).getActiveSession).result() is None  # as threads are
+        assert pool.submit(active_session).result() is spark
+        assert pool.submit(active_remote).result() is None
 
 
 def test_a_setting_is_on_in_any_case_and_off_if_it_is_not_set() -> None:
