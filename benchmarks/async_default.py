@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
 from statistics import mean
+from typing import ClassVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -19,9 +21,28 @@ import keras
 from convergence import held_out, network, parts, rows_of
 
 from elephas_like import SparkModel
+from elephas_like.core.types import Update
 from elephas_like.rows.spool import Block
+from elephas_like.strategies import Context, MomentumLookAhead
 
-STRATEGIES = ("mla", "adag", "downpour_adagrad", "downpour")
+
+@dataclass(frozen=True)
+class OneWeight(MomentumLookAhead):
+    """`mla` whose long rounds weigh as short ones do."""
+
+    name: ClassVar[str] = "mla, every delta times K^-1/2"
+
+    def weight(self, update: Update, context: Context) -> float:
+        return float(context.num_workers**-0.5)
+
+
+STRATEGIES = {
+    "mla": "mla",
+    OneWeight.name: OneWeight(),
+    "adag": "adag",
+    "downpour_adagrad": "downpour_adagrad",
+    "downpour": "downpour",
+}
 WORKERS, BATCH = 8, 4
 FINE = 1e-5
 """The learning rate of fine-tuning: a hundredth of that of training."""
@@ -56,7 +77,7 @@ def accuracies(data: str, seed: int) -> dict[str, dict[str, float]]:
                 model.fit(x[train], y[train], epochs=epochs, batch_size=WORKERS * BATCH, verbose=0)
             else:
                 options = {"mode": "asynchronous", "engine": "in_process", "frequency": frequency}
-                fitted = SparkModel(model, strategy=strategy, seed=seed, **options)
+                fitted = SparkModel(model, strategy=STRATEGIES[strategy], seed=seed, **options)
                 fitted.fit(blocks, epochs=epochs, batch_size=BATCH, verbose=0)
             found[column][strategy] = accuracy(model)
     found["before"] = {"keras": accuracy(trained)}

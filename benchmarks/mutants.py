@@ -39,6 +39,8 @@ TESTS = {
     "loop.py": ["test_loop", "test_progress"],
     "progress.py": ["test_progress"],
     "quorum.py": ["test_quorum"],
+    "pieces.py": ["test_pieces"],
+    "drift.py": ["test_drift"],
 }
 
 
@@ -60,19 +62,26 @@ def _of(module: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) ->
 MUTANTS = [
     *_of(
         "strategies/algebra.py",
-        ("mean: weights forgotten", "term = delta * np.float32(weight)", "term = delta * np.float32(1)"),
+        ("mean: weights forgotten", "add_scaled(self._sum, delta, weight)", "add_scaled(self._sum, delta, 1.0)"),
         ("mean: not divided", "return self._sum / np.float32(self._weight)", "return self._sum"),
-        ("mean: only the last worker", "            self._sum += term\n", "            self._sum = term\n"),
+        ("mean: only the last worker", "add_scaled(self._sum, delta, weight)", "add_scaled(None, delta, weight)"),
         ("mean: samples do not count", "if self.equal else float(update.samples)", "if self.equal else 1.0"),
         ("part: samples do not count", "return float(update.samples)", "return 1.0", "class Reduce:"),
         ("equal mean: samples count", "if self.equal else", "if not self.equal else"),
-        ("sum: only the last", "self._sum + term", "term", "class Sum:"),
+        ("sum: only the last", "add_scaled(self._sum, delta, weight)", "add_scaled(None, delta, weight)", "class Sum:"),
         ("staleness: off by one", "self.version - update.version)", "self.version - update.version + 1)"),
         ("staleness: below nought", "max(0, self.version - update.version)", "self.version - update.version"),
         ("delta: uphill", "return end - served, memory", "return served - end, memory"),
         ("step: away", "return weights + direction, outer", "return weights - direction, outer"),
         ("held mean: weight forgotten", 'if "weight" in held else 0.0', "if False else 0.0"),
         ("held sum: forgotten", 'if "sum" in held else None', "if False else None", "class Sum:"),
+    ),
+    *_of(
+        "pieces.py",
+        ("sums: scale forgotten", "np.multiply(term[piece], np.float32(scale), out=scaled)", "scaled[:] = term[piece]"),
+        ("sums: first term unscaled", "return term * np.float32(scale)", "return term * np.float32(1)"),
+        ("sums: the first piece alone", "range(0, size, PIECE)", "range(0, min(size, PIECE), PIECE)"),
+        ("towards: the whole way", "np.multiply(step, np.float32(share), out=step)", "pass"),
     ),
     *_of(
         "strategies/synchronous.py",
@@ -124,7 +133,9 @@ MUTANTS = [
     *_of(
         "strategies/asynchronous.py",
         ("mla: momentum not damped", "(1.0 - mu) * direction", "direction", "class MomentumLookAhead"),
-        ("mla: arrival weight 1", "float(context.num_workers**-0.5) if", "1.0 if"),
+        ("mla: arrival weight 1", "float(min(workers**-0.5,", "float(min(1.0,"),
+        ("mla: agreement ignored", "max(0.0, context.agreement.cosine or 0.0)", "0.0"),
+        ("mla: short rounds weigh less too", "max(1, update.steps)", "1e9"),
         ("mla: served behind", "weights + self.learning_rate * self.momentum", "weights - self.learning_rate * self.momentum"),
         ("mla: no look ahead in the step", "direction + mu * buffer", "direction", "class MomentumLookAhead"),
         ("heloco: nothing corrected", "self.corrected(direction, outer", "(lambda d, *_: d)(direction, outer"),
@@ -212,7 +223,7 @@ MUTANTS = [
     ),
     *_of(
         "center.py",
-        ("quorum: one more", "self._came >= self._quorum", "self._came > self._quorum"),
+        ("quorum: one more", "self._came < self._quorum", "self._came <= self._quorum"),
         ("version: every push", "        self._came += 1\n", "        self._came += 1\n        self.version += 1\n"),
         ("restore: half-full buffer lost", 'self._begin(under("held."))', "self._begin()"),
         ("restore: momentum lost", 'self._outer = under("outer.")', "self._outer = self._outer"),
@@ -243,6 +254,12 @@ MUTANTS = [
         ("read: memory forgotten", 'if arrays["outer_begun"] else None', "if False else None"),
         ("read: span forgotten", "span=Span(*span) if span else None", "span=None"),
         ("epoch: metrics of the last one", "self.epoch, self.span, self.metrics = epoch + 1, None, np.zeros(0)", "self.epoch, self.span = epoch + 1, None"),
+    ),
+    *_of(
+        "drift.py",
+        ("agreement: last directions pile up", "(0 if last is None else last)", "0"),
+        ("agreement: forgotten at a round's end", "len(self._before.keys() | self._now.keys())", "len(self._now)"),
+        ("agreement: workers like themselves", "(_dot(total, total) - count)", "_dot(total, total)"),
     ),
     *_of(
         "quorum.py",

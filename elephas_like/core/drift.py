@@ -65,6 +65,7 @@ class DriftMonitor:
         self._places: Integers | None = None
         self._now: dict[int, Vector] = {}
         self._before: dict[int, Vector] = dict(directions or {})
+        self._total: Floats = _sum(self._before) if self._before else np.zeros(1)
         self._drift: float | None = None
 
     @property
@@ -79,7 +80,15 @@ class DriftMonitor:
         sample = delta[self._places]
         norm = float(np.sqrt((sample.astype(np.float64) ** 2).sum()))
         if norm > 0:
+            last = self._now.get(worker, self._before.get(worker))
             self._now[worker] = sample / np.float32(norm)
+            self._total = self._total + self._now[worker] - (0 if last is None else last)
+
+    @property
+    def agreement(self) -> Agreement:
+        """What the last updates of the workers say, one each, without a round's end; not the drift."""
+        count = len(self._before.keys() | self._now.keys())
+        return Agreement(_mean_cosine(self._total, count), updates=count)
 
     def measure(self) -> Agreement:
         """Return what the updates of this round say, and begin the next round."""
@@ -97,10 +106,12 @@ class DriftMonitor:
 
 def cosine_of(directions: dict[int, Vector]) -> float | None:
     """Mean cosine over pairs of different workers: (|sum u|^2 - K) / (K (K - 1)) for unit vectors u."""
-    count = len(directions)
-    if count < 2:
-        return None
-    return (_dot(_sum(directions), _sum(directions)) - count) / (count * (count - 1))
+    return _mean_cosine(_sum(directions), len(directions)) if directions else None
+
+
+def _mean_cosine(total: Floats, count: int) -> float | None:
+    """The same, of the sum of so many unit vectors."""
+    return (_dot(total, total) - count) / (count * (count - 1)) if count > 1 else None
 
 
 def drift_of(now: dict[int, Vector], before: dict[int, Vector]) -> float | None:

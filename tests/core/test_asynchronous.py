@@ -5,11 +5,14 @@ w0: (4, 0)   w1: (0, 4)   w0: (-4, 8)   w1: (4, 0)   w0: (0, -4)   w1: (-4, 4)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from plain_numpy import LAYOUT, floats, nothing, state, update
 
 from elephas_like.core.center import LockedCenter
+from elephas_like.core.drift import Agreement
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import (
     ADAG,
@@ -92,6 +95,36 @@ def test_what_updates_weigh() -> None:
     assert MomentumLookAhead().weight(update(samples=7), Context(0, 4)) == 0.5
     assert MomentumLookAhead().weight(update(samples=0), Context(0, 4)) == 0.0
     assert DownPour().weight(update(samples=7), Context(0, 4)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("cosine", "steps", "weight"),
+    [
+        (None, 100, 0.5),  # nothing to compare with: K^-1/2
+        (-0.5, 100, 0.5),
+        (0.0, 100, 0.5),
+        (0.25, 100, 0.37796447),  # 1 / (4 sqrt(1/4 + 3/16)), four such updates together are as long as one
+        (1.0, 100, 0.25),
+        (0.25, 20, 0.4),  # 32 steps / (4 x 20)
+        (0.25, 16, 0.5),  # four of them together are 32 steps long
+        (1.0, 0, 0.5),
+    ],
+)
+def test_updates_that_agree_weigh_less_if_they_are_long(cosine: float | None, steps: int, weight: float) -> None:
+    context = Context(0, 4, agreement=Agreement(cosine, updates=4))
+    for strategy in (MomentumLookAhead(), HeLoCo()):
+        assert strategy.weight(replace(update(samples=7), steps=steps), context) == pytest.approx(weight, rel=1e-6)
+
+
+def test_the_center_knows_how_far_the_last_updates_agree() -> None:
+    # lr = 1, mu = 0: x is the sum of weighted deltas. One update alone weighs 2^-1/2; the other worker's goes the same
+    # way: 1/2. Then worker 0 turns: (0, 1) against (1, 0), a cosine of 0.
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0, momentum=0.0), 2)
+    seen = []
+    for worker, delta in ((0, (4, 0)), (1, (2, 0)), (0, (0, 8))):
+        center.commit(replace(update(worker, *delta), steps=1000))
+        seen.append(center.snapshot().weights.tolist())
+    np.testing.assert_allclose(seen, [[2.828427, 0], [3.828427, 0], [3.828427, 5.656854]], rtol=1e-6)
 
 
 def test_modes() -> None:

@@ -45,6 +45,25 @@ def test_who_did_not_move_or_come_is_passed_over() -> None:
     assert monitor.measure() == Agreement()
 
 
+def test_the_last_updates_are_compared_at_any_time() -> None:
+    # (1, 0), (0.6, 0.8), (0, 1) as above; then worker 0 has (0, 1): pairs 0.8, 1, 0.8
+    monitor = DriftMonitor()
+    seen = []
+    for worker, delta in enumerate([(5, 0), (3, 4), (0, 0.5)]):
+        monitor.add(worker, floats(*delta))
+        seen.append(monitor.agreement)
+    assert [one.updates for one in seen] == [1, 2, 3]
+    assert seen[0].cosine is None
+    assert [seen[1].cosine, seen[2].cosine] == pytest.approx([0.6, 1.4 / 3])
+    monitor.measure()
+    assert monitor.agreement.cosine == pytest.approx(1.4 / 3)  # also after the end of a round
+    monitor.add(0, floats(0, 2))
+    monitor.add(1, floats(0, 0))
+    assert monitor.agreement == Agreement(pytest.approx(2.6 / 3), updates=3)
+    monitor.measure()
+    assert DriftMonitor(monitor.directions).agreement.cosine == pytest.approx(2.6 / 3)
+
+
 def test_one_worker_tells_nothing() -> None:
     monitor = DriftMonitor()
     assert round_of(monitor, (1, 0)) == Agreement(updates=1)

@@ -44,7 +44,8 @@ class Context:
     progress: share of the fit's rows that have been trained, 0 to 1.
     learning_rate: of the workers' optimizers at the exchange; 1 where it is not known.
     weight: in `step`, the sum of the weights of this exchange's updates.
-    agreement: how much this exchange's updates agree; known to `step` in synchronous rounds.
+    agreement: how much updates agree: in synchronous rounds this exchange's, known to `step`; in asynchronous exchanges the
+        last ones of all workers, the new one among them.
     """
 
     version: int

@@ -14,6 +14,8 @@ from elephas_like.core.checks import positive, positive_int, share
 from elephas_like.core.strategies.algebra import Context, Memory, OuterState, Reduce, Strategy, Total
 from elephas_like.core.types import Mode, Update, Vector
 
+STRAIGHT = 32
+"""Steps of K workers that may be added up although all were made from about the same weights."""
 _TINY = 1e-30
 """Vectors shorter than this have no direction."""
 
@@ -22,10 +24,18 @@ _TINY = 1e-30
 class MomentumLookAhead(Strategy):
     """Momentum look-ahead: m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m);  workers are sent x + lr mu m.
 
-    d is the delta times K^-1/2, so that K workers together move sqrt(K) deltas a round. Momentum look-ahead as in
-    Ajanthan et al., "Momentum Look-Ahead for Asynchronous Distributed Low-Communication Training" (ICLR 2025 workshop
-    on modular, collaborative and decentralized deep learning); the arrival weight as in HeLoCo (arXiv:2606.00271).
-    Defaults here: lr 0.7, mu 0.9.
+    d is the delta times its arrival weight a. K updates that differ by noise get a = K^-1/2: together they are as long as
+    one. Updates of long rounds agree instead, and with K^-1/2 would be sqrt(K) times as long, far beyond what any worker
+    has seen. So with c, the mean cosine between the workers' last updates, and h, the delta's steps:
+
+        a = min(K^-1/2, max(1 / (K sqrt(c + (1 - c) / K)), STRAIGHT / (K h)))
+
+    The second is the weight with which K updates of mean cosine c are together as long as one. The third lets short
+    rounds have more: K deltas may add up to so many steps in a line.
+
+    Momentum look-ahead as in Ajanthan et al., "Momentum Look-Ahead for Asynchronous Distributed Low-Communication
+    Training" (ICLR 2025 workshop on modular, collaborative and decentralized deep learning); K^-1/2 as in HeLoCo
+    (arXiv:2606.00271); the rest is this library's (docs/convergence.md). Defaults here: lr 0.7, mu 0.9.
     """
 
     name: ClassVar[str] = "mla"
@@ -45,8 +55,13 @@ class MomentumLookAhead(Strategy):
         return {"momentum": np.zeros_like(weights)}
 
     def weight(self, update: Update, context: Context) -> float:
-        """Return the arrival weight K^-1/2, or 0 for an update that trained nothing."""
-        return float(context.num_workers**-0.5) if update.samples else 0.0
+        """Return the arrival weight, from 1/K to K^-1/2, or 0 for an update that trained nothing."""
+        if not update.samples:
+            return 0.0
+        workers = context.num_workers
+        same = max(0.0, context.agreement.cosine or 0.0)
+        as_long_as_one = 1 / (workers * (same + (1 - same) / workers) ** 0.5)
+        return float(min(workers**-0.5, max(as_long_as_one, STRAIGHT / (workers * max(1, update.steps)))))
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
