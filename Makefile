@@ -27,7 +27,7 @@ CONNECT_TESTS ?= $(addprefix tests/,connect integration/test_frame_fit.py integr
 .PHONY: help docs demo test test-slow test-connect test-lowest test-jax lint examples faults bench clean machine postgresql chromium
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 machine:
 	@$(PYTHON) tools/check_machine.py

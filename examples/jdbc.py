@@ -1,4 +1,4 @@
-"""Train on a table of a database, and write the predictions into another: jdbc.py URL DRIVER.jar MODEL.keras."""
+"""Train on a table of a database, and write the predictions into another: PGUSER=... PGPASSWORD=... jdbc.py URL DRIVER.jar MODEL.keras."""
 # pip install 'elephas-like[demo]'
 
 import os

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--workers", type=_positive, default=2, metavar="N", help="Spark workers (2)")
     demo.add_argument("--epochs", type=_positive, default=10, metavar="N", help="passes over the rows (10)")
     engines = ("auto", "server", "jobs", "gang", "in_process")
-    demo.add_argument("--engine", choices=engines, default="auto", help="in_process needs neither Spark nor Java")
+    demo.add_argument("--engine", choices=engines, default="auto", help="in_process starts no Spark and needs no Java")
     demo.add_argument("--plot", metavar="FILE", help="write a picture of the training, such as fit.png")
     commands.add_parser("version", help="print the version")
     return parser

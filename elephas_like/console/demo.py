@@ -66,9 +66,9 @@ def _session(workers: int, engine: str) -> Iterator[None]:
 
 
 def _train(workers: int, epochs: int, engine: str, plot: str | None) -> None:
-    from elephas_like.core.extras import require
+    from elephas_like.core.extras import keras_backend, require
 
-    require("tensorflow")
+    require(keras_backend())
     import keras
     import numpy as np
     from sklearn.datasets import load_digits

@@ -164,8 +164,8 @@ def refuse_connect(data: object) -> None:
     """Says what to use where data is Spark Connect's."""
     if is_remote(data):
         raise TypeError(
-            "this needs RDDs, which Spark Connect has not. Over Spark Connect, SparkModel's fit, evaluate and predict take "
-            "DataFrames and arrays; for the rest use a classic session (SparkSession.builder.master(...))."
+            "this needs RDDs, which Spark Connect has not. Over Spark Connect, SparkModel's fit, evaluate and predict, "
+            "search and train_ensemble take DataFrames and arrays; for the rest use a classic session (SparkSession.builder.master(...))."
         )
 
 

@@ -140,8 +140,9 @@ _announced: set[str] = set()
 def _announce(num_workers: int, application: str) -> None:
     if application not in _announced:
         _announced.add(application)
+        backend = {"tensorflow": "TensorFlow", "jax": "JAX"}[keras.config.backend()]
         Bar.write(
-            f"Starting {num_workers} workers. Each imports TensorFlow first, which takes some seconds once a session."
+            f"Starting {num_workers} workers. Each imports {backend} first, which takes some seconds once a session."
         )
 
 

@@ -164,7 +164,7 @@ class Options:
         check_optimizer_state(model, self.optimizer_state)
         if engine is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
             raise ValueError(
-                "optimizer_state='per_worker' needs engine='server' or 'in_process': a round's task of the jobs engine "
+                "optimizer_state='per_worker' needs engine='server', 'gang' or 'in_process': a round's task of the jobs engine "
                 "may run in any process."
             )
         if self.quorum is not None:

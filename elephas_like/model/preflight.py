@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError
@@ -26,10 +27,10 @@ from elephas_like.engine.probe import ExecutorProbe, probed
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import READ_AHEAD, Sizes
 from elephas_like.exchange.round_store import RoundStore
-from elephas_like.model.data_arguments import column_choice
-from elephas_like.model.engine_choice import Choice, choose
+from elephas_like.model.engine_choice import Choice, choose, chosen_remotely
 from elephas_like.model.first_row import FirstRow, model_findings
 from elephas_like.model.fit import workers_asked
+from elephas_like.model.given_rows import Given
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
@@ -38,7 +39,7 @@ from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.gpus import worker_slots
-from elephas_like.spark.session import active_context, check_executors
+from elephas_like.spark.session import active_context, active_remote, check_executors, is_remote
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
 from elephas_like.spark.slots import free
 from elephas_like.spark.versions import installed, minor_differences, versions
@@ -69,17 +70,20 @@ class PreflightCheck(ABC):
         sample_weight_col: str | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        handle_invalid: str | None = None,
         timeout: float = 30,
         verbose: int = 1,
     ) -> CheckReport:
         """Says what a fit on this data would find, without training: a preflight check.
 
         It looks at versions, slots, Spark's settings, the way from executors to the driver, memory, disks, and whether the
-        first row of the data fits the model. No more than the first 1000 rows of three partitions are read.
+        first row of the data fits the model. No more than the first 1000 rows of three partitions are read. Over Spark Connect
+        it looks at the model and the first row: the rest is the server's.
 
         Args:
             x, y, sample_weight: data as for `fit`.
-            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
+                `fit`.
             timeout: seconds that each look at executors may take.
             verbose: 1 prints the report; 0 does not.
 
@@ -90,8 +94,19 @@ class PreflightCheck(ABC):
             ValueError, TypeError: arguments that `fit` would refuse, too.
         """
         seconds = checks.positive_seconds("timeout", timeout)
-        columns = column_choice(x, features_col, label_col, sample_weight_col, column_shapes, column_dtypes)
-        source = source_of(x, y, sample_weight, columns, self._model).for_model(self._model)
+        given = Given.of(
+            x,
+            y,
+            sample_weight,
+            self._model,
+            features_col=features_col,
+            label_col=label_col,
+            sample_weight_col=sample_weight_col,
+            column_shapes=column_shapes,
+            column_dtypes=column_dtypes,
+            handle_invalid=handle_invalid,
+        )
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
         options = self._options
         asked = workers_asked(options.num_workers, source)
         options.resolved(self._model, asked or 2)
@@ -118,6 +133,10 @@ def _findings(
 ) -> Iterator[Finding]:
     here = installed()
     yield Finding("driver", Level.OK, ", ".join(f"{package} {held}" for package, held in here.items()))
+    session = source.session or active_remote()
+    if session is not None and is_remote(session):
+        yield from _remote_findings(model, options, source, session, asked, seconds)
+        return
     try:
         context = source.context or active_context(options.engine)
     except (ValueError, TypeError) as error:
@@ -155,6 +174,29 @@ def _findings(
     yield from lines
     # Memory and disks.
     yield from _room_findings(context, choice, state_bytes, samples, first.nbytes, probes)
+
+
+def _remote_findings(
+    model: keras.Model, options: Options, source: Source, session: SparkSession, asked: int | None, seconds: float
+) -> Iterator[Finding]:
+    """Yield what can be known in the client of Spark Connect: how a fit would run, and whether the model takes the first row."""
+    try:
+        with chosen_remotely(options, session, asked) as (engine, workers):
+            yield Finding("spark", Level.OK, f"Spark {session.version} over Spark Connect")
+    except ValueError as error:
+        yield Finding("spark", Level.PROBLEM, one_line(error))
+        return
+    yield Finding("engine", Level.OK, f"{engine.value!r} with {workers} workers")
+    if engine is not EngineName.IN_PROCESS:
+        yield Finding("executors", Level.NOTE, "not looked at: slots, settings and disks are the server's to know")
+    try:
+        first = FirstRow(source.sample(keras.config.floatx(), timeout=seconds))
+    except (ElephasError, ValueError) as error:  # a row that cannot be trained on, none at all, or none in time
+        first = FirstRow(error=str(error).partition("--- traceback")[0])
+    state_bytes, lines = model_findings(model, first)
+    yield from lines
+    if state_bytes is not None:
+        yield from driver_memory(engine, workers, state_bytes, 0, _physical_memory())
 
 
 def _spark(context: SparkContext | None) -> Finding:
@@ -340,7 +382,7 @@ def driver_memory(
         copies = 3 + workers  # Spark collects all updates of a round
     elif engine is EngineName.IN_PROCESS:
         copies = 3 + 2 * workers
-    needed = copies * state_bytes + (max(READ_AHEAD, 2 * state_bytes) if engine is EngineName.SERVER else 0)
+    needed = copies * state_bytes + (max(READ_AHEAD, state_bytes) if engine is EngineName.SERVER else 0)
     text = f"the model's state is {size_text(state_bytes)}; {copies} copies and buffers are {size_text(needed)}"
     if engine is EngineName.JOBS and result_limit and workers * state_bytes > result_limit:
         advice = f"Raise spark.driver.maxResultSize ({size_text(result_limit)}), or use engine='server'."

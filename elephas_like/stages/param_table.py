@@ -370,7 +370,7 @@ FITTING = (
     Entry(
         "engine",
         _one_of(EngineName),
-        "how rounds are run: auto, server (long tasks), jobs (one Spark job a round) or in_process",
+        "how rounds are run: auto, server (long tasks), jobs (one Spark job a round), gang (barrier stages) or in_process",
         "auto",
     ),
     Entry("parameterServerMode", _among("http", "socket"), "the server's transport", "http"),

@@ -63,6 +63,24 @@ def test_a_fit_takes_every_slot_and_is_always_the_same(df) -> None:
     assert {len(record.workers) for record in history.rounds} == {2}
 
 
+def test_a_preflight_check_looks_at_the_model_and_the_first_row(df, remote) -> None:
+    good = SparkModel(classifier(), 2).check(df, verbose=0)
+    assert good.ok, str(good)
+    found = {finding.name: finding.text for finding in good.findings}
+    assert found["spark"] == f"Spark {remote.version} over Spark Connect"
+    assert found["engine"] == "'gang' with 2 workers"
+    assert found["first row"].endswith("the model takes it")
+    assert "executors" in found  # not looked at
+    assert SparkModel(classifier(), 2).check(X, Y, verbose=0).ok
+    other = SparkModel(classifier(), 2, engine="jobs").check(df, verbose=0)
+    assert "over Spark Connect use engine='gang'" in str(other.of("problem")[0])
+    wide = df.select(functions.concat("features", "features").alias("features"), "label")
+    (problem,) = SparkModel(classifier(), 2).check(wide, verbose=0).of("problem")
+    assert problem.name == "first row"
+    (problem,) = SparkModel(classifier(), 2).check(df.limit(0), verbose=0).of("problem")
+    assert "empty" in problem.text
+
+
 def test_arrays_are_trained_over_connect_as_in_this_process(remote) -> None:
     over_connect, history = fitted(X, engine="gang", num_workers=2, fit={"y": Y})
     here, expected = fitted(X, engine="in_process", num_workers=2, fit={"y": Y})

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from small import line, points
 
@@ -50,6 +51,21 @@ def test_a_dataframe_and_a_sharded_dataset(sc, spark) -> None:
     with elephas_like.shard(sc.parallelize(points(20), 2), 2) as dataset:
         report = SparkModel(line()).check(dataset, verbose=0)
     assert report.ok, str(report)
+
+
+def test_data_of_every_kind_that_fit_takes(spark) -> None:
+    x, y = (np.array(part) for part in zip(*points(20), strict=True))
+    table = pd.DataFrame({"one": x[:, 0], "other": x[:, 1], "label": y})
+    for given in (
+        {"x": (x, y)},
+        {"x": points(20)},
+        {"x": table, "features_col": ["one", "other"], "label_col": "label"},
+    ):
+        report = SparkModel(line(), engine="in_process").check(verbose=0, **given)
+        assert report.ok, str(report)
+        assert {one.name: one.text for one in report.findings}["first row"].endswith("the model takes it")
+    holes = spark.createDataFrame([([1.0, 2.0], None), ([1.0, 2.0], 1.0)], "features array<double>, label double")
+    assert SparkModel(line(), engine="jobs").check(holes.coalesce(1), handle_invalid="skip", verbose=0).ok
 
 
 def test_rows_of_a_wrong_shape_say_what_was_expected_and_found(sc) -> None:
