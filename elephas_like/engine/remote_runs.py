@@ -11,7 +11,7 @@ import math
 import pickle
 import platform
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import TracebackType
@@ -92,6 +92,17 @@ class RemoteRuns(Runs[Any]):
         self._task = _RunTask(cloudpickle.dumps(evaluate), written, versions())
         self._tries = tries(conf.get("spark.master", "") or "")
         self._lock, self._sent = threading.Lock(), list[DataFrame]()
+
+    def start(self, number: int, call: Callable[[], Any]) -> None:
+        """Starts a run with the tags of this thread, by which its user may interrupt it; returns at once."""
+        tags = self._session.getTags()
+
+        def tagged() -> Any:
+            for tag in tags:
+                self._session.addTag(tag)
+            return call()
+
+        super().start(number, tagged)
 
     def result(self, number: int, order: object, title: str) -> Any:
         """Return what `evaluate` returns for an order, by a job in this thread; again if its Python worker was lost.

@@ -246,6 +246,9 @@ class _Server:
         running, thread, self._running, self.thread = self._running, self.thread, None, None
         if running is None or thread is None:
             return
+        # A process that was forked meanwhile, by a callback, has the socket too: it ends for all of them.
+        with contextlib.suppress(OSError):
+            running.socket.shutdown(socket.SHUT_RDWR)
         running.shutdown()
         thread.join()
         running.server_close()

@@ -21,6 +21,7 @@ from elephas_like.model import saving
 from elephas_like.model.fit import train
 from elephas_like.model.given_rows import Given
 from elephas_like.model.inference import Inference
+from elephas_like.model.one_at_a_time import one_at_a_time
 from elephas_like.model.options import NAMES, Options
 from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
@@ -326,7 +327,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         held = None
         if validation_data is not None:
             held = validation_source(given.validation(validation_data, self._model), given.columns, self._model)
-        history = train(self._model, self._options, request, source, held, self._draw_seeds)
+        with one_at_a_time(self._model, request.checkpoint_dir):
+            history = train(self._model, self._options, request, source, held, self._draw_seeds)
         self.training_histories.append(history.history)
         return history
 

@@ -134,11 +134,14 @@ _claims = Claims(
 def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
     """Have this process compute on one card of its own, where there is one, and return its address.
 
-    Every task that has TensorFlow compute calls this before it does. Without a card nothing changes.
+    Every task that has TensorFlow compute calls this before it does. Without a card, or outside of tasks, nothing changes: the
+    driver has all cards that its user has given it.
 
     Args:
         unasked: whether to choose a card also where Spark has given the task none.
     """
+    if TaskContext.get() is None:
+        return ()
     offered = offered_gpus()
     others = host_gpus() if unasked and not _claims.cards else ()
     if not offered and not others and not _claims.cards:

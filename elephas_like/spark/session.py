@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from typing import Protocol
 
 import pyspark
@@ -12,11 +13,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import BACKENDS, keras_backend
 from elephas_like.core.types import EngineName
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
-from elephas_like.spark.waits import stopped
+from elephas_like.spark.waits import GONE, stopped
 
 log = logging.getLogger(__name__)
 _CONNECT = "pyspark.sql.connect"
@@ -144,8 +146,18 @@ def check_executors(context: SparkContext) -> None:
     """Do nothing if what the executors run goes with what this process runs, as far as it is known without a job.
 
     Raises:
-        ElephasError: pyspark and Spark are of different versions, or the executors' Python cannot run tasks.
+        ElephasError: the SparkContext was stopped, pyspark and Spark are of different versions, or the executors' Python cannot
+            run tasks.
     """
+    if stopped(context):
+        raise ElephasError(GONE)
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+        warnings.warn(
+            "PYSPARK_PIN_THREAD=false: threads share Spark's job groups, so jobs may not be cancelled by time limits, Ctrl-C or a "
+            "fit's end. Take it out of the environment before Spark starts.",
+            ElephasWarning,
+            stacklevel=2,
+        )
     check_spark(context.version)
     check_interpreter(context, local=is_local(context))
     share_backend(context)

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.resource import ResourceProfile
 
-from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.core.errors import CapacityError, ElephasError, WaitError
 from elephas_like.core.types import Resources
 from elephas_like.spark.groups import tasks, waits_for_slots
 from elephas_like.spark.session import Conf, is_local, is_on
+from elephas_like.spark.waits import GONE, stopped
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()
@@ -40,7 +41,12 @@ def slots(
         wait: seconds to wait for executors.
         wanted: number of slots that is enough; None waits until no more executors come.
         profile: what the tasks need, if it is not what all tasks of the application need.
+
+    Raises:
+        ElephasError: the SparkContext was stopped.
     """
+    if stopped(context):
+        raise ElephasError(GONE)
     if allocates_dynamically(context):
         return _slots_of_growing(context, profile, may_grow=wanted is not None)
     changed = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -175,8 +176,17 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
 
         Maps that read the same rows in the same way, for example those that differ in `epochs` or `optimizerConfig`, share
         them: the rows are written to the executors' disks once, by the first fit, and deleted after the last one.
+
+        Raises:
+            ValueError: several maps have one `checkpointDir`, so that a fit would go on from another map's checkpoint.
         """
         estimators = [self.copy(given) for given in paramMaps]
+        places = Counter(place for each in estimators if (place := each.given("checkpointDir")) is not None)
+        if shared_place := next((str(place) for place, count in places.items() if count > 1), None):
+            raise ValueError(
+                f"several param maps write checkpoints to {shared_place}, and would go on from one another's: leave "
+                "checkpointDir out of a search."
+            )
         shared = shared_rows(estimators, dataset)
 
         def fitted(index: int) -> ElephasTransformer:

@@ -19,6 +19,7 @@ import gc
 import io
 import pickle
 import re
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,16 +121,30 @@ def loads(program: bytes, values: Sequence[object]) -> keras.Model:
     return model
 
 
+_pausing = 0
+_paused = False
+_pause = threading.Lock()
+
+
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Make thousands of objects, all of them in use, without looking for garbage among all of TensorFlow's: half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """Make thousands of objects, all of them in use, without looking for garbage among all of TensorFlow's: half the time.
+
+    The last of several threads puts back what the first has found.
+    """
+    global _pausing, _paused
+    with _pause:
+        if not _pausing:
+            _paused = gc.isenabled()
+            gc.disable()
+        _pausing += 1
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        with _pause:
+            _pausing -= 1
+            if not _pausing and _paused:
+                gc.enable()
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 import numpy as np
+
+
+class _Users(threading.local):
+    """How many `seeded` this thread is in."""
+
+    depth = 0
+
+
+_lock = threading.Lock()
+_here = _Users()
+_threads = 0
+_before: tuple[Any, tuple[Any, ...]] = (None, ())
+"""Threads that are in one, and the generators as the first of them found them: they are the process's."""
 
 
 @contextmanager
 def seeded(seed: int, *more: int) -> Iterator[None]:
     """Seed the generators of Keras, NumPy and Python. NumPy's and Python's are restored at the end.
 
+    Where several threads are in one, the last to leave restores what the first has found. TensorFlow's seed stays, for it does
+    not say what it was.
+
     Args:
         more: further numbers that the seed is derived from, such as a trial's number.
     """
-    keep = np.random.get_state(), random.getstate()
-    keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)
+    global _threads, _before
+    with _lock:
+        outer = np.random.get_state(), random.getstate()
+        if not _here.depth:
+            if not _threads:
+                _before = outer
+            _threads += 1
+        _here.depth += 1
+        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)
     try:
         yield
     finally:
-        np.random.set_state(keep[0])
-        random.setstate(keep[1])
+        with _lock:
+            _here.depth -= 1
+            if not _here.depth:
+                _threads -= 1
+            if _here.depth or not _threads:
+                numpys, pythons = outer if _here.depth else _before
+                np.random.set_state(numpys)
+                random.setstate(pythons)

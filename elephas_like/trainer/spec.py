@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -22,6 +21,7 @@ from elephas_like.trainer.building import state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.state import Variables
 
@@ -44,13 +44,14 @@ class ModelSpec:
 
     program: the live model by value, without `values`.
     values: arrays of variables by their position in the program; None for values that are left out.
-    runtime: Keras' global settings that a rebuilt model depends on.
+    backend, settings: of the Keras that the model is built with.
     key: equal for specs that one compiled model can serve, whatever the values of variables.
     """
 
     program: bytes
     values: tuple[object, ...]
-    runtime: Mapping[str, object]
+    backend: str
+    settings: KerasSettings
     key: str
 
     @classmethod
@@ -83,14 +84,9 @@ class ModelSpec:
             pickled = with_code_by_value(code_of(model), dump)
         except live_pickle.PickleError as error:
             raise ElephasError(_cannot_travel(model, error)) from error
-        runtime = {
-            "backend": keras.backend.backend(),
-            "floatx": keras.config.floatx(),
-            "epsilon": keras.config.epsilon(),
-            "image_data_format": keras.config.image_data_format(),
-        }
-        key = hashlib.blake2b(f"{pickled.digest} {sorted(runtime.items())}".encode(), digest_size=16).hexdigest()
-        spec = cls(pickled.program, pickled.values, runtime, key)
+        backend, settings = keras.backend.backend(), KerasSettings.current()
+        key = hashlib.blake2b(f"{pickled.digest} {backend} {settings}".encode(), digest_size=16).hexdigest()
+        spec = cls(pickled.program, pickled.values, backend, settings, key)
         _check_once(model, variables, spec)
         return spec
 
@@ -100,14 +96,12 @@ class ModelSpec:
         Raises:
             ElephasError: this process's Keras has another backend.
         """
-        if keras.backend.backend() != self.runtime["backend"]:
+        if keras.backend.backend() != self.backend:
             raise ElephasError(
-                f"the driver's Keras runs on {self.runtime['backend']!r}, this worker's on {keras.backend.backend()!r}: "
+                f"the driver's Keras runs on {self.backend!r}, this worker's on {keras.backend.backend()!r}: "
                 "set KERAS_BACKEND to the same value on both."
             )
-        keras.config.set_floatx(self.runtime["floatx"])
-        keras.config.set_epsilon(self.runtime["epsilon"])
-        keras.config.set_image_data_format(self.runtime["image_data_format"])
+        self.settings.apply()
         return live_pickle.loads(self.program, self.values)
 
     def content_key(self) -> str:

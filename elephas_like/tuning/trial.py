@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from elephas_like.core.types import FitConfig, ShardRef, TrainState
 from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import check_width
@@ -48,6 +49,7 @@ class KerasTrial:
     build, callbacks: cloudpickles of the function and of a list of Keras callbacks, of which each trial gets its own.
     config: seed, validation split and sizes; the batch size comes with the order.
     cores: TensorFlow's threads in a worker process; None leaves them as they are.
+    settings: Keras', under which models are built; those of the thread that makes this.
     """
 
     build: bytes
@@ -56,6 +58,7 @@ class KerasTrial:
     config: FitConfig
     callbacks: bytes = b""
     cores: int | None = None
+    settings: KerasSettings = field(default_factory=KerasSettings.current)
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """Trains the model of one point; its state is that of the epoch with the lowest loss."""
@@ -64,7 +67,7 @@ class KerasTrial:
         started = time.perf_counter()
         rows = _Rows(shards, replace(self.config, batch_size=order.batch_size))
         function = cloudpickle.loads(self.build)[0]  # our driver's own bytes, handed over by Spark
-        with seeded(self.config.seed, order.number), many_graphs():
+        with self.settings.applied(), seeded(self.config.seed, order.number), many_graphs():
             model = checked(function(order.params))
             check_width(model, rows.sample)
             build(model, rows.sample)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -14,6 +14,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult
 from elephas_like.core.types import ShardRef
 from elephas_like.model.spark_model import SparkModel
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.metric_names import FreshNames
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.seeds import seeded
@@ -25,7 +26,7 @@ class WideTrial:
     """Fits what `build(params)` returns on `workers` workers (core.trials.Evaluate); it runs on the driver.
 
     data, y: what `SparkModel.fit` takes. callbacks: a cloudpickle of Keras callbacks, of which each trial gets its own.
-    tls, allow_plain_text, fused_optimizer: as for SparkModel.
+    tls, allow_plain_text, fused_optimizer: as for SparkModel. settings: Keras', those of the thread that makes this.
     """
 
     build: Callable[[Any], keras.Model]
@@ -40,9 +41,14 @@ class WideTrial:
     tls: bool | tuple[str, str] | None = None
     allow_plain_text: bool = False
     fused_optimizer: bool = False
+    settings: KerasSettings = field(default_factory=KerasSettings.current)
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one fit; its model has the state of the epoch with the lowest loss."""
+        with self.settings.applied():
+            return self._result(order, report)
+
+    def _result(self, order: TrialOrder, report: Report) -> TrialResult:
         started = time.perf_counter()
         with keras_lock, seeded(self.seed, order.number):
             model = checked(self.build(order.params))

@@ -168,6 +168,27 @@ def test_runs_are_cancelled_and_the_session_goes_on(remote, tmp_path) -> None:
     assert remote.range(3).count() == 3
 
 
+def test_runs_bear_the_tags_of_their_user(remote, tmp_path) -> None:
+    begun = tmp_path / "begun"
+
+    def waits(order, shards, report):
+        begun.touch()
+        threading.Event().wait(600)
+
+    remote.addTag("nightly")
+    try:
+        with RemoteRuns(remote, waits, [], at_once=1, name="test", patience=60) as runs:
+            runs.start(0, partial(runs.result, 0, None, "waits"))
+            deadline = time.monotonic() + 120
+            while not begun.exists() and time.monotonic() < deadline:
+                threading.Event().wait(0.05)
+            remote.interruptTag("nightly")
+            _, outcome = runs.finished(60)
+    finally:
+        remote.removeTag("nightly")
+    assert isinstance(outcome, CancelledError)
+
+
 def test_a_job_that_somebody_cancels_is_not_made_again(remote, tmp_path) -> None:
     begun = tmp_path / "begun"
 

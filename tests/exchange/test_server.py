@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import itertools
+import os
 import socket
 import struct
 import threading
@@ -459,6 +460,28 @@ def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.Monkey
     assert set(threading.enumerate()) <= before
     with socket.create_server(server.address):
         pass
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_that_is_forked_meanwhile_does_not_keep_the_port(kind: str) -> None:
+    """A callback may start processes of its own; forked ones inherit every socket."""
+    until, go = os.pipe()
+    with SERVERS[kind](RoundStore(1, LAYOUT.hash), TOKEN, SIZES, "127.0.0.1") as server:
+        address = server.address
+        child = os.fork()
+        if not child:
+            os.close(go)
+            os.read(until, 1)
+            os._exit(0)
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+        with socket.create_server(address):
+            pass
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+        os.close(until)
 
 
 def test_a_server_starts_once(kind: str) -> None:

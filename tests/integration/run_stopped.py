@@ -83,6 +83,18 @@ def main(how: str) -> None:
         SparkModel(model, 2).fit(dataset, verbose=0)
     except Exception as error:
         answer["again"] = str(error)
+    rows = dataset.source
+    for name, use in {
+        "predict": lambda: SparkModel(model, 2).predict(rows),
+        "search of its rows": lambda: elephas_like.search(
+            lambda params: line(), {"x": [1, 2]}, rows, max_evals=2, validation_split=0.2, verbose=0
+        ),
+        "ensemble": lambda: elephas_like.train_ensemble(line, rows, 2, verbose=0),
+    }.items():
+        try:
+            use()
+        except Exception as error:
+            answer[name] = str(error)
     dataset.release()
     if how == "jvm":
         context.stop()

@@ -9,7 +9,16 @@ import pytest
 from pyspark import SparkConf
 
 from elephas_like.core.errors import CapacityError
-from elephas_like.spark.gpus import Claims, host_gpus, offered_gpus, profile_for, show, task_profile, worker_slots
+from elephas_like.spark.gpus import (
+    Claims,
+    host_gpus,
+    offered_gpus,
+    profile_for,
+    show,
+    take_gpu,
+    task_profile,
+    worker_slots,
+)
 from elephas_like.spark.slots import slots
 
 
@@ -163,6 +172,13 @@ def test_memory_is_taken_as_it_is_needed_unless_the_user_says_otherwise() -> Non
 
 def test_nothing_is_offered_outside_of_tasks() -> None:
     assert offered_gpus() == ()
+
+
+def test_the_driver_keeps_the_cards_that_it_sees(monkeypatch) -> None:
+    """Rows that are predicted or read without Spark go through what tasks call."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert take_gpu() == ()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
 def test_tasks_of_a_cluster_are_given_a_card_each() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import elephas_like
 from elephas_like import ElephasError, SparkModel
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.findings import Level
 from elephas_like.core.types import EngineName
 from elephas_like.ml_model import ElephasEstimator
@@ -18,6 +19,7 @@ from elephas_like.spark.session import (
     active_context,
     active_remote,
     active_session,
+    check_executors,
     conf_of,
     context_for,
     context_of,
@@ -53,6 +55,13 @@ def test_any_thread_finds_the_session(spark, sc) -> None:
         assert pool.submit(type(spark).getActiveSession).result() is None  # as threads are
         assert pool.submit(active_session).result() is spark
         assert pool.submit(active_remote).result() is None
+
+
+def test_threads_without_groups_of_their_own_are_warned_of(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_executors(sc)
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    with pytest.warns(ElephasWarning, match="may not be cancelled by time limits"):
+        check_executors(sc)
 
 
 def test_a_setting_is_on_in_any_case_and_off_if_it_is_not_set() -> None:

@@ -146,3 +146,15 @@ def test_fits_of_several_threads_write_once(counted) -> None:
         thread.join()
     assert seen.value - before == len(X)
     assert same(found[0][1].weights, found[1][1].weights)
+
+
+def test_param_maps_do_not_share_checkpoints(counted, tmp_path: Path) -> None:
+    """A fit would go on from another map's checkpoint, with its weights and its learning rate."""
+    df, seen = counted
+    given = estimator(engine="jobs", checkpoint_dir=str(tmp_path))
+    before = seen.value
+    with pytest.raises(ValueError, match="leave checkpointDir out of a search"):
+        given.fitMultiple(df, [{given.epochs: 1}, {given.epochs: 2}])
+    own = [{given.checkpointDir: str(tmp_path / name)} for name in "ab"]
+    assert seen.value == before
+    assert len(dict(given.fitMultiple(df, own))) == 2

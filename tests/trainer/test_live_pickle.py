@@ -162,6 +162,17 @@ def test_a_copy_can_be_saved_exported_and_taken_apart(tmp_path: Path) -> None:
     np.testing.assert_allclose(exported.serve(X), expected, rtol=1e-6)
 
 
+def test_garbage_is_collected_again_where_two_threads_read_models() -> None:
+    """The second begins while the first is at it, and ends after it."""
+    one, other = live_pickle._garbage_collection_paused(), live_pickle._garbage_collection_paused()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert not gc.isenabled()
+    other.__exit__(None, None, None)
+    assert gc.isenabled()
+
+
 def test_garbage_is_collected_again_after_a_model_is_read() -> None:
     pickled = live_pickle.dumps(small(keras.layers.Dense(1)))
     live_pickle.loads(pickled.program, pickled.values)

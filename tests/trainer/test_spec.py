@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -514,7 +515,7 @@ def test_a_model_that_was_saved_as_h5_keeps_its_optimizer(tmp_path: Path) -> Non
 
 def test_another_backend_is_refused() -> None:
     spec = ModelSpec.from_model(small(keras.layers.Dense(1)))
-    other = ModelSpec(spec.program, spec.values, {**spec.runtime, "backend": "jax"}, spec.key)
+    other = replace(spec, backend="jax")
     with pytest.raises(ElephasError, match="KERAS_BACKEND"):
         other.build()
 

@@ -74,6 +74,24 @@ def test_a_trial_is_what_keras_would_have_trained(tmp_path: Path) -> None:
     assert float(np.abs(mine.optimizer.variables[2]).sum()) > 0
 
 
+def test_models_are_built_under_the_settings_of_whoever_searches(tmp_path: Path) -> None:
+    """Keras keeps the policy for each thread, and trials run in other threads and processes."""
+
+    def mixed(params: dict) -> keras.Model:
+        model = line(params)
+        assert model.layers[0].compute_dtype == "bfloat16"
+        return model
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        evaluate = trial(build=mixed)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    result = evaluate(TrialOrder(0, {}, batch_size=8), [shard(tmp_path)], go_on)
+    assert result.status is TrialStatus.OK
+    assert keras.config.dtype_policy().name == "float32"
+
+
 def test_the_model_has_the_state_of_the_best_epoch(tmp_path: Path) -> None:
     ref = shard(tmp_path)
 

@@ -1,0 +1,50 @@
+"""Keras' global settings: models are built under those of the driver, wherever that is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import keras
+
+
+@dataclass(frozen=True)
+class KerasSettings:
+    """Keras' global settings as plain data.
+
+    dtype_policy: JSON. Keras keeps the policy for each thread: threads that a program starts have the default one.
+    """
+
+    floatx: str
+    epsilon: float
+    image_data_format: str
+    dtype_policy: str
+
+    @classmethod
+    def current(cls) -> KerasSettings:
+        """Return the settings of this thread."""
+        policy = keras.dtype_policies.serialize(keras.config.dtype_policy())
+        return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), json.dumps(policy))
+
+    def apply(self) -> None:
+        """Set them for this thread; all but the policy for all threads."""
+        keras.config.set_floatx(self.floatx)
+        keras.config.set_epsilon(self.epsilon)
+        keras.config.set_image_data_format(self.image_data_format)
+        keras.config.set_dtype_policy(keras.dtype_policies.deserialize(json.loads(self.dtype_policy)))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Set them for a while."""
+        before = KerasSettings.current()
+        self.apply()
+        try:
+            yield
+        finally:
+            before.apply()
+
+    def __str__(self) -> str:
+        """Return them all, always in one order."""
+        return json.dumps(asdict(self), sort_keys=True)

@@ -1,0 +1,72 @@
+"""Keras' global settings go where models are built; Keras keeps one of them for each thread."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import pytest
+
+from elephas_like.trainer.building import build
+from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.spec import ModelSpec
+
+
+@pytest.fixture
+def others() -> Iterator[KerasSettings]:
+    """Settings that are not Keras' own, in this thread."""
+    before = KerasSettings.current()
+    keras.config.set_image_data_format("channels_first")
+    keras.config.set_epsilon(1e-3)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield KerasSettings.current()
+    before.apply()
+
+
+def elsewhere(call):
+    """What a call returns in a thread that Keras has not seen."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_settings_travel_and_are_put_back(others: KerasSettings) -> None:
+    assert (others.floatx, others.epsilon, others.image_data_format) == ("float32", 1e-3, "channels_first")
+    sent = pickle.loads(pickle.dumps(others))  # noqa: S301  # our own
+
+    def there() -> list[str]:
+        found = [keras.config.dtype_policy().name]
+        with sent.applied():
+            assert KerasSettings.current() == others
+            assert str(KerasSettings.current()) == str(others)
+            found.append(keras.config.dtype_policy().name)
+        return [*found, keras.config.dtype_policy().name]
+
+    assert elsewhere(there) == ["float32", "mixed_bfloat16", "float32"]
+    assert KerasSettings.current() == others
+
+
+@keras.saving.register_keras_serializable("test_keras_settings")
+class Late(keras.Model):
+    """Makes its layers when it is built, as Keras' guide to subclasses does."""
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self.out = keras.layers.Dense(1)
+        self.out.build(shape)
+
+    def call(self, x):
+        return self.out(x)
+
+
+def test_layers_that_a_worker_makes_have_the_drivers_policy(others: KerasSettings) -> None:
+    model = Late()
+    model.compile("sgd", "mse")
+    spec = ModelSpec.from_model(model)
+
+    def there() -> str:
+        copy = spec.build()
+        build(copy, (keras.ops.ones((1, 2)), keras.ops.ones((1, 1))))
+        return copy.out.compute_dtype
+
+    assert elsewhere(there) == "bfloat16"
