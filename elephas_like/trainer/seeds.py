@@ -38,12 +38,12 @@ def seeded(seed: int, *more: int) -> Iterator[None]:
     global _threads, _before
     with _lock:
         outer = np.random.get_state(), random.getstate()
+        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)
         if not _here.depth:
             if not _threads:
                 _before = outer
             _threads += 1
         _here.depth += 1
-        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)
     try:
         yield
     finally:
