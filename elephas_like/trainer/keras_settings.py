@@ -29,19 +29,29 @@ class KerasSettings:
         return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), json.dumps(policy))
 
     def apply(self) -> None:
-        """Set them for this thread; all but the policy for all threads."""
+        """Set them for this process, but for the policy, which is of use only while layers are made."""
         keras.config.set_floatx(self.floatx)
         keras.config.set_epsilon(self.epsilon)
         keras.config.set_image_data_format(self.image_data_format)
+
+    @contextmanager
+    def policy_applied(self) -> Iterator[None]:
+        """Set the policy of this thread for a while."""
+        before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(keras.dtype_policies.deserialize(json.loads(self.dtype_policy)))
+        try:
+            yield
+        finally:
+            keras.config.set_dtype_policy(before)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set them for a while."""
+        """Set them all for a while."""
         before = KerasSettings.current()
         self.apply()
         try:
-            yield
+            with self.policy_applied():
+                yield
         finally:
             before.apply()
 

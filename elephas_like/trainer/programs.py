@@ -30,7 +30,7 @@ class Program:
     """
 
     def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> None:
-        with seeded(seed, 0xE1E):
+        with seeded(seed, 0xE1E), spec.settings.policy_applied():  # a model may make layers when it is built
             self.model = spec.build()
             check_width(self.model, sample)
             build(self.model, sample)

@@ -91,7 +91,7 @@ class ModelSpec:
         return spec
 
     def build(self) -> keras.Model:
-        """Return the compiled model with its values, and set this process's global Keras settings to the spec's.
+        """Return the compiled model with its values, and set this process's global Keras settings, less the policy, to the spec's.
 
         Raises:
             ElephasError: this process's Keras has another backend.
@@ -102,7 +102,8 @@ class ModelSpec:
                 "set KERAS_BACKEND to the same value on both."
             )
         self.settings.apply()
-        return live_pickle.loads(self.program, self.values)
+        with self.settings.policy_applied():
+            return live_pickle.loads(self.program, self.values)
 
     def content_key(self) -> str:
         """Return a digest that is equal for specs of the same model with the same values."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
+import numpy as np
 import pytest
 
-from elephas_like.trainer.building import build
 from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.programs import Program
 from elephas_like.trainer.spec import ModelSpec
 
 
@@ -23,6 +24,7 @@ def others() -> Iterator[KerasSettings]:
     keras.config.set_dtype_policy("mixed_bfloat16")
     yield KerasSettings.current()
     before.apply()
+    keras.config.set_dtype_policy("float32")
 
 
 def elsewhere(call):
@@ -64,9 +66,8 @@ def test_layers_that_a_worker_makes_have_the_drivers_policy(others: KerasSetting
     model.compile("sgd", "mse")
     spec = ModelSpec.from_model(model)
 
-    def there() -> str:
-        copy = spec.build()
-        build(copy, (keras.ops.ones((1, 2)), keras.ops.ones((1, 1))))
-        return copy.out.compute_dtype
+    def there() -> tuple[str, str]:
+        program = Program(spec, (np.ones((1, 2), "float32"), np.ones((1, 1), "float32")), 0)
+        return program.model.out.compute_dtype, keras.config.dtype_policy().name
 
-    assert elsewhere(there) == "bfloat16"
+    assert elsewhere(there) == ("bfloat16", "float32")
