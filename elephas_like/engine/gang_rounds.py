@@ -28,7 +28,7 @@ from elephas_like.rows.shards import SpoolOptions, written
 from elephas_like.spark.gang import Member, default_parallelism, noted
 from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.remote import run_job
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue
+from elephas_like.spark.waits import TIDY_SECONDS, Overdue, outside_groups
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ def remove_everywhere(session: SparkSession, name: str, datasets: Sequence[str],
         session.range(0, everywhere, 1, everywhere).mapInArrow(RemoveShards(datasets), "nothing long").collect()
 
     try:
-        run_job(session, f"{name}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete)
+        outside_groups(lambda: run_job(session, f"{name}-tidy", "elephas_like: delete shards", TIDY_SECONDS, delete))
     except (Overdue, ElephasError) as cause:  # the outcome of the work itself must not be hidden by its cleanup
         log.warning(
             "shards were not deleted everywhere (%s): directories called %s may remain in the executors' local directories "

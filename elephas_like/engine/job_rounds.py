@@ -92,7 +92,7 @@ class JobRounds:
     Args:
         refs: one pair of shard references per partition, persisted.
         run: what tasks need; workers of one process share its factory.
-        group: Spark job group, cancelled on Ctrl-C and after failures.
+        tag: Spark job tag; its jobs are cancelled on Ctrl-C and after failures.
         describe: returns the text in Spark's UI for an order.
         keep: whether the shards outlive the run (a ShardedDataset's do).
         datasets: ids of the shards that are deleted with the run.
@@ -107,7 +107,7 @@ class JobRounds:
         context: SparkContext,
         refs: RDD,
         run: JobRun,
-        group: str,
+        tag: str,
         describe: Callable[[Order | None], str],
         keep: bool,
         *,
@@ -117,7 +117,7 @@ class JobRounds:
         invalidate: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
-        self._group, self._describe, self._keep = group, describe, keep
+        self._tag, self._describe, self._keep = tag, describe, keep
         self._datasets, self._invalidate = tuple(datasets), invalidate
         self._round_timeout, self._profile = round_timeout, profile
         self._num_workers = refs.getNumPartitions()
@@ -143,18 +143,18 @@ class JobRounds:
                 remove_dataset(dataset)  # including unfinished files of killed tasks
             yield 0
 
-        cancel_and_wait(self._context, self._group)  # tasks read and write files until they are killed
+        cancel_and_wait(self._context, self._tag)  # tasks read and write files until they are killed
         if self._frozen is not None:
             destroy(self._context, self._frozen[1])
         if self._written:
             deleted_by(
                 self._context,
-                f"{self._group}-tidy",
+                f"{self._tag}-tidy",
                 datasets,
                 on_gpus(self._refs.mapPartitions(tidy), self._profile).count,
             )
         else:  # the references were never computed: computing them now would write all rows only to delete them
-            sweep(self._context, self._group, self._num_workers, datasets)
+            sweep(self._context, self._tag, self._num_workers, datasets)
         with cleanup(self._context, "drop references of shards"):
             self._refs.unpersist(blocking=True)
 
@@ -235,10 +235,10 @@ class JobRounds:
             results: list[Any] = run_within(
                 self._round_timeout,
                 self._context,
-                self._group,
+                self._tag,
                 what,
                 tasks.collect,
-                progress=lambda: (self._answered.value, held_up(self._context, self._group)),
+                progress=lambda: (self._answered.value, held_up(self._context, self._tag)),
             )
         except Overdue:
             answered = {worker for job, worker in self._answered.value if job == self._jobs}

@@ -20,7 +20,7 @@ from elephas_like.rows.shard_files import attempt_directory, remove
 from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, sweep
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.gpus import on_gpus, take_gpu
-from elephas_like.spark.groups import failed_tasks, tasks
+from elephas_like.spark.job_tags import failed_tasks, tasks
 from elephas_like.spark.session import is_on
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.versions import check_versions
@@ -59,38 +59,38 @@ class MapJob:
             WaitError: no task started or ended for `timeout` seconds.
             ElephasError: the job failed, or the SparkContext was stopped.
         """
-        context, group = rdd.context, f"elephas_like-{self.dataset}-map"
+        context, tag = rdd.context, f"elephas_like-{self.dataset}-map"
         try:
             found = run_within(
                 self.timeout,
                 context,
-                group,
+                tag,
                 f"elephas_like: {self.title}",
                 job,
-                progress=lambda: task_progress(context, group),
+                progress=lambda: task_progress(context, tag),
             )
         except BaseException as error:
-            message = self._late(context, group) if isinstance(error, Overdue) else ""
-            cancel_and_wait(context, group)
-            self._sweep(rdd, group)
+            message = self._late(context, tag) if isinstance(error, Overdue) else ""
+            cancel_and_wait(context, tag)
+            self._sweep(rdd, tag)
             if message:
                 raise WaitError(message) from None
             raise
-        if failed_tasks(context, group) or is_on(context.getConf(), "spark.speculation"):
-            self._sweep(rdd, group)  # attempts that were killed, or died, have left their files
+        if failed_tasks(context, tag) or is_on(context.getConf(), "spark.speculation"):
+            self._sweep(rdd, tag)  # attempts that were killed, or died, have left their files
         return found
 
-    def _late(self, context: SparkContext, group: str) -> str:
-        running, ended = tasks(context, group)
+    def _late(self, context: SparkContext, tag: str) -> str:
+        running, ended = tasks(context, tag)
         return (
             f"expected a task to start or end, and none did for timeout={self.timeout:g} s ({self.title}; {running} "
             f"running, {ended} ended). Look at the executors' logs, at what the rows wait for, and at whether other jobs "
             "hold the slots; or give the data more partitions, or the call a longer timeout."
         )
 
-    def _sweep(self, rdd: RDD, group: str) -> None:
+    def _sweep(self, rdd: RDD, tag: str) -> None:
         if not self.keep:
-            sweep(rdd.context, group, rdd.getNumPartitions(), [self.dataset])
+            sweep(rdd.context, tag, rdd.getNumPartitions(), [self.dataset])
 
 
 def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: int, options: SpoolOptions) -> RDD:

@@ -56,12 +56,12 @@ def probed(
         unreachable = "" if connector is None else _error_of(lambda: _announce(connector, index))
         yield ExecutorProbe(platform.node(), installed(), mismatch, directory, free, unreachable)
 
-    group = f"elephas_like-probe-{uuid.uuid4().hex[:16]}"
+    tag = f"elephas_like-probe-{uuid.uuid4().hex[:16]}"
     job = context.range(0, tasks, 1, tasks).mapPartitionsWithIndex(probe)
     try:
-        return run_within(seconds, context, group, "elephas_like check: executors", job.collect)
+        return run_within(seconds, context, tag, "elephas_like check: executors", job.collect)
     except BaseException:
-        cancel_and_wait(context, group)
+        cancel_and_wait(context, tag)
         raise
 
 

@@ -116,7 +116,7 @@ class TaskRuns(JobRuns[Any]):
         lines: how runs report their epochs; None where nobody wants to know.
         own: references of shards of which each run has one of its own, before the others: run i that of partition i.
         keep: whether files of own shards outlast the run.
-        at_once, group, patience: as for JobRuns.
+        at_once, tag, patience: as for JobRuns.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class TaskRuns(JobRuns[Any]):
         shards: Sequence[OpenShard],
         *,
         at_once: int,
-        group: str,
+        tag: str,
         lines: LineFactory | None = None,
         own: RDD | None = None,
         keep: bool = False,
         patience: float = CANCEL_SECONDS,
     ) -> None:
-        super().__init__(context, at_once=at_once, group=group, patience=patience)
+        super().__init__(context, at_once=at_once, tag=tag, patience=patience)
         self._evaluate, self._shards, self._lines, self._own, self._keep = evaluate, tuple(shards), lines, own, keep
         self._shipped = ExitStack()
 

@@ -31,7 +31,7 @@ from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
-from elephas_like.spark.groups import job_group, starved_jobs, tasks
+from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
 from elephas_like.spark.waits import cancel_and_wait
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def announced_rows(rows: RDD, connector: Connector, run: str) -> RDD:
     rows whose references are kept or zipped.
 
     Args:
-        run: the group of the run.
+        run: the tag of the run.
     """
 
     def contact(index: int, partition: Iterable[object]) -> Iterable[object]:
@@ -109,7 +109,7 @@ class ServerRun:
         factory: makes the workers, on the executors.
         connector: connects them to the driver.
         store: the driver's side of the exchange.
-        group, description: of the Spark job.
+        tag, description: of the Spark jobs.
         keep: whether the shards outlive the run (a ShardedDataset's do).
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
         memory: id of the dataset among them in which suspended workers save what they remember.
@@ -125,7 +125,7 @@ class ServerRun:
         connector: Connector,
         store: RunStore,
         *,
-        group: str,
+        tag: str,
         description: str,
         keep: bool,
         datasets: Sequence[str],
@@ -133,15 +133,15 @@ class ServerRun:
         profile: ResourceProfile | None = None,
     ) -> None:
         self._context, self._store = context, store
-        self._group, self._description, self._datasets = group, description, tuple(datasets)
+        self._tag, self._description, self._datasets = tag, description, tuple(datasets)
         self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []
         self._refs, self._finished, self._profile = refs, finished, profile
-        self._task = _task(factory, connector, group, keep, memory)
+        self._task = _task(factory, connector, tag, keep, memory)
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
-        self._thread = InheritableThread(target=self._run, name=f"elephas_like-{group}", daemon=True)
-        self._watcher = InheritableThread(target=self._watch, name=f"elephas_like-{group}-watch", daemon=True)
+        self._thread = InheritableThread(target=self._run, name=f"elephas_like-{tag}", daemon=True)
+        self._watcher = InheritableThread(target=self._watch, name=f"elephas_like-{tag}-watch", daemon=True)
 
     def __enter__(self) -> ServerRun:
         """Start the tasks."""
@@ -158,30 +158,29 @@ class ServerRun:
         self._store.stop()
         self._thread.join(GRACE_SECONDS if error[0] is not None else 10 * GRACE_SECONDS)
         if self._thread.is_alive():
-            log.info("cancelling the tasks of %s", self._group)
-            self._context.cancelJobGroup(self._group)
+            log.info("cancelling the tasks of %s", self._tag)
+            self._context.cancelJobsWithTag(self._tag)
             self._thread.join(10 * GRACE_SECONDS)
             self._aborted = True
         self._ended.set()
         self._watcher.join(GRACE_SECONDS)
         if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
-            cancel_and_wait(self._context, self._group)
+            cancel_and_wait(self._context, self._tag)
         if self._aborted or self._suspended:  # a suspended worker may have come back on another executor
-            sweep(self._context, self._group, self._workers, self._datasets)
+            sweep(self._context, self._tag, self._workers, self._datasets)
         if self._late_failures and error[0] is None:
             raise self._late_failures[0].error()
 
     def _run(self) -> None:
-        # Job groups are per thread: the caller's does not apply here.
         try:
             refs = self._refs
-            with job_group(self._context, self._group, self._description):
+            with tagged_jobs(self._context, self._tag, self._description):
                 while True:
                     results = on_gpus(refs.mapPartitionsWithIndex(self._task), self._profile).collect()
                     self._late_failures += [result for result in results if isinstance(result, Failure)]
                     if self._finished is None or not self._store.recalled():
                         # Nothing to say if the run is over; otherwise nobody would be left to wait for.
-                        self._store.fail(ElephasError(f"all tasks of {self._group} ended before the fit was over."))
+                        self._store.fail(ElephasError(f"all tasks of {self._tag} ended before the fit was over."))
                         return
                     refs = self._finished()
         except Exception as error:  # reported to the thread that waits for the workers
@@ -194,16 +193,16 @@ class ServerRun:
         try:
             joining, starved = True, set[int]()
             while not self._ended.wait(WATCH_SECONDS):
-                joining = joining and self._store.note_tasks(*tasks(self._context, self._group))
+                joining = joining and self._store.note_tasks(*tasks(self._context, self._tag))
                 in_callback = self._store.idle_seconds() >= WATCH_SECONDS
                 before, starved = (
                     starved,
-                    starved_jobs(self._context, self._group) if in_callback else set(),
+                    starved_jobs(self._context, self._tag) if in_callback else set(),
                 )
                 if before & starved:
                     self._make_room()
         except Exception as error:  # the context was stopped, which the job reports
-            log.info("cannot see the tasks of %s any more: %s", self._group, error)
+            log.info("cannot see the tasks of %s any more: %s", self._tag, error)
 
     def _make_room(self) -> None:
         """Free the slots of the workers, for a Spark job of a callback that would wait for them for ever."""
@@ -221,7 +220,7 @@ class ServerRun:
             log.warning(
                 "a Spark job waits for a slot while a callback runs: the workers of %s end their tasks, and carry on with "
                 "new ones when the callback has returned. Fewer workers than slots (num_workers=) would save this time.",
-                self._group,
+                self._tag,
             )
         self._suspended = True
         self._store.suspend()

@@ -188,14 +188,14 @@ def _at_once(context: SparkContext, members: int, workers: int = 1) -> int:
 def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
     """The members as Spark jobs of one task each, as many at a time as there are slots."""
     at_once, options = _at_once(context, members.count), members.written(members.source)
-    group = f"elephas_like-{options.dataset}"
+    tag = f"elephas_like-{options.dataset}"
     datasets = [options.dataset, rows_dataset(options)]
     specs, keys = members.specs()
     with ExitStack() as stack:
-        stack.callback(lambda: sweep(context, group, max(at_once, slots(context)), datasets))
+        stack.callback(lambda: sweep(context, tag, max(at_once, slots(context)), datasets))
 
         def everywhere(data: Data, written: SpoolOptions) -> Callable[[], ShardRef]:
-            return stack.enter_context(replicated_data(context, data, written, at_once=at_once, group=group)).ref
+            return stack.enter_context(replicated_data(context, data, written, at_once=at_once, tag=tag)).ref
 
         # The rows go to each executor once, or are written by the task that trains on them.
         shards, own = [], None
@@ -213,7 +213,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
             _FitMember(specs),
             shards,
             at_once=at_once,
-            group=group,
+            tag=tag,
             own=own,
             keep=data.kept,
             patience=float("inf"),

@@ -80,7 +80,7 @@ class GangFit:
     def __init__(self, fit: Fit, session: SparkSession, rows: GangRows, validation: GangRows | None) -> None:
         self._fit, self._session, self._rows, self._validation = fit, session, rows, validation
         self._size = rows.num_workers
-        self._group = f"elephas_like-{fit.spool.dataset}"
+        self._tag = f"elephas_like-{fit.spool.dataset}"
         self._names: list[str] = []
         self._datasets: Datasets | None = None
         self._title = f"elephas_like fit over gangs {next(_numbers)}: {fit.hooks.model.name}, {self._size} workers"
@@ -94,12 +94,12 @@ class GangFit:
         """Cancel what runs, and delete the shards, within a limited time."""
         context = context_of(self._session)
         if context is not None:
-            cancel_and_wait(context, self._group)
+            cancel_and_wait(context, self._tag)
         elif not self._over:  # tasks that were cancelled write until they are killed, and nobody here sees that
             threading.Event().wait(UNSEEN_KILL_SECONDS)
         memory = [] if self._datasets is None else [self._datasets.memory]
         datasets = [*self._names, *map(validation_name, self._names), *memory]
-        remove_everywhere(self._session, self._group, datasets, self._size)
+        remove_everywhere(self._session, self._tag, datasets, self._size)
 
     def run(self) -> None:
         """Train, leaving the state of every finished epoch in the fit's progress."""
@@ -251,7 +251,7 @@ class GangFit:
             rows,
             self._size,
             task,
-            name=self._group,
+            name=self._tag,
             title=f"{self._title}: {title}",
             seconds=seconds,
             profile=profile_for(self._session, self._fit.options.resources),

@@ -118,7 +118,7 @@ def _run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, cont
 def _on_spark(
     fit: Fit, engine: EngineName, data: Data, validation: Data | None, context: SparkContext, title: str
 ) -> None:
-    group = f"elephas_like-{fit.spool.dataset}"
+    tag = f"elephas_like-{fit.spool.dataset}"
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(fit, context, data)) if engine is EngineName.SERVER else None
         shipped = [context.broadcast(block) for block in (validation and validation.blocks) or ()]
@@ -138,7 +138,7 @@ def _on_spark(
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
             if rows is not None and listening is not None and held_rows is None:
-                refs = references(announced_rows(rows, listening.connector, group), options)
+                refs = references(announced_rows(rows, listening.connector, tag), options)
             elif rows is not None:
                 refs = references(rows, options)
             assert refs is not None
@@ -149,10 +149,10 @@ def _on_spark(
             return pairs_with_blocks(refs, shipped, held_out)
 
         if listening is None:
-            _loop(fit, stack.enter_context(_jobs(fit, context, shards(), data, group, title)), data.written)
+            _loop(fit, stack.enter_context(_jobs(fit, context, shards(), data, tag, title)), data.written)
         else:
             finished = None if fit.request.worker_callbacks else partial(shards, finished=True)
-            stack.enter_context(_server(fit, context, shards(), finished, data, group, title, listening))
+            stack.enter_context(_server(fit, context, shards(), finished, data, tag, title, listening))
             _loop(fit, listening.store, data.written)
 
 
@@ -200,7 +200,7 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]
 
 
 @contextmanager
-def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, title: str) -> Iterator[JobRounds]:
+def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, tag: str, title: str) -> Iterator[JobRounds]:
     shipped = context.broadcast(fit.factory)
 
     def make() -> WorkerFactory:
@@ -218,8 +218,8 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, group: str, ti
             context,
             # The default level keeps references in memory only: one that is evicted would be written down again.
             refs.persist(StorageLevel.MEMORY_AND_DISK),
-            JobRun(group, make),
-            group,
+            JobRun(tag, make),
+            tag,
             describe,
             data.kept,
             datasets=_datasets(fit, data),
@@ -311,7 +311,7 @@ def _server(
     refs: RDD,
     finished: Callable[[], RDD] | None,
     data: Data,
-    group: str,
+    tag: str,
     title: str,
     listening: Listening,
 ) -> Iterator[None]:
@@ -331,7 +331,7 @@ def _server(
                 factory,
                 listening.connector,
                 listening.store,
-                group=group,
+                tag=tag,
                 description=f"{title}, {fit.options.mode.value}",
                 keep=data.kept,
                 datasets=_datasets(fit, data),

@@ -81,13 +81,13 @@ def replicated(context: SparkContext, blocks: Iterable[Block], options: SpoolOpt
 
 @contextmanager
 def replicated_data(
-    context: SparkContext, data: Data, options: SpoolOptions, *, at_once: int, group: str
+    context: SparkContext, data: Data, options: SpoolOptions, *, at_once: int, tag: str
 ) -> Iterator[Replica]:
     """Broadcast all rows of a fit, in order, for as long as the context lasts. Shards that are kept are read, and stay.
 
     Args:
         at_once: partitions that are computed at the same time; the driver holds no more of them.
-        group: Spark job group.
+        tag: Spark job tag.
 
     Raises:
         PlainTextError: rows must not be written on the executors.
@@ -100,7 +100,7 @@ def replicated_data(
             shipped = [ship(block) for block in data.blocks]
         else:
             refs = data.references(context, written, stack)
-            shipped = data.rewriting(lambda: _shipped(refs, ship, at_once, group, keep=data.kept))
+            shipped = data.rewriting(lambda: _shipped(refs, ship, at_once, tag, keep=data.kept))
         yield Replica(tuple(shipped), options)
 
 
@@ -127,11 +127,11 @@ class _Shipping:
         self._stack.close()
 
 
-def _shipped(refs: RDD, ship: _Shipping, at_once: int, group: str, *, keep: bool) -> list[Broadcast[Parcel]]:
+def _shipped(refs: RDD, ship: _Shipping, at_once: int, tag: str, *, keep: bool) -> list[Broadcast[Parcel]]:
     """The rows of all partitions in broadcasts, in order; each is made as soon as its partition is there."""
     count, blocks = refs.getNumPartitions(), refs.mapPartitionsWithIndex(_reader(keep))
     found: dict[int, list[Broadcast[Parcel]]] = {}
-    runs: JobRuns[list[object]] = JobRuns(refs.context, at_once=at_once, group=group)
+    runs: JobRuns[list[object]] = JobRuns(refs.context, at_once=at_once, tag=tag)
     with runs:
         title = f"elephas_like: rows of partition %d of {count}"
         calls = [partial(runs.rows, blocks, index, title % (index + 1)) for index in range(count)]

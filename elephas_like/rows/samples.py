@@ -42,18 +42,18 @@ def sampled(rdd: RDD, partitions: Sequence[int], seconds: float) -> list[Partiti
         Overdue: it took longer than `seconds`; the job was cancelled.
         ElephasError: reading raised, or the SparkContext was stopped.
     """
-    context, group = rdd.context, f"elephas_like-sample-{uuid.uuid4().hex[:16]}"
+    context, tag = rdd.context, f"elephas_like-sample-{uuid.uuid4().hex[:16]}"
     samples = rdd.mapPartitionsWithIndex(_sample)
     try:
         return run_within(
             seconds,
             context,
-            group,
+            tag,
             "elephas_like check: first rows",
             lambda: context.runJob(samples, list, list(partitions)),
         )
     except BaseException:
-        cancel_and_wait(context, group)
+        cancel_and_wait(context, tag)
         raise
 
 
@@ -64,18 +64,18 @@ def first_element(rdd: RDD, seconds: float = math.inf) -> list[object]:
         WaitError: for `seconds` no task started or ended.
         ElephasError: reading raised, or the SparkContext was stopped.
     """
-    context, group = rdd.context, f"elephas_like-first-{uuid.uuid4().hex[:16]}"
+    context, tag = rdd.context, f"elephas_like-first-{uuid.uuid4().hex[:16]}"
     try:
         return run_within(
             seconds,
             context,
-            group,
+            tag,
             "elephas_like: first row",
             lambda: rdd.take(1),
-            progress=lambda: task_progress(context, group),
+            progress=lambda: task_progress(context, tag),
         )
     except BaseException as error:
-        cancel_and_wait(context, group)
+        cancel_and_wait(context, tag)
         if isinstance(error, Overdue):
             raise WaitError(
                 f"expected the first row, and no task started or ended for timeout={seconds:g} s. Look at what the "

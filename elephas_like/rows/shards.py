@@ -24,7 +24,15 @@ from elephas_like.rows.shard_files import find_shard, local_directories, remove,
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import TIDY_SECONDS, Overdue, cleanup, destroy, readable_errors, run_within
+from elephas_like.spark.waits import (
+    TIDY_SECONDS,
+    Overdue,
+    cleanup,
+    destroy,
+    outside_groups,
+    readable_errors,
+    run_within,
+)
 
 log = logging.getLogger(__name__)
 Row = TypeVar("Row")
@@ -214,7 +222,7 @@ def remove_pair(pair: tuple[object, object]) -> None:
             remove(ref)
 
 
-def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]) -> None:
+def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) -> None:
     """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
 
     Args:
@@ -229,21 +237,21 @@ def sweep(context: SparkContext, group: str, tasks: int, datasets: Sequence[str]
         count = max(tasks, context.defaultParallelism)
         context.range(0, count, 1, count).foreach(delete)
 
-    deleted_by(context, f"{group}-sweep", datasets, job)
+    deleted_by(context, f"{tag}-sweep", datasets, job)
 
 
-def deleted_by(context: SparkContext, group: str, datasets: Sequence[str], job: Callable[[], object]) -> None:
+def deleted_by(context: SparkContext, tag: str, datasets: Sequence[str], job: Callable[[], object]) -> None:
     """Run a job that deletes the files of datasets, within a time limit. Failures are logged, never raised.
 
     The driver deletes what lies on its own host in any case.
     """
     try:
-        run_within(TIDY_SECONDS, context, group, "elephas_like: delete shards", job)
+        outside_groups(lambda: run_within(TIDY_SECONDS, context, tag, "elephas_like: delete shards", job))
     except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its cleanup
         log.warning(
             "%s: shards were not deleted everywhere (%s). Directories called %s may remain in the executors' local "
             "directories (spark.local.dir); Spark deletes those that are its own when the application ends.",
-            *(group, str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
+            *(tag, str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
         )
     for dataset in datasets:
         remove_dataset(dataset)
@@ -316,16 +324,16 @@ class ShardedDataset:
 
     def _delete(self, refs: RDD) -> None:
         """Delete the files, and what Spark holds of the references."""
-        dataset, group = self.dataset, f"elephas_like-{self.dataset}-release"
+        dataset, tag = self.dataset, f"elephas_like-{self.dataset}-release"
 
         def delete(ref: object) -> None:
             remove_pair((ref, None))
             remove_dataset(dataset)  # with what killed tasks left unfinished
 
         if self._written:
-            deleted_by(refs.context, group, [dataset], lambda: refs.foreach(delete))
+            deleted_by(refs.context, tag, [dataset], lambda: refs.foreach(delete))
         else:  # references that are not there would be made, and all rows written, to be deleted
-            sweep(refs.context, group, self.num_workers, [dataset])
+            sweep(refs.context, tag, self.num_workers, [dataset])
         with cleanup(refs.context, "drop references of shards"):
             refs.unpersist(blocking=True)
 

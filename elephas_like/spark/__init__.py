@@ -1,7 +1,7 @@
 """pyspark helpers that know nothing of training.
 
 waits       run a job with a time limit, cancel it without progress, clean up after it
-groups      job groups
+job_tags    tags of jobs, and their tasks
 failures    Spark's errors, translated
 parallel    independent runs, several at a time
 slots       task slots, counted and reserved

@@ -21,7 +21,7 @@ from pyspark import RDD, InheritableThread, SparkContext
 
 from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import readable
-from elephas_like.spark.groups import job_group
+from elephas_like.spark.job_tags import tagged_jobs
 from elephas_like.spark.session import is_local_master
 from elephas_like.spark.waits import GONE, cancel_and_wait, cleanup, stopped
 
@@ -34,6 +34,8 @@ TRIES = 4
 """Jobs that one run may lose to dying Python workers in local mode, where Spark retries no task; a cluster retries."""
 CANCELLED = " cancelled "
 """Part of what Spark says of a job that was cancelled: here, by Ctrl-C, or in its UI."""
+GROUP_CANCELLED = " cancelled job group "
+"""Part of what Spark says of a job that was cancelled with its job group, which is the caller's."""
 
 
 class CancelledError(ElephasError):
@@ -167,19 +169,19 @@ class Runs(RunsInTurn[Result]):
 
 
 class JobRuns(Runs[Result]):
-    """Runs that are Spark jobs of one task each, in one job group. Leaving it early cancels the jobs.
+    """Runs that are Spark jobs of one task each, with one tag. Leaving it early cancels the jobs.
 
     Args:
         at_once: jobs that `outcomes` keeps under way; Spark queues what it has no slots for.
-        group: Spark job group of the jobs.
+        tag: Spark job tag of the runs.
         patience: seconds that `cancel` waits for running jobs.
     """
 
-    def __init__(self, context: SparkContext, *, at_once: int, group: str, patience: float = math.inf) -> None:
+    def __init__(self, context: SparkContext, *, at_once: int, tag: str, patience: float = math.inf) -> None:
         super().__init__(
-            context, at_once=at_once, name=group, stop=lambda: context.cancelJobGroup(group), patience=patience
+            context, at_once=at_once, name=tag, stop=lambda: context.cancelJobsWithTag(tag), patience=patience
         )
-        self._group, self._spark = group, context
+        self._tag, self._spark = tag, context
 
     def rows(self, rdd: RDD, partition: int, title: str, *, tries: int = 1) -> list[object]:
         """The rows of one partition, by a Spark job in this thread.
@@ -194,8 +196,7 @@ class JobRuns(Runs[Result]):
         while not self.cancelled:
             tries -= 1
             try:
-                # A thread has its own job group: one that was set in the caller's is not seen here.
-                with job_group(self._spark, self._group, title):
+                with tagged_jobs(self._spark, self._tag, title):
                     found: list[object] = self._spark.runJob(rdd, lambda rows: rows, [partition])
                 return found
             except Exception as error:  # py4j and pyspark raise many kinds
@@ -216,7 +217,7 @@ class JobRuns(Runs[Result]):
         super().__exit__(kind, error, trace)
         interrupted = isinstance(error, KeyboardInterrupt)  # Spark's own SIGINT handler cancels all jobs
         if self.cut_short or interrupted:
-            cancel_and_wait(self._spark, self._group)
+            cancel_and_wait(self._spark, self._tag)
 
 
 def tries(master: str) -> int:

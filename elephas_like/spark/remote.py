@@ -1,4 +1,4 @@
-"""Jobs of sessions of either kind: a classic one's are cancelled by their group, Spark Connect's by a tag."""
+"""Jobs of sessions of either kind: both are cancelled by a tag, which Spark Connect has of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_job(session: SparkSession, name: str, description: str, seconds: float, 
     """Run a job of either kind of session and return its result. Ctrl-C and the time limit cancel it.
 
     Args:
-        name: of its group, or its tag: no spaces or commas.
+        name: its tag; no spaces or commas.
         seconds: the longest time that it may take.
 
     Raises:

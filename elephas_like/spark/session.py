@@ -153,7 +153,7 @@ def check_executors(context: SparkContext) -> None:
         raise ElephasError(GONE)
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         warnings.warn(
-            "PYSPARK_PIN_THREAD=false: threads share Spark's job groups, so jobs may not be cancelled by time limits, Ctrl-C or a "
+            "PYSPARK_PIN_THREAD=false: threads share Spark's job tags, so jobs may not be cancelled by time limits, Ctrl-C or a "
             "fit's end. Take it out of the environment before Spark starts.",
             ElephasWarning,
             stacklevel=2,

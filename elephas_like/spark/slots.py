@@ -15,7 +15,7 @@ from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import CapacityError, ElephasError, WaitError
 from elephas_like.core.types import Resources
-from elephas_like.spark.groups import tasks, waits_for_slots
+from elephas_like.spark.job_tags import tasks, waits_for_slots
 from elephas_like.spark.session import Conf, is_local, is_on
 from elephas_like.spark.waits import GONE, stopped
 
@@ -168,18 +168,18 @@ def reserved(context: SparkContext) -> int:
         return _reserved.get(context.applicationId, 0)
 
 
-def held_up(context: SparkContext, group: str) -> float:
-    """Return the time while jobs of a group wait for slots of fits of this process, which end or are suspended; else 0.
+def held_up(context: SparkContext, tag: str) -> float:
+    """Return the time while the jobs with a tag wait for slots of fits of this process, which end or are suspended; else 0.
 
     As part of a job's progress (`waits.run_within`) it keeps such a wait from counting.
     """
-    waits = reserved(context) and waits_for_slots(context, group)
+    waits = reserved(context) and waits_for_slots(context, tag)
     return time.monotonic() if waits else 0.0
 
 
-def task_progress(context: SparkContext, group: str) -> object:
-    """Return a value that changes when a task of a group starts or ends, and while the group is held up."""
-    return tasks(context, group), held_up(context, group)
+def task_progress(context: SparkContext, tag: str) -> object:
+    """Return a value that changes when a task of a tag's jobs starts or ends, and while they are held up."""
+    return tasks(context, tag), held_up(context, tag)
 
 
 def free(context: SparkContext, available: int, kind: str | None = None) -> int:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from pyspark import Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark.failures import readable
-from elephas_like.spark.groups import job_group, unfinished
+from elephas_like.spark.job_tags import tagged_jobs, unfinished
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -43,18 +44,18 @@ class Overdue(Exception):
 def run_within(
     seconds: float,
     context: SparkContext,
-    group: str,
+    tag: str,
     description: str,
     job: Callable[[], Result],
     *,
     progress: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Run a job in this thread, in a job group of its own, and return its result.
+    """Run a job in this thread, under a tag of its own, and return its result.
 
     Args:
         seconds: longest time without progress, whether tasks run or wait for a slot. Without `progress`, the limit of
             the whole job.
-        group: the Spark job group, cancelled after that time.
+        tag: Spark job tag; its jobs are cancelled after that time.
         description: text in Spark's UI.
         job: starts the job.
         progress: returns a value that changes when the job gets on; called from another thread.
@@ -66,20 +67,20 @@ def run_within(
     ended, overdue = threading.Event(), threading.Event()
 
     def watch() -> None:
-        with cleanup(context, f"see how the jobs of {group} get on"):
+        with cleanup(context, f"see how the jobs of {tag} get on"):
             seen, deadline = progress(), time.monotonic() + seconds
             while not ended.wait(min(MAX_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
                 if (now := progress()) != seen:
                     seen, deadline = now, time.monotonic() + seconds
                 elif time.monotonic() >= deadline:
                     overdue.set()
-                    context.cancelJobGroup(group)
+                    context.cancelJobsWithTag(tag)
                     return
 
-    watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{group}", daemon=True)
+    watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{tag}", daemon=True)
     try:
         watcher.start()  # in here: Ctrl-C may come at once
-        with readable_errors(context), job_group(context, group, description):
+        with readable_errors(context), tagged_jobs(context, tag, description):
             return job()
     except ElephasError:
         if overdue.is_set():
@@ -88,27 +89,35 @@ def run_within(
     finally:
         ended.set()
         if watcher.ident is not None:
-            watcher.join()  # a late cancellation must not hit the next job of the group
+            watcher.join()  # a late cancellation must not hit the next job with the tag
 
 
-def cancel_and_wait(context: SparkContext, group: str) -> None:
-    """Cancel the jobs of a group and wait until their tasks have ended, so that what these have written can be deleted.
+def outside_groups(job: Callable[[], Result]) -> Result:
+    """Run a job that deletes files in a thread of its own, and return its result.
+
+    A streaming query that is stopped, or a notebook's cell, cancels its job group and interrupts its thread in the JVM.
+    A new thread has no group, and its JVM thread is not interrupted.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="elephas_like-tidy") as pool:
+        return pool.submit(job).result()
+
+
+def cancel_and_wait(context: SparkContext, tag: str) -> None:
+    """Cancel the jobs with a tag and wait until their tasks have ended, so that what these have written can be deleted.
 
     A task ends when Spark kills its Python process. The wait takes `MAX_KILL_SECONDS` at most. Ctrl-C may come while a job is on its
     way to the JVM, which then starts it after all: so while a KeyboardInterrupt is being handled, jobs are cancelled for
     `LATE_SECONDS`.
     """
-    with cleanup(context, f"cancel the jobs of {group}"):
+    with cleanup(context, f"cancel the jobs of {tag}"):
         began = time.monotonic()
         cause = sys.exc_info()[1]
         least = LATE_SECONDS if isinstance(cause, KeyboardInterrupt) or hides_interrupt(cause) else 0.0
-        context.cancelJobGroup(group)
-        while (passed := time.monotonic() - began) < least or (
-            unfinished(context, group) and passed < MAX_KILL_SECONDS
-        ):
+        context.cancelJobsWithTag(tag)
+        while (passed := time.monotonic() - began) < least or (unfinished(context, tag) and passed < MAX_KILL_SECONDS):
             threading.Event().wait(0.1)
-            if least:  # else never again: Spark's later jobs of this thread may still bear the group's name
-                context.cancelJobGroup(group)
+            if least:  # else never again: Spark's later jobs of this thread may still bear the tag
+                context.cancelJobsWithTag(tag)
 
 
 @contextmanager

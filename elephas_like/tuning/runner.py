@@ -16,12 +16,11 @@ from elephas_like.core.pruning import NumberedRule, Rule, stops
 from elephas_like.core.runs_monitor import RunsMonitor
 from elephas_like.core.tracebacks import cause
 from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
-from elephas_like.spark.waits import GONE
 from elephas_like.trainer.bars import Bar
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.samplers import PointSource
 from elephas_like.tuning.space import Point
-from elephas_like.tuning.trial_runs import TrialRuns, context_was_stopped
+from elephas_like.tuning.trial_runs import TrialRuns, why_all_end
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +170,7 @@ class Search:
 
         Raises:
             WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
-            ElephasError: the SparkContext was stopped.
+            ElephasError: the SparkContext was stopped, or the caller's job group was cancelled.
         """
         with self._bar() as bar:
             try:
@@ -199,9 +198,9 @@ class Search:
                 raise self._monitor.error
             if result is not None:
                 self._take(result, bar)
-                if context_was_stopped(result):
+                if why := why_all_end(result):
                     self._end(slots, bar)
-                    raise ElephasError(f"{GONE} {self._goes_on()}")
+                    raise ElephasError(f"{why} {self._goes_on()}")
                 most = self._limits.max_failures
                 if most is not None and len(self._failed()) > most:
                     self._raise_failures(f"{len(self._failed())} trials failed (max_failures={most})")

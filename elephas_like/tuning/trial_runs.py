@@ -24,7 +24,7 @@ from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHan
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.gang import default_parallelism
-from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn
+from elephas_like.spark.parallel import CANCELLED, GROUP_CANCELLED, CancelledError, Runs, RunsInTurn
 from elephas_like.spark.session import is_local
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE, stopped
@@ -79,7 +79,8 @@ class TrialRuns:
         if self._context is not None and stopped(self._context):
             return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
         # Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a fit that failed by then was interrupted.
-        cancelled = self._fits and (self.runs.cancelled or CANCELLED in result.failure.message)
+        said = result.failure.message
+        cancelled = GROUP_CANCELLED in said or (self._fits and (self.runs.cancelled or CANCELLED in said))
         if cancelled or isinstance(found, CancelledError):
             return TrialResult(number, TrialStatus.INTERRUPTED, host=result.host, failure=result.failure)
         return result
@@ -89,9 +90,16 @@ class TrialRuns:
         self.runs.cancel()
 
 
-def context_was_stopped(result: TrialResult) -> bool:
-    """Whether a trial ended because its SparkContext did: no other one can run then."""
-    return result.failure is not None and result.failure.message == GONE
+def why_all_end(result: TrialResult) -> str:
+    """Why no other trial is to run after one that was interrupted; empty if others may.
+
+    The SparkContext was stopped, or the job group in which the caller started the search was cancelled.
+    """
+    if result.status is not TrialStatus.INTERRUPTED or result.failure is None:
+        return ""
+    if result.failure.message == GONE:
+        return GONE
+    return "the Spark job group of the search was cancelled." if GROUP_CANCELLED in result.failure.message else ""
 
 
 def in_process(
@@ -193,7 +201,7 @@ def opened(
     if context is None:
         yield in_process(evaluate, shards, judge)
         return
-    group, lines = f"elephas_like-search-{name}", None
+    tag, lines = f"elephas_like-search-{name}", None
     with ExitStack() as stack:
         if reports:
             store = TrialStore(judge, parallelism)
@@ -206,10 +214,10 @@ def opened(
             )
             lines = ClientSettings("http", advertised, port, token, NO_STATE, advice=UNREACHED, fingerprint=fingerprint)
         if not is_local(context):
-            stack.callback(sweep, context, group, parallelism, [ref.dataset for ref in shards])
+            stack.callback(sweep, context, tag, parallelism, [ref.dataset for ref in shards])
         allowed = allow_plain_text
         rows = [stack.enter_context(shipment(context, ref, allow_plain_text=allowed)).open for ref in shards]
-        runs = TaskRuns(context, partial(tried, evaluate), rows, at_once=parallelism, group=group, lines=lines)
+        runs = TaskRuns(context, partial(tried, evaluate), rows, at_once=parallelism, tag=tag, lines=lines)
         stack.enter_context(runs)
 
         def call(order: TrialOrder) -> TrialResult:

@@ -146,16 +146,19 @@ def test_a_sharded_dataset_with_validation_data(sc, scratch, engine: str) -> Non
 
 
 @pytest.mark.parametrize("engine", ["server", "jobs"])
-def test_jobs_have_a_readable_group_and_description(sc, engine: str) -> None:
+def test_jobs_have_a_tag_a_readable_description_and_the_callers_group(sc, engine: str) -> None:
     sc.setJobGroup("mine", "my own")
     status = sc._jsc.sc().statusStore()
     known = {int(job.jobId()) for job in _listed(status.jobsList(None))}
     SparkModel(line(), 2, engine=engine).fit(sc.parallelize(points(20), 2), epochs=2, verbose=0)
     jobs = [job for job in _listed(status.jobsList(None)) if int(job.jobId()) not in known]
-    groups = {job.jobGroup().get() for job in jobs if job.jobGroup().isDefined()}
+    tags = [{str(tag) for tag in _listed(job.jobTags())} for job in jobs]
     described = [job.description().get() for job in jobs if job.description().isDefined()]
-    assert groups
-    assert all(group.startswith("elephas_like-") for group in groups)
+    assert jobs
+    assert all(any(tag.startswith("elephas_like-") for tag in each) for each in tags)
+    alone = {job.description().get() for job in jobs if not job.jobGroup().isDefined()}
+    assert alone <= {"elephas_like: delete shards"}  # what cancels the caller's group cancels the others
+    assert {job.jobGroup().get() for job in jobs if job.jobGroup().isDefined()} == {"mine"}
     assert any("line, 2 workers" in text for text in described)
     if engine == "jobs":
         assert any(text.endswith("epoch 2, round 1 of 1") for text in described)

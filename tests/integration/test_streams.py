@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from small import digits
 
 from elephas_like import ElephasTransformer, SparkModel
+from elephas_like.core.errors import ElephasError
 
 X, Y = (part[:240] for part in digits())
 SCHEMA = "features array<double>, label long"
@@ -61,6 +64,30 @@ def test_each_batch_of_a_stream_goes_on_training(stream) -> None:
     assert query.exception() is None
     assert samples == [2 * 80] * 3
     assert spark_model.evaluate(X, Y) < untrained
+
+
+def test_a_query_that_is_stopped_stops_the_fit_of_its_batch(sc, stream) -> None:
+    begun, raised = threading.Event(), []
+    spark_model = SparkModel(classifier(), 2, batch_size=16)
+    begin = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: begun.set())
+
+    def train(batch, number: int) -> None:
+        try:
+            spark_model.fit(batch, epochs=1_000_000, verbose=0, callbacks=[begin])
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    query = stream.writeStream.foreachBatch(train).start()
+    assert begun.wait(240)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    stopping.join(240)
+    assert not stopping.is_alive()
+    assert not query.isActive
+    assert isinstance(raised[0], ElephasError)
+    assert "cancelled" in str(raised[0])
+    assert not sc.statusTracker().getActiveJobsIds()
 
 
 def test_a_stream_has_no_end_to_train_to(stream) -> None:

@@ -29,7 +29,7 @@ def rows_of(replica: Replica) -> list:
 
 def test_all_rows_in_order_from_any_task(sc, options: SpoolOptions) -> None:
     rdd = sc.parallelize([([float(i)], i) for i in range(7)], 3)
-    with replicated_data(sc, Data(3, rdd), options, at_once=2, group="replicas") as replica:
+    with replicated_data(sc, Data(3, rdd), options, at_once=2, tag="replicas") as replica:
         places = sc.parallelize(range(2), 2).map(lambda _: replica.ref()).collect()
         assert places[0].directory == places[1].directory
         assert rows_of(replica) == [[[float(i)] for i in range(7)], list(range(7))]
@@ -38,7 +38,7 @@ def test_all_rows_in_order_from_any_task(sc, options: SpoolOptions) -> None:
 def test_arrays_in_their_order(sc, options: SpoolOptions) -> None:
     x, y = np.arange(6.0).reshape(3, 2), np.arange(3)
     data = Data(1, blocks=dealt((x, y), 1))
-    with replicated_data(sc, data, options, at_once=2, group="replicas") as replica:
+    with replicated_data(sc, data, options, at_once=2, tag="replicas") as replica:
         assert rows_of(replica) == [x.tolist(), y.tolist()]
 
 
@@ -53,7 +53,7 @@ def test_a_process_holds_no_rows_that_are_written_down() -> None:
 def test_rows_that_differ_are_named(sc, options: SpoolOptions) -> None:
     rdd = sc.parallelize([([1.0], 1), ([1.0, 2.0], 1)], 1)
     with pytest.raises(DataError, match="partition 0, row 1"):
-        with replicated_data(sc, Data(1, rdd), options, at_once=2, group="replicas"):
+        with replicated_data(sc, Data(1, rdd), options, at_once=2, tag="replicas"):
             pass
 
 

@@ -14,7 +14,7 @@ from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn
 
 def outcomes(sc, act, count: int = 4) -> dict[int, object]:
     rdd = sc.parallelize(range(count), count).map(act)
-    with JobRuns(sc, at_once=2, group="parallel") as runs:
+    with JobRuns(sc, at_once=2, tag="parallel") as runs:
         calls = [partial(runs.rows, rdd, number, "a part", tries=4) for number in range(count)]
         return dict(runs.outcomes(calls))
 

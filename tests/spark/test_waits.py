@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, deleted_by, new_dataset, partitioned
-from elephas_like.spark.groups import unfinished
+from elephas_like.spark.job_tags import unfinished
 from elephas_like.spark.versions import versions
 from elephas_like.spark.waits import (
     Overdue,
@@ -107,7 +107,7 @@ def test_a_job_that_starts_after_ctrl_c_is_cancelled_too(sc) -> None:
     def submit() -> None:
         cancelling.wait(60)
         threading.Event().wait(0.2)
-        sc.setJobGroup("late", "late")
+        sc.addJobTag("late")
         with suppress(Exception):
             waiting(sc, 600)()
 
