@@ -7,8 +7,10 @@ import json
 import math
 import platform
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,12 +82,16 @@ class ObjectiveTrial:
     """Calls `function(params)`, or `function(params, trial=trial)` (core.trials.Evaluate).
 
     function: a cloudpickle of a list of one.
+    settings: a cloudpickle of the driver's Keras settings, under which the function is called.
+    usual: whether these are Keras' own: then they are set only where Keras has been imported, by whatever else runs here.
     """
 
     function: bytes = field(repr=False)
     objective: Objective
     seed: int
     with_trial: bool
+    settings: bytes = field(default=b"", repr=False)
+    usual: bool = True
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """Return the result of one point."""
@@ -98,7 +104,8 @@ class ObjectiveTrial:
         np.random.seed(seed)
         random.seed(seed)
         try:
-            found = function(order.params, trial=trial) if self.with_trial else function(order.params)
+            with self._settings():
+                found = function(order.params, trial=trial) if self.with_trial else function(order.params)
         except SupersededError:
             raise
         except Exception:
@@ -108,6 +115,12 @@ class ObjectiveTrial:
             np.random.set_state(before[0])
             random.setstate(before[1])
         return _result(order.number, found, trial, self.objective, time.perf_counter() - started)
+
+    def _settings(self) -> AbstractContextManager[object]:
+        if not self.settings or (self.usual and "keras" not in sys.modules):
+            return nullcontext()
+        settings: AbstractContextManager[object] = cloudpickle.loads(self.settings).applied()  # our driver's own bytes
+        return settings
 
 
 def _result(number: int, found: object, trial: Trial, objective: Objective, seconds: float) -> TrialResult:

@@ -305,9 +305,19 @@ class Checkpoints:
             with np.load(local, allow_pickle=False) as file:
                 arrays = dict(file)
         _check_marker(marker)
-        same = ("described", "initial_epoch", "num_workers", "shards", "history", "callbacks")
+        same = ("initial_epoch", "num_workers", "shards", "history", "callbacks")
+        described = dict(marker["described"])
+        if isinstance(described.get("seed"), list):  # of three, in older files, the first was that of the fit
+            described["seed"] = described["seed"][-2:]
         seeds = FitSeeds(**marker["seeds"])
-        return Found(number=number, place=place, seeds=seeds, arrays=arrays, **{name: marker[name] for name in same})
+        return Found(
+            number=number,
+            place=place,
+            described=described,
+            seeds=seeds,
+            arrays=arrays,
+            **{name: marker[name] for name in same},
+        )
 
     def _place(self, slot: int, ending: str) -> str:
         return f"{self._directory}/checkpoint-{slot}.{ending}"

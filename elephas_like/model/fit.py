@@ -307,7 +307,8 @@ def _described(
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),
-        "seed": None if options.seed is None else [drawn.fit, drawn.split, drawn.bootstrap],
+        # Not the seed of this fit, which counts those before it: a notebook's cell that is run again is the same fit.
+        "seed": None if options.seed is None else [drawn.split, drawn.bootstrap],
     }
 
 

@@ -28,6 +28,12 @@ class KerasSettings:
         policy = keras.dtype_policies.serialize(keras.config.dtype_policy())
         return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), json.dumps(policy))
 
+    @property
+    def usual(self) -> bool:
+        """Whether these are Keras' own, as they are where nobody sets any."""
+        policy = json.dumps(keras.dtype_policies.serialize(keras.DTypePolicy("float32")))
+        return self == KerasSettings("float32", 1e-7, "channels_last", policy)
+
     def apply(self) -> None:
         """Set them for this process, but for the policy, which is of use only while layers are made."""
         keras.config.set_floatx(self.floatx)

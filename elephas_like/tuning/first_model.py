@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from elephas_like.core import checks
+from elephas_like.core.errors import DataError
 from elephas_like.core.objective import Objective
+from elephas_like.core.types import ShardRef
 from elephas_like.model.source import Source
 from elephas_like.trainer.building import build as build_model
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
 from elephas_like.tuning.space import Space
-from elephas_like.tuning.trial import checked
+from elephas_like.tuning.trial import check_labels, checked
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ def first_model(build: Callable[[Any], keras.Model], space: Space, seed: int, *,
     """
     failure: Exception | None = None
     for attempt in range(_PROBES_NEEDED if needed else _PROBES):
-        params = space.at(space.drawn(int(np.random.default_rng([seed, attempt]).integers(2**31 - 1))))
+        params = _params(space, seed, attempt)
         with seeded(seed, attempt):
             try:
                 made = build(params)
@@ -48,6 +50,36 @@ def first_model(build: Callable[[Any], keras.Model], space: Space, seed: int, *,
             f"{_PROBES_NEEDED} points that were tried, at last with {type(failure).__name__}: {failure}"
         ) from failure
     return None
+
+
+def check_labels_of_space(
+    build: Callable[[Any], keras.Model], space: Space, seed: int, model: keras.Model, shards: Sequence[ShardRef]
+) -> None:
+    """Nothing, if some model of the space takes the labels; a model that does not is its trial's affair.
+
+    Args:
+        model: the first one.
+
+    Raises:
+        DataError: it does not, and none of `_PROBES_NEEDED` others does.
+    """
+    try:
+        check_labels(model, shards)
+        return
+    except DataError as error:
+        refused = error
+    for attempt in range(_PROBES_NEEDED):
+        try:
+            with seeded(seed, attempt):
+                check_labels(build(_params(space, seed, attempt)), shards)
+            return
+        except Exception as error:  # of this point's model, again
+            log.info("a model of the space does not take the labels: %s", error)
+    raise refused
+
+
+def _params(space: Space, seed: int, attempt: int) -> Any:
+    return space.at(space.drawn(int(np.random.default_rng([seed, attempt]).integers(2**31 - 1))))
 
 
 def check_objective(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import Signature
 from typing import Any
 
+import cloudpickle
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
@@ -20,6 +21,7 @@ from elephas_like.model.training_page import PageRequest, page_request, training
 from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.session import context_for, remote_session
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search, WatchedTrials, limits_of, search_monitor
@@ -111,6 +113,7 @@ _FOR_MODELS = (
     "callbacks",
     "keep_models",
     "trial_workers",
+    "fused_optimizer",
     "features_col",
     "label_col",
     "sample_weight_col",
@@ -146,7 +149,15 @@ def search_function(asked: FunctionRequest) -> SearchResult:
         page,
     )
     running.recall(earlier)
-    trial = ObjectiveTrial(pickle_by_value([asked.function]), asked.objective, asked.kept.seed, with_trial)
+    settings = KerasSettings.current()
+    trial = ObjectiveTrial(
+        pickle_by_value([asked.function]),
+        asked.objective,
+        asked.kept.seed,
+        with_trial,
+        cloudpickle.dumps(settings),
+        settings.usual,
+    )
     shown = training_page(asked.page, page, context)
     slots_of_trials = opened(
         context,

@@ -10,7 +10,7 @@ import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -20,6 +20,7 @@ import numpy as np
 from elephas_like.core.errors import Failure
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import limit_threads
 from elephas_like.tuning.trial import tidy
@@ -34,6 +35,7 @@ class FunctionTrial:
 
     search: its name; `data` is called once for it in each Python process.
     function, data: cloudpickles of lists of one.
+    settings: Keras', under which both are called; those of the thread that makes this.
     """
 
     search: str
@@ -41,16 +43,18 @@ class FunctionTrial:
     data: bytes
     seed: int = 0
     cores: int | None = None
+    settings: KerasSettings = field(default_factory=KerasSettings.current)
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """The result of one point, read from hyperopt's and hyperas' forms."""
         if self.cores is not None:
             limit_threads(self.cores)
         started = time.perf_counter()
-        rows = _data(self.search, self.data)
         function = cloudpickle.loads(self.function)[0]  # our driver's own bytes
-        with seeded(self.seed, order.number):
-            found = function(order.params, *rows)
+        with self.settings.applied():
+            rows = _data(self.search, self.data)
+            with seeded(self.seed, order.number):
+                found = function(order.params, *rows)
         loss, failure, model, notes = read_result(order.number, found)
         result = TrialResult(
             order.number,

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from elephas_like.core import checks
 from elephas_like.core.objective import Objective, objective_of
 from elephas_like.core.pruning import NumberedRule, Rule, rule_of
-from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
 from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import Judge
@@ -33,11 +32,11 @@ from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.label_rules import label_rules
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.request import as_tuple, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import check_backend
-from elephas_like.tuning.first_model import check_objective, first_model
+from elephas_like.tuning.first_model import check_labels_of_space, check_objective, first_model
 from elephas_like.tuning.function_search import FunctionRequest, search_function
 from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
@@ -308,11 +307,11 @@ def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validati
 
 def _searched(asked: _Request, given: _Prepared) -> SearchResult:
     """Writes the rows down, runs the trials, and returns what came of them."""
-    goal, kept, limits = asked.objective, asked.kept, asked.limits
+    goal, kept, limits, settings = asked.objective, asked.kept, asked.limits, KerasSettings.current()
     with SearchRows(given.source, given.held, spooled=asked.workers is None) as rows:
         rows.open()
-        for ref in rows.shards if given.model is not None else ():
-            check_shard_labels(label_rules(given.model), ref, "the data")
+        if given.model is not None:
+            check_labels_of_space(asked.build, asked.sampler.space, kept.seed, given.model, rows.shards)
         if given.model is not None and not asked.callbacks.may_add_logs:
             for one in goal.all:
                 check_objective(one, given.model, rows.sample, given.source, kept.seed)
@@ -325,7 +324,7 @@ def _searched(asked: _Request, given: _Prepared) -> SearchResult:
         shown = training_page(asked.page, page, given.context)
         with shown, _opened(asked, given, rows, WatchedTrials(monitor, page, goal)) as slots:
             running.run(slots)
-    restorer = _restorer(asked.build, rows.sample, given.source, kept.seed)
+    restorer = _restorer(asked.build, rows.sample, given.source, kept.seed, settings)
     return SearchResult(running.records, goal, asked.epochs, store, restorer, asked.sampler, running.interrupted)
 
 
@@ -407,10 +406,14 @@ def _callbacks(callbacks: Any) -> _Callbacks:
 
 
 def _restorer(
-    build: Callable[[Any], keras.Model], sample: tuple[object, ...] | None, source: Source, seed: int
+    build: Callable[[Any], keras.Model],
+    sample: tuple[object, ...] | None,
+    source: Source,
+    seed: int,
+    settings: KerasSettings,
 ) -> Callable[[Any, bytes, str], keras.Model]:
     def restored(params: Any, content: bytes, suffix: str) -> keras.Model:
-        with seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+        with settings.applied(), seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
             model = checked(build(params))

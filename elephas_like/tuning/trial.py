@@ -23,12 +23,15 @@ import numpy as np
 from elephas_like.core import rounds
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
+from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef, TrainState
 from elephas_like.trainer.archive import archive_of
+from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import check_width
@@ -71,6 +74,9 @@ class KerasTrial:
             model = checked(function(order.params))
             check_width(model, rows.sample)
             build(model, rows.sample)
+            check_labels(model, shards)
+            if self.config.fused_optimizer:
+                BACKEND.fuse(model)
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
             reporter = TrialCallback(self.objective, report)  # last, to see what other callbacks add to the logs
             _Training(model, rows, order.batch_size).run(self.epochs, [*callbacks, reporter])
@@ -198,6 +204,17 @@ def checked(model: object) -> keras.Model:
     if not model.compiled:
         raise ValueError(f"build(params) must return a compiled model; {model.name!r} is not. Call model.compile(...).")
     return model
+
+
+def check_labels(model: keras.Model, shards: Sequence[ShardRef]) -> None:
+    """Nothing, if the labels in all shards are what a built model takes.
+
+    Raises:
+        DataError: they are not, with the place of the first.
+    """
+    rules = label_rules(model)
+    for shard in shards:
+        check_shard_labels(rules, shard, "the data")
 
 
 _tidied = time.monotonic()

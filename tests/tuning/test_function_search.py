@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from elephas_like import search
 from elephas_like.core.errors import WorkerError
+from elephas_like.core.objective import Objective
+from elephas_like.core.trials import TrialOrder
+from elephas_like.engine.function_trials import ObjectiveTrial
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.keras_settings import KerasSettings
 
 SPACE = {"x": ("uniform", -1, 1), "shift": [0, 2]}
 
@@ -142,3 +148,26 @@ def test_several_objectives_have_a_front_of_compromises(tmp_path: Path) -> None:
 def test_what_several_objectives_cannot_have_is_refused(arguments: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         small(objective=["loss", "mse"], **arguments)
+
+
+@pytest.mark.parametrize("floatx", ["float32", "float64"])
+def test_a_function_that_uses_keras_has_the_settings_of_whoever_searches(floatx: str) -> None:
+    import keras
+
+    def seen(params: dict) -> dict:
+        return {"loss": 0.0, "seen": keras.config.floatx(), "policy": keras.config.dtype_policy().name}
+
+    before = keras.config.floatx()
+    keras.config.set_floatx(floatx)
+    try:
+        settings = KerasSettings.current()
+        trial = ObjectiveTrial(
+            pickle_by_value([seen]), Objective("loss"), 0, False, cloudpickle.dumps(settings), settings.usual
+        )
+        keras.config.set_floatx("float16")  # what runs in a process before it
+        notes = trial(TrialOrder(0, {}), (), lambda epoch, logs: True).notes
+        assert keras.config.floatx() == "float16"
+    finally:
+        keras.config.set_floatx(before)
+    assert settings.usual is (floatx == "float32")
+    assert notes == {"seen": floatx, "policy": "float32"}

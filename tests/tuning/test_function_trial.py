@@ -10,6 +10,7 @@ import pytest
 
 from elephas_like.core.trials import TrialOrder, TrialStatus
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, packed, read_result, unpacked
 
 
@@ -101,3 +102,25 @@ def test_data_is_made_once_in_a_process(tmp_path) -> None:
     assert marks.read_text() == "x"
     assert {result.status for result in results("two")} == {TrialStatus.OK}
     assert marks.read_text() == "xx"  # a later search asks again
+
+
+def test_functions_run_under_the_settings_of_whoever_searches() -> None:
+    """The data too. Python processes are used again: what an earlier fit has set there must not matter."""
+
+    def dtype() -> str:
+        return f"{keras.layers.Dense(1).compute_dtype} {keras.config.floatx()}"
+
+    def function(params, seen):
+        return {"loss": 0.0, "seen": seen, "now": dtype()}
+
+    before = KerasSettings.current()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.config.set_floatx("float64")
+    try:
+        trial = FunctionTrial("settings", pickle_by_value([function]), pickle_by_value([dtype]))
+    finally:
+        before.apply()
+        keras.config.set_dtype_policy("float32")
+    notes = trial(TrialOrder(0, {}), (), lambda epoch, logs: True).notes
+    assert notes == {"seen": "bfloat16 float64", "now": "bfloat16 float64"}
+    assert KerasSettings.current() == before

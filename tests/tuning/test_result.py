@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import keras
 import numpy as np
 import pytest
 from small_search import cancer, small
@@ -87,3 +88,14 @@ def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None
         assert len(found.pareto_front) == 0
         with pytest.raises(ValueError, match="no best model: the search was interrupted"):
             found.best_model  # noqa: B018
+
+
+def test_the_best_model_is_made_under_the_settings_of_the_search() -> None:
+    """Also when they have changed since: mixed precision is part of the model that was scored."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        found = small(max_evals=1, epochs=1)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert found.best_model.layers[0].compute_dtype == "bfloat16"
+    assert keras.config.dtype_policy().name == "float32"

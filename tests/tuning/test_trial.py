@@ -15,6 +15,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialOrder, TrialStatus
 from elephas_like.core.types import FitConfig, ShardRef
 from elephas_like.rows.spool import Block, spool
+from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.tuning.trial import KerasTrial, checked, file_of, forget_rows, restore
@@ -90,6 +91,34 @@ def test_models_are_built_under_the_settings_of_whoever_searches(tmp_path: Path)
     result = evaluate(TrialOrder(0, {}, batch_size=8), [shard(tmp_path)], go_on)
     assert result.status is TrialStatus.OK
     assert keras.config.dtype_policy().name == "float32"
+
+
+def test_a_fused_optimizer_is_that_of_trials_too(tmp_path: Path) -> None:
+    """Sums in another order: nearly the same losses. The file is one of Keras' own optimizer."""
+    seen = tmp_path / "seen"
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            with open(seen, "a") as file:
+                file.write(f"{'update_step' in vars(self.model.optimizer)} ")
+
+    def adam(params: dict) -> keras.Model:
+        model = line(params)
+        model.compile("adam", "mse", metrics=["mae"])
+        return model
+
+    ref = shard(tmp_path)
+    results = [
+        trial(epochs=3, callbacks=[Looks()], build=adam, fused_optimizer=chosen)(
+            TrialOrder(0, {}, batch_size=8), [ref], go_on
+        )
+        for chosen in (False, True)
+    ]
+    assert seen.read_text().split() == ["False", str(BACKEND.fuse(adam({})))]
+    assert [r.history[2]["loss"] for r in results] == pytest.approx([results[0].history[2]["loss"]] * 2, rel=1e-5)
+    path = tmp_path / "model.keras"
+    path.write_bytes(results[1].model)
+    assert int(restore(adam({}), path, sample_of(ref)).optimizer.iterations) == 9
 
 
 def test_the_model_has_the_state_of_the_best_epoch(tmp_path: Path) -> None:
