@@ -199,9 +199,6 @@ class BaseParameterClient(abc.ABC):
     def update_parameters(self, delta: Sequence[Array]) -> Any:
         """Subtract `delta` (before minus after) from the server's weights."""
 
-    def _given_token(self) -> str:
-        return self.token or os.environ.get(TOKEN_VARIABLE) or ""
-
     def _request(self, chunks: Sequence[bytes], method: str = "POST", path: str = "") -> tuple[int, bytearray]:
         """Return the status and the body of the reply. A server that is not there yet is retried for three seconds.
 

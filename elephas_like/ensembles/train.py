@@ -30,7 +30,7 @@ from elephas_like.model.sources import column_source, source_of, validation_sour
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.parallel import Outcome
-from elephas_like.spark.session import context_for, remote_session
+from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks
 from elephas_like.trainer.code import pickle_by_value
@@ -159,9 +159,13 @@ def train_ensemble(
     )
     validation_data = given.validation(validation_data, None)
     ensemble, members, context = _prepared(asked, build_or_model, given.pair, given.columns, validation_data)
+    if context is None and remote is None and asked.engine is EngineName.AUTO:
+        warn_if_stopped(
+            "members are trained one by one", "Start a new session to train them on Spark, or say engine='in_process'."
+        )
     validates = bool(asked.validation_split) or members.held is not None
     page = members_monitor(asked.members, _described(asked, ensemble), validates=validates)
-    with training_page(asked.page, page, context):
+    with training_page(asked.page, page, context, remote):
         found = outcomes(members, asked.workers, asked.engine, context, remote)
         results, failures = _collected(found, ensemble.models, asked, page)
     return _voting(ensemble, results, failures)

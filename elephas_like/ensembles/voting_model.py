@@ -34,6 +34,7 @@ from elephas_like.model.predict import feature_arrays, feature_rows, predict_row
 from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
+from elephas_like.rows.shards import ShardedDataset
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.task import outputs, task
 
@@ -213,7 +214,7 @@ class VotingModel:
 
         Args:
             x: arrays of features, or tuples and dicts of them; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, a
-                DataFrame, or the path of Parquet files, evaluated on the executors in one pass for all members: metric states are summed.
+                ShardedDataset, a DataFrame, or the path of Parquet files, evaluated on the executors in one pass for all members: metric states are summed.
             y: targets of arrays. sample_weight: weights of their rows.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `SparkModel.fit`.
 
@@ -237,7 +238,7 @@ class VotingModel:
         columns = given.columns
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
-        if columns is not None or isinstance(x, RDD):
+        if columns is not None or isinstance(x, RDD | ShardedDataset):
             source = source_of(x, y, sample_weight, columns, self.models[0])
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:

@@ -28,7 +28,7 @@ from elephas_like.model.plan import Fit
 from elephas_like.model.source import Source
 from elephas_like.model.sources import Arrays
 from elephas_like.model.training_page import PageRequest, training_page
-from elephas_like.spark.session import active_remote, conf_of, context_for, has_stopped, is_remote, started_context
+from elephas_like.spark.session import active_remote, conf_of, context_for, is_remote, started_context, warn_if_stopped
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.bars import Bar
@@ -78,13 +78,8 @@ def train(
         else chosen_engine(options, context, asked, source.partitions, steady=steady)
     )
     with choosing as (engine, num_workers):
-        if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote and has_stopped():
-            warnings.warn(
-                "the SparkContext was stopped: this fit trains in this process, without Spark. Start a new session for a fit on Spark, "
-                "or say engine='in_process'.",
-                ElephasWarning,
-                stacklevel=3,
-            )
+        if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
+            warn_if_stopped("this fit trains", "Start a new session for a fit on Spark, or say engine='in_process'.")
         if request.verbose and engine is not EngineName.IN_PROCESS:
             _announce(num_workers, "" if context is None else str(context.applicationId))
         # Prepare.

@@ -95,7 +95,7 @@ class Given:
         if isinstance(data, pd.DataFrame) and self.named is not None:
             return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
         if isinstance(data, list) and _are_pairs(data):
-            return _stacked(data)
+            return tuple(data) if model is not None and _are_parts(data, model) else _stacked(data)
         return data
 
 
@@ -105,6 +105,20 @@ def _are_blocks(data: object) -> bool:
 
 def _are_pairs(data: Sequence[object]) -> bool:
     return len(data) > 0 and all(isinstance(row, tuple) and len(row) in (2, 3) for row in data)
+
+
+def _are_parts(data: Sequence[Any], model: keras.Model) -> bool:
+    """Whether what looks like two or three rows is [(x1, x2), (y1, y2)], the arrays of several inputs and outputs, as in Keras."""
+    inputs: Sequence[Any] = getattr(model, "inputs", None) or ()
+    return len(inputs) > 1 and len(data) in (2, 3) and getattr(data[0][0], "ndim", 0) == len(inputs[0].shape)
+
+
+def _are_features(rows: Sequence[Any], model: keras.Model) -> bool:
+    """Whether what looks like pairs is rows of features: tuples of as many numbers as the one input of a model takes."""
+    if not has_one_input(model) or not _are_pairs(rows):
+        return False
+    wanted = tuple(model.inputs[0].shape)[1:]
+    return all(wanted == (len(row),) and not any(map(np.ndim, row)) for row in rows)
 
 
 def _needs_labels(model: keras.Model) -> bool:
@@ -117,6 +131,8 @@ def _apart(data: Any, model: keras.Model | None, *, target: bool) -> tuple[Any, 
 
     Where a tuple may be the arrays of several inputs, it is.
     """
+    if isinstance(data, list) and not target and model is not None and _are_features(data, model):
+        return np.array(data), None, None
     if isinstance(data, list) and _are_pairs(data):
         data = _stacked(data)
     if not isinstance(data, tuple) or len(data) not in (2, 3):

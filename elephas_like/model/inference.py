@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,7 @@ from elephas_like.model.predict import (
 )
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
+from elephas_like.rows.shards import ShardedDataset
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.metric_results import in_order
 
@@ -39,8 +40,8 @@ class Inference(ABC):
     resources: Any
 
     @abstractmethod
-    def _check(self, others: Mapping[str, Any]) -> None:
-        """Raise TypeError for arguments that no method has."""
+    def _check(self, others: Mapping[str, Any], method: Callable[..., Any]) -> None:
+        """Raise TypeError for arguments that a method does not have, and check the model."""
 
     def predict(
         self,
@@ -107,6 +108,7 @@ class Inference(ABC):
         sample_weight_col: str | None = None,
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
+        handle_invalid: str | None = None,
         timeout: float | None = None,
         **others: Any,
     ) -> Any:
@@ -114,10 +116,10 @@ class Inference(ABC):
 
         Args:
             x: arrays, with `y`, evaluated here on the driver; or an RDD of `(x, y)` or `(x, y, sample_weight)` rows, a
-                DataFrame, or the path of Parquet files, evaluated on the executors: their metric states are summed, so that
-                AUC and the like are exact.
+                ShardedDataset, a DataFrame, or the path of Parquet files, evaluated on the executors: their metric states are
+                summed, so that AUC and the like are exact.
             callbacks: of arrays, Keras callbacks.
-            features_col, label_col, sample_weight_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
+            features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for `fit`.
             timeout: as for `predict`.
 
         Returns:
@@ -125,7 +127,7 @@ class Inference(ABC):
         """
         x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
-        self._check(others)
+        self._check(others, type(self).evaluate)
         rows = self._rows_of(batch_size)
         given = Given.of(
             x,
@@ -137,8 +139,9 @@ class Inference(ABC):
             sample_weight_col=sample_weight_col,
             column_shapes=column_shapes,
             column_dtypes=column_dtypes,
+            handle_invalid=handle_invalid,
         )
-        if given.columns is None and not isinstance(x, RDD):
+        if given.columns is None and not isinstance(x, RDD | ShardedDataset):
             check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
             return self._model.evaluate(
                 feature_arrays(given.x, self._model),

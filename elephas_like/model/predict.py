@@ -35,7 +35,7 @@ from elephas_like.model.source import Source
 from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import attempt_directory
-from elephas_like.rows.shards import SpoolOptions
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import on_gpus, profile_for
@@ -68,6 +68,10 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
     Raises:
         TypeError: data of a kind that is not taken, with what to use instead.
     """
+    if isinstance(data, ShardedDataset):
+        raise TypeError(
+            "the rows of a ShardedDataset have no order: predict what it was made from. (fit and evaluate take it.)"
+        )
     refuse_foreign(data)
     return text_tensors(cut_inputs(arrays(data), model))
 

@@ -34,6 +34,7 @@ from elephas_like.model.given_rows import Given
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
+from elephas_like.model.parquet_rows import ParquetRows
 from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
@@ -305,10 +306,13 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
 
 def _data_findings(source: Source, workers: int, seconds: float, samples: list[PartitionSample]) -> Iterator[Finding]:
     """Yield how the rows are divided. What was read of them is left in `samples`."""
-    rdd = getattr(source, "rdd", None)
+    rdd = None if source.context is None else getattr(source, "rdd", None)
     if rdd is None:
-        blocks = source.data(workers).blocks or ()
-        samples += [PartitionSample(index, block.rows, True, None) for index, block in enumerate(blocks)]
+        if isinstance(source, ParquetRows):
+            rows = [part.rows for part in source.table.dealt(workers)]
+        else:
+            rows = [block.rows for block in source.data(workers).blocks or ()]
+        samples += [PartitionSample(index, number, True, None) for index, number in enumerate(rows)]
         yield from partition_findings(len(samples), workers, samples)
         return
     number = source.partitions or 0

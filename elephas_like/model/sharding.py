@@ -10,7 +10,8 @@ import keras
 
 from elephas_like.core import checks
 from elephas_like.core.types import EngineName
-from elephas_like.model.data_arguments import column_choice, refuse_connect
+from elephas_like.model.data_arguments import refuse_connect
+from elephas_like.model.given_rows import Given
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import ShardedDataset, new_dataset
@@ -36,7 +37,8 @@ def shard(
     """Rows to be written down once, on the executors, and trained on many times.
 
     Args:
-        data: an RDD of rows, or arrays with `y`, or a DataFrame, or the path of Parquet files, as for `SparkModel.fit`.
+        data: an RDD of rows, or arrays with `y`, `(x, y)` or `(x, y, sample_weight)`, or a DataFrame, or the path of Parquet
+            files, as for `SparkModel.fit`. Arrays of several inputs without labels: `((x1, x2), None)`.
         num_workers: shards.
         shuffle: mixes the rows across workers once, by `seed`: the cheapest cure for rows that arrive sorted by label.
             Without, partitions stay together, and arrays are dealt like cards: row i goes to worker i mod `num_workers`.
@@ -53,16 +55,24 @@ def shard(
     """
     workers = checks.positive_int("num_workers", num_workers)
     refuse_connect(data)
-    columns = column_choice(
-        data, features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid
+    given = Given.of(
+        data,
+        y,
+        model=model,
+        features_col=features_col,
+        label_col=label_col,
+        sample_weight_col=sample_weight_col,
+        column_shapes=column_shapes,
+        column_dtypes=column_dtypes,
+        handle_invalid=handle_invalid,
     )
-    if columns is None and model is not None:
+    if given.columns is None and model is not None:
         raise ValueError(
             f"model= says how columns of a DataFrame or of files are read; the data is of type {type(data).__name__}."
         )
     if model is not None:
         check_model(model)
-    source = source_of(data, y, None, columns, model)
+    source = source_of(given.x, given.y, given.sample_weight, given.columns, model)
     if source.num_workers is not None:
         raise ValueError(f"the data is sharded for {source.num_workers} workers already; shard what it was made from.")
     context = context_for(source.context, EngineName.SERVER)

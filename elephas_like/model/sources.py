@@ -1,7 +1,8 @@
 """Sources of rows: what a fit, an evaluation, a search or an ensemble is given as data, whatever its kind.
 
 `Source` (source.py) is the interface, and each kind of data a class: `Arrays`, `Blocks`, `Rows` (an RDD), `FrameRows` (a DataFrame) and
-`Shards` (a ShardedDataset). `source_of`, `frame_source` and `validation_source` choose among them.
+`Shards` (a ShardedDataset); `ParquetRows` (files) has a module of its own. `source_of`, `column_source` and `validation_source` choose
+among them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import keras
@@ -288,9 +288,9 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             ValueError, TypeError: arguments that make no sense, before anything starts.
             DataError: rows that cannot be trained on, with their place.
             PlainTextError: Spark's settings encrypt what the fit would leave in plain text.
-        WorkerError: an exception on a worker, with its own type, message and traceback.
+            WorkerError: an exception on a worker, with its own type, message and traceback.
         """
-        self._check(others)
+        self._check(others, SparkModel.fit)
         data = checks.one_of(data=data, rdd=rdd, x=x)
         request = FitRequest.checked(
             self._model,
@@ -359,8 +359,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         """
         saving.export(self._model, path, overwrite=overwrite)
 
-    def _check(self, others: Mapping[str, Any]) -> None:
-        refuse_unknown(others, inspect.signature(SparkModel.fit).parameters)
+    def _check(self, others: Mapping[str, Any], method: Callable[..., Any]) -> None:
+        refuse_unknown(others, inspect.signature(method).parameters)
         check_model(self._model)
 
     def _draw_seeds(self) -> FitSeeds:

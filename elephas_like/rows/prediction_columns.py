@@ -97,13 +97,16 @@ def with_predictions(df: DataFrame, plan: FramePlan, score: Score, fields: Seque
     Raises:
         ValueError: a column of the name of a field is there already.
     """
+    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    as_spark = str if sensitive else str.lower  # names that Spark takes for one are one
     if not fields:
         log.warning("no column was added: all names of columns to add are ''.")
         return df
+    there = {as_spark(name): name for name in df.columns}
     for one in fields:
-        if one.name in df.columns:
+        if as_spark(one.name) in there:
             raise ValueError(
-                f"the DataFrame has a column {one.name!r} already; drop it, or give the output another name."
+                f"the DataFrame has a column {there[as_spark(one.name)]!r} already; drop it, or give the output another name."
             )
     df = readable(df, plan)
     if hasattr(functions, "arrow_udf"):

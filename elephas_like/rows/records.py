@@ -120,7 +120,7 @@ def listed(spark: SparkSession, path: str) -> list[str]:
     """
     if is_local(path):
         local = files.local_path(path)
-        found = sorted(glob.glob(os.path.join(local, "*") if os.path.isdir(local) else local))
+        found = sorted(glob.glob(os.path.join(glob.escape(local), "*") if os.path.isdir(local) else local))
     else:
         try:
             there = spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()

@@ -7,6 +7,7 @@ Partitions become workers by `coalesce` without a shuffle; fewer partitions than
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -291,6 +292,7 @@ class ShardedDataset:
         self.num_workers = num_workers
         self.dataset = dataset
         self._references: RDD | None = None
+        self._lock = threading.Lock()  # several fits may share the rows, in threads
         self._written = False
         self.released = False
 
@@ -298,9 +300,10 @@ class ShardedDataset:
         """Return the persisted references. The rows are written when a job first asks for them."""
         if self.released:
             raise ValueError("this ShardedDataset was released; shard the data again.")
-        if self._references is None:
-            self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
-        return self._references
+        with self._lock:
+            if self._references is None:
+                self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
+            return self._references
 
     def written(self) -> None:
         """Note that a job has asked for the references, so the rows are on disk."""
@@ -308,9 +311,10 @@ class ShardedDataset:
 
     def invalidate(self) -> None:
         """Invalidate the references, so that the next job rewrites the rows: files of a shard are missing."""
-        self._written = False
-        if self._references is not None:
-            persisted_anew(self._references)
+        with self._lock:
+            self._written = False
+            if self._references is not None:
+                persisted_anew(self._references)
 
     def release(self) -> None:
         """Delete the files and drop the references. Safe to call twice.

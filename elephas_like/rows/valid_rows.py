@@ -53,7 +53,7 @@ def _conditions(leaf: Leaf, schema: sql.StructType, *, nan: bool) -> list[Column
         parts = 1 if leaf.part is None else leaf.part[1]
         conditions.append(reduce(add, lengths) == parts * math.prod(axis for axis in leaf.shape if axis is not None))
     if leaf.classes is not None:  # becomes one-hot
-        label = leaf.cells[0].selected()
+        label = leaf.cells[0].selected().cast("double")  # it may be boolean
         conditions.append((label >= 0) & (label < leaf.classes) & (label == functions.floor(label)))
     return conditions
 

@@ -42,6 +42,17 @@ def has_stopped() -> bool:
     return SparkContext._gateway is not None and started_context() is None
 
 
+def warn_if_stopped(what: str, instead: str) -> None:
+    """Warn of what runs in this process because Spark was stopped, as in a notebook whose session has ended.
+
+    Args:
+        what: runs here. instead: what to do.
+    """
+    if has_stopped():
+        text = f"the SparkContext was stopped: {what} in this process, without Spark. {instead}"
+        warnings.warn(text, ElephasWarning, stacklevel=4)
+
+
 def is_local(context: SparkContext) -> bool:
     """Return whether tasks run in the driver's JVM, and so on its machine (`local`, `local[n]`, not `local-cluster`)."""
     return is_local_master(context.master)

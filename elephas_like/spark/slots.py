@@ -145,7 +145,7 @@ def reservation(
         return left if of_all is None else min(left, of_all - _reserved.get(keys[0], 0))
 
     with _changed:
-        if not _changed.wait_for(lambda: unreserved() >= least, timeout):
+        if not _changed.wait_for(lambda: unreserved() >= least, min(timeout, threading.TIMEOUT_MAX)):
             raise WaitError(
                 f"other fits hold {_reserved.get(keys[-1], 0)} of {available} slots, and this one needs {least}; "
                 f"waited {timeout:.0f} s (join_timeout)."

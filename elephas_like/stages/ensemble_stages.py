@@ -64,8 +64,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
     Args:
         build_or_model: a compiled Keras model, which is not changed: each member is a copy whose trainable weights are
             drawn anew. Or a function that returns one, called once per member, as for `train_ensemble`. Or None with
-                `keras_model_config` (JSON),
-            `loss`, `optimizer_config`, `metrics`; the last three also compile a given model or function's models anew.
+            `keras_model_config` (JSON), `loss`, `optimizer_config`, `metrics`; the last three also compile a given model or function's models anew.
         callbacks: Keras callbacks; each member has copies of its own. Not saved with the estimator.
         validation_data: a DataFrame, arrays or an RDD. Not saved with the estimator.
         params: by name, camelCase or snake_case: `num_members`, `bagging`, `voting`, `weights`, `workers_per_member`,

@@ -17,6 +17,7 @@ from pyspark.sql.types import NumericType
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
+from elephas_like.model.options import NAMES
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.frame_plan import ColumnChoice, Invalid
 from elephas_like.stages.param_table import COLUMNS, FITTING
@@ -31,32 +32,6 @@ from elephas_like.trainer.recipe import from_json
 from elephas_like.trainer.task import inputs, one_hot_classes, task
 
 _INFERENCE_ROWS = 1024
-_OPTIONS = [
-    "mode",
-    "frequency",
-    "strategy",
-    "codec",
-    "engine",
-    "parameter_server_mode",
-    "host",
-    "port",
-    "tls",
-    "allow_plain_text",
-    "optimizer_state",
-    "on_nan",
-    "fused_optimizer",
-    "max_staleness",
-    "quorum",
-    "quorum_grace",
-    "seed",
-    "resources",
-    "epochs_per_job",
-    "join_timeout",
-    "round_timeout",
-    "num_workers",
-    "custom_objects",
-    "batch_size",
-]
 _FIT = [
     "epochs",
     "verbose",
@@ -209,13 +184,11 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         if shared is not None:
             rows, held = shared.of(self, rows, model, columns), validation_rows(held, columns, model)
             columns = {}
-        options = {name: self.given(name) for name in _OPTIONS}
+        options = {name: self.given(name) for name in NAMES}
         spark_model = SparkModel(model, **options)
         # A batch size that was not set gives way to a global one; if both were set, `fit` raises.
         arguments = {name: self.given(name) for name in _FIT}
-        if self.given("global_batch_size") is not None and not self.isSet("batch_size"):
-            arguments["batch_size"] = None
-        elif self.given("global_batch_size") is not None:
+        if self.given("global_batch_size") is not None and self.isSet("batch_size"):
             arguments["batch_size"] = self.given("batch_size")  # both are set: fit raises
         spark_model.fit(
             rows,
@@ -411,7 +384,7 @@ def register_keras_udf(
         spark: the session to register it in.
         name: of the SQL function.
         model: a trained Keras model.
-        custom_objects: classes and functions that the model refers to, by name.
+        custom_objects: not needed, for the model is shipped by value with what it refers to; taken for calls that pass it.
         batch_size: rows that are predicted at once; default 1024.
         output: "prediction" (class index, value, or the model's output) or "probability" (an array).
         model_type: "classification" or "regression", where loss and activation do not determine it.

@@ -19,6 +19,7 @@ from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import resolve
 from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState, Resources
 from elephas_like.core.voting import normalized
+from elephas_like.trainer.request import class_weights
 
 UNSET: Any = object()
 """Marks a Param without default: reading it before it is set is an error."""
@@ -162,7 +163,7 @@ def _shapes(name: str, value: Any) -> dict[str, list[int]]:
 
 
 def _weights_of_classes(name: str, value: Any) -> dict[int, float]:
-    return {int(key): float(weight) for key, weight in _mapping(name, value).items()}
+    return class_weights(value) or {}
 
 
 def _list(name: str, value: Any) -> list[Any]:

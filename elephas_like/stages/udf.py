@@ -35,7 +35,8 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
 
     def scores(batches: Iterator[Columns]) -> Iterator[pa.Array]:
         made = None
-        for columns in batches:
+        for batch in batches:
+            columns = [column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column for column in batch]
             names = [f"argument {number}" for number in range(1, len(columns) + 1)]
             if made is None:
                 schema = sql.StructType(

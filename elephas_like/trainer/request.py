@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 import keras
+import numpy as np
 
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
@@ -189,9 +191,28 @@ def validation_share(validation_split: object, *, has_validation_data: bool) -> 
     return split
 
 
-def class_weights(given: Mapping[int, float] | None) -> dict[int, float] | None:
-    """Return weights by class as plain numbers; None for none."""
-    return {int(label): float(weight) for label, weight in given.items()} if given else None
+_NUMBERS = (int, float, np.integer, np.floating)
+
+
+def class_weights(given: object) -> dict[int, float] | None:
+    """Return weights by class as plain numbers; None for none.
+
+    Raises:
+        TypeError, ValueError: it is no dict from whole numbers to finite weights from 0 on.
+    """
+    if given is None:
+        return None
+    said = "class_weight must be a dict from classes, which are whole numbers from 0 on, to weights"
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{said}; got {type(given).__name__}.")
+    for label, weight in given.items():
+        if isinstance(label, str) and label.isdecimal():  # as JSON has keys
+            label = int(label)
+        if not isinstance(label, _NUMBERS) or label < 0 or label % 1:
+            raise ValueError(f"{said}; got the class {label!r}.")
+        if not isinstance(weight, _NUMBERS) or not 0 <= weight < math.inf:
+            raise ValueError(f"{said}, which are finite and not negative; class {label!r} has {weight!r}.")
+    return {int(label): float(weight) for label, weight in given.items()} or None
 
 
 def split_batch(global_batch_size: int, num_workers: int) -> tuple[int, int]:

@@ -158,7 +158,7 @@ def search_function(asked: FunctionRequest) -> SearchResult:
         cloudpickle.dumps(settings),
         settings.usual,
     )
-    shown = training_page(asked.page, page, context)
+    shown = training_page(asked.page, page, context, asked.remote)
     slots_of_trials = opened(
         context,
         trial,

@@ -321,7 +321,7 @@ def _searched(asked: _Request, given: _Prepared) -> SearchResult:
         page = search_monitor(goal, limits.max_evals, algorithm=asked.algo, parallel=given.parallelism)
         running = Search(asked.sampler, goal, monitor, limits, store, kept.log, asked.size_of, asked.verbose, page)
         running.recall(earlier)
-        shown = training_page(asked.page, page, given.context)
+        shown = training_page(asked.page, page, given.context, asked.remote)
         with shown, _opened(asked, given, rows, WatchedTrials(monitor, page, goal)) as slots:
             running.run(slots)
     restorer = _restorer(asked.build, rows.sample, given.source, kept.seed, settings)

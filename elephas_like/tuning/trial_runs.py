@@ -25,7 +25,7 @@ from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import CANCELLED, GROUP_CANCELLED, CancelledError, Runs, RunsInTurn
-from elephas_like.spark.session import is_local
+from elephas_like.spark.session import is_local, warn_if_stopped
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE, stopped
 
@@ -249,6 +249,7 @@ def count_parallel(
             raise ValueError(
                 f"parallelism={asked} needs Spark: start a SparkSession first; without one trials run one by one."
             )
+        warn_if_stopped("trials run one by one", "Start a new session to run them on Spark.")
         return 1
     available = spark_slots(context, wait, None if asked is None else asked * workers)
     if workers > available:  # an application may grow to one trial at least

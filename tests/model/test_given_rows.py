@@ -64,6 +64,29 @@ def test_labels_are_left_out_of_predictions() -> None:
     assert votes.evaluate((X, Y)) == votes.evaluate(X, Y)
 
 
+def test_rows_of_two_numbers_are_features_of_two_numbers() -> None:
+    rows = [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)]
+    predictor = SparkModel(model(), engine="in_process")
+    np.testing.assert_array_equal(predictor.predict(rows), predictor.predict(np.array(rows)))
+
+
+def test_arrays_of_several_inputs_and_outputs_for_validation_are_no_rows() -> None:
+    """[(x1, x2), (y1, y2)], as Keras takes it; pairs of rows still are rows."""
+    tensors = [keras.Input((2,)), keras.Input((2,))]
+    outputs = [keras.layers.Dense(1, name=name)(keras.layers.Concatenate()(tensors)) for name in ("one", "two")]
+    both = keras.Model(tensors, outputs)
+    both.compile("sgd", ["mse", "mse"])
+    x, y = (X, X + 1), (W[:, None], 2 * W[:, None])
+    losses = []
+    for held in ([x, y], (x, y), [((X[i], X[i] + 1), ([1.0], [2.0])) for i in range(20)]):
+        again = keras.models.clone_model(both)
+        again.set_weights(both.get_weights())
+        again.compile("sgd", ["mse", "mse"])
+        fitted = SparkModel(again, 2, engine="in_process", seed=1)
+        losses.append(fitted.fit(x, y, validation_data=held, verbose=0).history["val_loss"])
+    assert losses[0] == losses[1] == losses[2]
+
+
 def test_an_rdds_pairs_are_predicted_too(sc) -> None:
     own = model()
     found = SparkModel(own).predict(sc.parallelize(list(zip(X, Y, strict=True)), 2))

@@ -19,6 +19,14 @@ def mlp() -> keras.Model:
     return model
 
 
+def test_arguments_that_evaluate_does_not_have_get_the_nearest_of_its_own() -> None:
+    spark_model = SparkModel(mlp(), engine="in_process")
+    with pytest.raises(TypeError, match=r"unexpected argument 'batch_sizes'\. Did you mean 'batch_size'"):
+        spark_model.evaluate(X, Y, batch_sizes=3)
+    with pytest.raises(TypeError, match=r"unexpected argument 'epochs'\.$"):
+        spark_model.evaluate(X, Y, epochs=2)
+
+
 def test_arrays_are_predicted_and_evaluated_as_keras_does() -> None:
     model = mlp()
     spark_model = SparkModel(model, 2, engine="in_process", batch_size=8)

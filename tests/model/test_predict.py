@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small import classifier, digits, line, parts_of, points, rows
 
-from elephas_like import ElephasError, SparkModel, WorkerError
+from elephas_like import ElephasError, SparkModel, VotingModel, WorkerError, shard
 
 layers = keras.layers
 
@@ -83,6 +83,19 @@ def test_several_outputs_are_evaluated_into_the_list_that_keras_gives(sc) -> Non
     columns = [np.stack([row[1][side] for row in rows]) for side in (0, 1)]
     expected = model.evaluate(np.stack([x for x, _ in rows]), columns, batch_size=30, verbose=0)
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sharded_dataset_is_evaluated_as_its_rows_and_has_no_order_to_predict(sc) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    x = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    spark_model, ensemble = SparkModel(model, 2), VotingModel([model])
+    with shard((x, y), 2) as dataset:
+        for evaluated in (spark_model, ensemble):
+            assert evaluated.evaluate(dataset) == pytest.approx(model.evaluate(x, y, verbose=0), abs=1e-6)
+            with pytest.raises(TypeError, match="predict what it was made from"):
+                evaluated.predict(dataset)
 
 
 def test_a_loss_alone_is_a_number_and_no_rows_are_refused(sc) -> None:

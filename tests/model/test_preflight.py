@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from elephas_like import SparkModel
@@ -167,6 +170,13 @@ def test_a_fit_in_this_process(fitted: SparkModel, capsys: pytest.CaptureFixture
     assert "rows in 2 of them: 3, 2" in str(report)
     for one, other in zip(before, fitted.master_network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_files_without_spark(fitted: SparkModel, tmp_path: Path) -> None:
+    table = pa.table({"a": [1.0, 2.0], "b": [1.0, 2.0], "label": [0.0, 1.0]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    report = fitted.check(str(tmp_path), features_col=["a", "b"], verbose=0)
+    assert report.ok, str(report)
 
 
 def test_verbose_0_prints_nothing_and_a_bad_row_is_no_exception(

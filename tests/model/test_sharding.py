@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from small import classifier, digits, trained
 
 import elephas_like
 from elephas_like import SparkModel, shard
+from elephas_like.core.structure import flatten
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
 
@@ -28,6 +30,26 @@ def test_shuffled_shards_mix_sorted_labels(sc) -> None:
     assert shares[0] == [(100, 0.0), (100, 100.0)]
     assert sum(count for count, _ in shares[1]) == 200
     assert all(0.3 * count < ones < 0.7 * count for count, ones in shares[1])
+
+
+def test_every_form_of_rows_in_memory(sc) -> None:
+    """What `fit` takes apart is taken apart here, too: each row has its label and its weight."""
+    x, y, w = np.arange(12.0).reshape(6, 2), np.arange(6), np.linspace(0, 1, 6)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": y, "w": w})
+    columns = {"features_col": ["a", "b"], "sample_weight_col": "w"}
+    forms: list[tuple[object, dict]] = [
+        ((x, y, w), {}),
+        (list(zip(x, y, w, strict=True)), {}),
+        (frame, columns),
+        (((x, 2 * x), None), {}),
+    ]
+    counts = []
+    for data, names in forms:
+        with shard(data, 2, **names) as dataset:
+            found = [row for block in dataset.source.collect() for row in zip(*flatten(block.columns)[0], strict=True)]
+            counts.append(sorted(tuple(np.ravel(part).tolist() for part in row) for row in found))
+    assert counts[0] == counts[1] == counts[2] == [([2.0 * i, 2.0 * i + 1], [i], [w[i]]) for i in range(6)]
+    assert counts[3] == [([2.0 * i, 2.0 * i + 1], [4.0 * i, 4.0 * i + 2]) for i in range(6)]
 
 
 def test_sharded_arrays_and_a_wrong_number_of_workers(sc) -> None:

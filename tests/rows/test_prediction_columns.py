@@ -57,6 +57,13 @@ def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, tabl
     assert with_predictions(table.filter("id > 9"), made, score, [Field("p", 0)]).collect() == []
     with pytest.raises(ValueError, match="has a column 'label' already"):
         with_predictions(table, made, score, [Field("label", 0)])
+    with pytest.raises(ValueError, match="has a column 'label' already"):  # Spark would find two of them
+        with_predictions(table, made, score, [Field("Label", 0)])
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert with_predictions(few, made, score, [Field("Label", 0)]).select("Label").collect() == [(7.0,)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 @BOTH_WAYS

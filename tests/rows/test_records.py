@@ -23,6 +23,12 @@ def test_a_schema_says_what_types_there_are(spark, tmp_path) -> None:
     assert found == [("café", 1.5, 3, True, []), ("b", 2.5, 4, False, []), (None, None, 5, None, [])]
 
 
+def test_a_directory_whose_name_looks_like_a_pattern(spark, tmp_path) -> None:
+    (tmp_path / "run[1]").mkdir()
+    write_by_tensorflow(tmp_path / "run[1]" / "a", [{"n": 5}])
+    assert [row.n for row in read_tfrecords(spark, str(tmp_path / "run[1]"), "n int").collect()] == [5]
+
+
 def test_nulls_vectors_and_empty_partitions(spark, tmp_path) -> None:
     rows = [(None, Vectors.sparse(3, [1], [2.0]), [1]), (2.5, Vectors.dense([1, 2, 3]), [])]
     df = spark.createDataFrame(rows, ["x", "v", "n"])

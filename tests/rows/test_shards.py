@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
 import pytest
 
-from elephas_like.rows.shards import dealt, partitioned, rows_of_partitions, shuffled
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned, rows_of_partitions, shuffled
 
 
 def test_arrays_are_dealt_like_cards() -> None:
@@ -42,6 +45,21 @@ def test_arrays_of_different_lengths_are_refused() -> None:
 
 
 @pytest.mark.spark
+def test_threads_share_the_references_of_a_dataset(sc) -> None:
+    """Else each would write the rows, and only the last one's files would be deleted."""
+    dataset = ShardedDataset(sc.parallelize([1, 2], 2), 2, "shared")
+    together = Barrier(4, timeout=60)
+
+    def asked(_: int) -> object:
+        together.wait()
+        return dataset.references(SpoolOptions("shared", "float32", False, {}))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(asked, range(4)))
+    assert len({id(one) for one in found}) == 1
+    dataset.release()
+
+
 @pytest.mark.parametrize(("partitions", "workers"), [(1, 4), (2, 4), (3, 4), (2, 3), (4, 6), (5, 2), (3, 3), (4, 1)])
 def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, workers: int) -> None:
     rdd = partitioned(sc.parallelize(range(60), partitions), workers)

@@ -107,6 +107,13 @@ def test_labels_and_weights(spark) -> None:
     assert skipped(None) == [0, 1, 2, 5]
 
 
+def test_labels_that_are_true_or_false(spark) -> None:
+    df = spark.createDataFrame([(0, 1.0, True), (1, 1.0, False), (2, 1.0, None)], "id int, v double, label boolean")
+    choice = ColumnChoice("v", "label", None, invalid=Invalid.SKIP)
+    found = plan(df.schema, choice, Slot("x", (1,)), Slot("y", (2,)), floatx="float32", classes=2)
+    assert sorted(row.id for row in readable(df, found).collect()) == [0, 1]
+
+
 @pytest.mark.parametrize("invalid", [None, Invalid.ERROR, Invalid.KEEP])
 def test_rows_are_left_out_only_if_they_are_to_be_skipped(spark, invalid: Invalid | None) -> None:
     df = table(spark, "double", [1.0, None])

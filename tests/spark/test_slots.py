@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -33,11 +34,12 @@ def test_what_others_hold_is_waited_for(sc) -> None:
     assert free(sc, 2) == 2
 
 
-def test_whoever_waits_is_let_in_when_the_holder_leaves(sc) -> None:
+@pytest.mark.parametrize("timeout", [60, math.inf])
+def test_whoever_waits_is_let_in_when_the_holder_leaves(sc, timeout: float) -> None:
     entered = threading.Event()
 
     def second() -> None:
-        with reservation(sc, 2, 2, timeout=60):
+        with reservation(sc, 2, 2, timeout=timeout):
             entered.set()
 
     with reservation(sc, 1, 2, timeout=1):

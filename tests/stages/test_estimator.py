@@ -157,7 +157,7 @@ def test_every_param_of_the_estimator_reaches_a_fit(wines) -> None:
     read_otherwise = (
         "weight_col validation_indicator_col validation_split nb_classes categorical optimizer_config loss metrics"
     )
-    passed_on = {*ml_model._OPTIONS, *ml_model._FIT, *read_otherwise.split()}
+    passed_on = {*ml_model.NAMES, *ml_model._FIT, *read_otherwise.split()}
     assert {snake(entry.name) for entry in FITTING} <= passed_on
     model = mlp(13, 3, "softmax", "sparse_categorical_crossentropy")
     with pytest.raises(ValueError, match="codec 'one_bit' needs workers that keep what their messages lost"):

@@ -69,6 +69,12 @@ def test_arguments_of_all_kinds(scored, number: int) -> None:
     assert {row.i: row[f"p{number}"] for row in scored} == {i: float(expected(i)) for i in range(5)}
 
 
+def test_literals_of_sql_are_decimals(spark, way: str) -> None:
+    function = sql_function(Slot("x", (2,)), adding(), Field("p", 0), floatx="float32", dtype=None)
+    spark.udf.register("adds_decimals", function)
+    assert spark.sql("SELECT adds_decimals(1.5, 2.25) AS p FROM range(1)").first().p == 3.75
+
+
 def test_an_argument_that_does_not_fit_is_named(table, way: str) -> None:
     function = sql_function(Slot("x", (3,)), adding(), Field("p", 0), floatx="float32", dtype=None)
     with pytest.raises(Exception, match=r"column 'argument 1', .*the model takes shape"):

@@ -95,6 +95,23 @@ def test_weights_of_classes_become_plain_numbers(model):
         assert FitRequest.checked(model, **GIVEN | {"class_weight": {"1": 2}}).class_weight == {1: 2.0}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({0.9: 2.0}, r"got the class 0\.9"),
+        ({"cat": 2.0}, "got the class 'cat'"),
+        ({-1: 2.0}, "got the class -1"),
+        ({0: -1.0}, r"class 0 has -1\.0"),
+        ({0: float("nan")}, "class 0 has nan"),
+        ({0: "heavy"}, "class 0 has 'heavy'"),
+        ([1, 2, 3], "got list"),
+    ],
+)
+def test_weights_of_classes_that_are_none_are_refused(model, wrong, said):
+    with pytest.raises((TypeError, ValueError), match=f"class_weight must be a dict.*{said}"):
+        FitRequest.checked(model, **GIVEN | {"class_weight": wrong})
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("treatment", OptimizerState)
 def test_averaged_weights_of_an_optimizer_need_its_slots(scaled, treatment):
