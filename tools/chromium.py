@@ -6,14 +6,13 @@ tests that need it are skipped. Standard library only.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
+
+import apt_packages
 
 PACKAGES = ("chromium", "fonts-dejavu-core")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BY_HAND = f"sudo apt-get install {' '.join(PACKAGES)}"
 
 
 def program() -> str | None:
@@ -23,21 +22,12 @@ def program() -> str | None:
 
 def problem() -> str | None:
     """What is missing, in words; None where nothing is."""
-    return None if program() else f"not installed: chromium. {BY_HAND}"
+    return None if program() else f"not installed: chromium. {apt_packages.by_hand(PACKAGES)}"
 
 
 def installed() -> str | None:
     """Install what is missing. Return what is still missing then, and why; None where nothing is."""
-    said = problem()
-    if said is None or shutil.which("apt-get") is None or os.geteuid() != 0:
-        return said
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        command = ["apt-get", "-qq", *arguments]
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"{said}; {' '.join(command)} failed: {done.stderr.strip()[-300:]}"
-    return problem()
+    return apt_packages.installed(PACKAGES, problem)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ install, and the tests that need it are skipped. Standard library only.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import apt_packages
+
 PACKAGES = ("postgresql", "libpostgresql-jdbc-java")
-BY_HAND = f"sudo apt-get install {' '.join(PACKAGES)}"
 
 
 def programs() -> Path | None:
@@ -33,23 +32,12 @@ def driver() -> Path | None:
 def problem() -> str | None:
     """What is missing, in words; None where nothing is."""
     missing = [name for name, there in zip(PACKAGES, (programs(), driver()), strict=True) if there is None]
-    return f"not installed: {', '.join(missing)}. {BY_HAND}" if missing else None
+    return f"not installed: {', '.join(missing)}. {apt_packages.by_hand(PACKAGES)}" if missing else None
 
 
 def installed() -> str | None:
     """Install what is missing. Return what is still missing then, and why; None where nothing is."""
-    said = problem()
-    if said is None:
-        return None
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        return said
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        command = ["apt-get", "-qq", *arguments]
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"{said}; {' '.join(command)} failed: {done.stderr.strip()[-300:]}"
-    return problem()
+    return apt_packages.installed(PACKAGES, problem)
 
 
 if __name__ == "__main__":
