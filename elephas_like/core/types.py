@@ -7,6 +7,7 @@ What crosses a process is a frozen dataclass of plain data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -84,6 +85,21 @@ class OnNaN(StrEnum):
 
     RAISE = "raise"
     DROP = "drop"
+
+
+class RateScale(StrEnum):
+    """How the learning rate grows with the rows of all workers' batches together.
+
+    linear: as they do (Goyal et al. 2017, for SGD). sqrt: as their square root (Krizhevsky 2014; for Adam and the like Malladi et
+    al. 2022).
+    """
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+    def factor(self, num_workers: int) -> float:
+        """Return what the learning rate of one worker is multiplied by where so many train side by side."""
+        return float(num_workers) if self is RateScale.LINEAR else math.sqrt(num_workers)
 
 
 class Role(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import keras
@@ -36,6 +37,7 @@ from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.label_rules import label_rules
+from elephas_like.trainer.learning_rate import scaled_learning_rate
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
 
@@ -63,6 +65,11 @@ def train(
     context = None if remote else context_for(source.context, options.engine)
     checkpoints = Checkpoints.of(request, context or started_context())
     found = None if checkpoints is None else checkpoints.found(request.resume)
+    if options.scale_learning_rate is not None and request.global_batch_size is not None:
+        raise ValueError(
+            "global_batch_size keeps the batch that the learning rate was chosen for, whatever the number of workers: leave "
+            "scale_learning_rate out, or give batch_size."
+        )
     asked = workers_asked(options.num_workers, source)
     if asked is None and found is not None:
         asked = found.num_workers
@@ -77,25 +84,30 @@ def train(
         if session is not None and remote
         else chosen_engine(options, context, asked, source.partitions, steady=steady)
     )
-    with choosing as (engine, num_workers):
-        if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
-            warn_if_stopped("this fit trains", "Start a new session for a fit on Spark, or say engine='in_process'.")
-        if request.verbose and engine is not EngineName.IN_PROCESS:
-            _announce(num_workers, "" if context is None else str(context.applicationId))
-        # Prepare.
-        cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
-        fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
-        _describe(fit, engine, num_workers)
-        check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
-        # Train.
-        page = PageRequest(
-            request.monitor, options.host, options.tls, options.allow_plain_text, verbose=request.verbose
-        )
-        with training_page(page, fit.hooks.monitor, context, session if remote else None):
-            _trained(fit, engine, source, validation, context, session, num_workers)
-    fit.hooks.train_end(fit.progress.state)
-    if checkpoints is not None:
-        checkpoints.remove()
+    with ExitStack() as scaled:
+        with choosing as (engine, num_workers):
+            if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
+                warn_if_stopped(
+                    "this fit trains", "Start a new session for a fit on Spark, or say engine='in_process'."
+                )
+            if request.verbose and engine is not EngineName.IN_PROCESS:
+                _announce(num_workers, "" if context is None else str(context.applicationId))
+            # Prepare. The learning rate is the model's own again when callbacks have seen the end of the training.
+            if options.scale_learning_rate is not None:
+                scaled.enter_context(scaled_learning_rate(model, options.scale_learning_rate.factor(num_workers)))
+            cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
+            fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
+            _describe(fit, engine, num_workers)
+            check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
+            # Train.
+            page = PageRequest(
+                request.monitor, options.host, options.tls, options.allow_plain_text, verbose=request.verbose
+            )
+            with training_page(page, fit.hooks.monitor, context, session if remote else None):
+                _trained(fit, engine, source, validation, context, session, num_workers)
+        fit.hooks.train_end(fit.progress.state)
+        if checkpoints is not None:
+            checkpoints.remove()
     return fit.hooks.history
 
 
@@ -302,6 +314,7 @@ def _described(
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),
+        "scale_learning_rate": options.scale_learning_rate,
         # Not the seed of this fit, which counts those before it: a notebook's cell that is run again is the same fit.
         "seed": None if options.seed is None else [drawn.split, drawn.bootstrap],
     }

@@ -19,7 +19,7 @@ from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Resources
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.spark.encryption import check_disks, wants_tls
 from elephas_like.spark.session import Conf
 from elephas_like.trainer.request import check_optimizer_state
@@ -86,6 +86,7 @@ class Options:
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
     fused_optimizer: Annotated[bool, checks.flag] = False
+    scale_learning_rate: Annotated[RateScale | None, _or_none(_member_of(RateScale))] = None
     seed: Annotated[int | None, _or_none(_whole(least=0))] = None
     tls: Annotated[bool | tuple[str, str] | None, _or_none(checks.tls)] = None
     allow_plain_text: Annotated[bool, checks.flag] = False
@@ -108,6 +109,11 @@ class Options:
             raise ValueError(
                 "max_staleness is for mode 'asynchronous' or 'hogwild': workers that wait for each other are never "
                 "stale. Leave it out, or choose another mode."
+            )
+        if options.scale_learning_rate is not None and options.mode is not Mode.SYNCHRONOUS:
+            raise ValueError(
+                "scale_learning_rate is for mode 'synchronous', whose workers' batches make one large batch together. Leave it "
+                "out, or choose that mode."
             )
         if options.quorum is not None and options.mode is not Mode.SYNCHRONOUS:
             raise ValueError(

@@ -16,7 +16,7 @@ from elephas_like.core import checks
 from elephas_like.core.html import history_table
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Resources
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.model import saving
 from elephas_like.model.fit import train
 from elephas_like.model.given_rows import Given
@@ -70,6 +70,10 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         on_nan: "raise", or "drop" an update with NaN and go on.
         fused_optimizer: whether workers step Adam, AdamW, SGD with momentum and RMSprop with momentum by TensorFlow's fused
             kernels. They follow the same rules, faster, and round Adam's sums in another order. False, the default: Keras' own steps.
+        scale_learning_rate: in synchronous mode, how the learning rate grows with the number of workers, whose batches make one
+            large batch together: "linear" (times the workers; SGD), "sqrt" (times their square root; Adam and the like), or None.
+            The model has its own again after the fit. Schedules are scaled too; a callback sees the scaled rate, and one that sets
+            it sets what is used. For a fixed batch a worker; with `global_batch_size` the batch stays what it was.
         max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
@@ -120,6 +124,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
     optimizer_state: OptimizerState
     on_nan: OnNaN
     fused_optimizer: bool
+    scale_learning_rate: RateScale | None
     seed: int | None
     resources: Resources | None
     epochs_per_job: int | None
@@ -150,6 +155,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         optimizer_state: str = "average",
         on_nan: str = "raise",
         fused_optimizer: bool = False,
+        scale_learning_rate: str | None = None,
         max_staleness: int | None = None,
         quorum: int | float | None = None,
         quorum_grace: float = 0.1,

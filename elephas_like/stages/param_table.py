@@ -17,7 +17,7 @@ from elephas_like.core import checks
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import resolve
-from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState, Resources
+from elephas_like.core.types import EngineName, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.core.voting import normalized
 from elephas_like.trainer.request import class_weights
 
@@ -391,6 +391,7 @@ FITTING = (
     ),
     Entry("onNan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
     Entry("fusedOptimizer", checks.flag, "whether optimizers may take TensorFlow's fused kernels", False),
+    Entry("scaleLearningRate", _one_of(RateScale), "how the learning rate grows with the workers: linear or sqrt"),
     Entry("seed", _whole(0), "of shuffling, validation rows and dropout", kinds=(_HasSeed,)),
     Entry("joinTimeout", checks.positive_seconds, "seconds to wait for the last worker", 60),
     Entry(

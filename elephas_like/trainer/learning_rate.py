@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -11,6 +13,71 @@ from elephas_like.core.types import TrainState
 from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.state import Variables
+
+
+class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule whose rates are multiplied by a factor."""
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float) -> None:
+        super().__init__()
+        self.schedule, self.factor = schedule, factor
+
+    def __call__(self, step: Any) -> Any:
+        """Return the rate at a step."""
+        return self.schedule(step) * self.factor
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what makes the same again."""
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "factor": self.factor}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ScaledSchedule:
+        """Return the schedule of a config."""
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["factor"])
+
+
+@contextmanager
+def scaled_learning_rate(model: keras.Model, factor: float) -> Iterator[None]:
+    """Multiply a model's learning rate, a number or a schedule, for a while.
+
+    What becomes of a number meanwhile, by callbacks, is divided by the factor afterwards.
+
+    Raises:
+        TypeError: the rate is a function of the user's own.
+    """
+    optimizer: Any = own_optimizer(model)
+    if optimizer is None or factor == 1.0:
+        yield
+        return
+    given = _given_rate(optimizer)
+    if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
+        optimizer.learning_rate = ScaledSchedule(given, factor)
+        try:
+            yield
+        finally:
+            optimizer.learning_rate = given
+        return
+    if given is not None:
+        raise TypeError(
+            "scale_learning_rate takes a learning rate that is a number or a schedule; the optimizer's is a function. Scale it there."
+        )
+    before = float(optimizer.learning_rate)
+    optimizer.learning_rate = before * factor
+    meant = float(optimizer.learning_rate)
+    try:
+        yield
+    finally:
+        after = float(optimizer.learning_rate)
+        optimizer.learning_rate = before if after == meant else after / factor
+
+
+def _given_rate(optimizer: Any) -> Any:
+    """The schedule or function that an optimizer takes its rate from; None if it has a number.
+
+    Keras has no public name for it: the property gives its current value.
+    """
+    given = getattr(optimizer, "_learning_rate", None)
+    return given if callable(given) and not isinstance(given, keras.Variable) else None
 
 
 class LearningRates:
@@ -27,9 +94,7 @@ class LearningRates:
             held = next((variable for variable in getattr(optimizer, "variables", []) if variable.name == name), None)
             return None if held is None else variables.place(held).start
 
-        # Keras has no public name for the schedule or function itself: the property gives its current value.
-        given = getattr(optimizer, "_learning_rate", None)
-        self._given: Any = given if callable(given) and not isinstance(given, keras.Variable) else None
+        self._given: Any = _given_rate(optimizer)
         self._held, self._counter = place("learning_rate"), place("iteration")
 
     def __call__(self, state: TrainState, steps: int) -> float:

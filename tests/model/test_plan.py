@@ -109,3 +109,29 @@ def test_workers_without_rows_do_not_count(mode: str) -> None:
     alone, expected = fitted([400, 400], mode=mode)
     assert rounds == alone
     np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("workers", "epochs", "named", "said"),
+    [
+        (8, 3, {}, True),
+        (8, 40, {}, False),
+        (2, 3, {}, False),
+        (8, 3, {"scale_learning_rate": "sqrt"}, False),
+        (8, 3, {"mode": "asynchronous"}, False),
+    ],
+)
+def test_many_workers_of_few_steps_each_are_said(
+    workers: int, epochs: int, named: dict, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Five steps an epoch on eight workers: 15 in three epochs, 200 in forty."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=False)
+    x = np.zeros((workers * 10, 1), "float32")
+    SparkModel(model, workers, engine="in_process", batch_size=2, frequency="epoch", **named).fit(
+        x, x, epochs=epochs, verbose=0
+    )
+    expected = (
+        "each of 8 workers takes 15 steps in this fit, where one process would take about 120: global_batch_size=2"
+    )
+    assert (expected in caplog.text) is said

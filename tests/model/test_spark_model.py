@@ -959,3 +959,41 @@ def test_a_quorum_of_all_is_a_synchronous_fit() -> None:
 def test_a_quorum_that_cannot_be(options: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SparkModel(mlp(), **({"num_workers": 4, "quorum": 0.75} | options))
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_a_scaled_learning_rate_trains_as_that_rate_does_and_the_model_keeps_its_own(scale: str, factor: float) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+
+    def trained(rate: float, **options: object) -> tuple[keras.Model, list[float]]:
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(rate, momentum=0.5), "mse")
+        seen: list[float] = []
+        look = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: seen.append(float(model.optimizer.learning_rate))
+        )
+        fitted = SparkModel(model, 4, engine="in_process", seed=1, batch_size=4, **options)
+        fitted.fit(x, y, epochs=2, verbose=0, callbacks=[look])
+        return model, seen
+
+    scaled, seen = trained(0.0078125, scale_learning_rate=scale)
+    by_hand, _ = trained(0.0078125 * factor)
+    for one, other in zip(scaled.get_weights(), by_hand.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert seen == [0.0078125 * factor] * 2
+    assert float(scaled.optimizer.learning_rate) == 0.0078125
+
+
+def test_a_rate_is_scaled_where_that_means_something() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="scale_learning_rate must be one of 'linear', 'sqrt'"):
+        SparkModel(model, scale_learning_rate="cubic")
+    with pytest.raises(ValueError, match="scale_learning_rate is for mode 'synchronous'"):
+        SparkModel(model, mode="asynchronous", scale_learning_rate="sqrt")
+    with pytest.raises(ValueError, match="global_batch_size keeps the batch"):
+        SparkModel(model, 2, engine="in_process", scale_learning_rate="sqrt").fit(
+            np.ones((4, 3)), np.ones((4, 1)), global_batch_size=4, verbose=0
+        )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from elephas_like.trainer.building import build_optimizer
-from elephas_like.trainer.learning_rate import LearningRates
+from elephas_like.trainer.learning_rate import LearningRates, ScaledSchedule, scaled_learning_rate
 from elephas_like.trainer.state import Variables
 from trainer.small import mlp
 
@@ -58,3 +58,39 @@ def test_a_schedule_counts_the_steps_of_its_own_optimizer(scaled: bool) -> None:
     optimizer.iterations.assign(15)
     rate, state = LearningRates(model), Variables(model).read()
     assert [rate(state, steps) for steps in (0, 5, 6)] == [0.5, 0.5, 0.25]
+
+
+def test_a_rate_is_scaled_for_a_while_and_comes_back_to_the_bit() -> None:
+    model = mlp(keras.optimizers.SGD(0.1))
+    before = np.float32(model.optimizer.learning_rate)
+    with scaled_learning_rate(model, 8**0.5):
+        assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * 8**0.5)
+    assert np.float32(model.optimizer.learning_rate) == before
+
+
+def test_what_callbacks_make_of_a_scaled_rate_is_scaled_back() -> None:
+    model = mlp(keras.optimizers.SGD(0.125))
+    with pytest.raises(KeyboardInterrupt), scaled_learning_rate(model, 4.0):
+        model.optimizer.learning_rate = 0.25  # ReduceLROnPlateau has halved it
+        raise KeyboardInterrupt
+    assert float(model.optimizer.learning_rate) == 0.0625
+
+
+def test_a_schedule_is_scaled_step_by_step_and_comes_back() -> None:
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.5])
+    model = mlp(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(schedule)))
+    with scaled_learning_rate(model, 3.0):
+        build_optimizer(model)
+        rate, state = LearningRates(model), Variables(model).read()
+        assert [rate(state, steps) for steps in (0, 11)] == [3.0, 1.5]
+        given = model.optimizer.inner_optimizer._learning_rate
+        again = ScaledSchedule.from_config(given.get_config())
+        assert [float(again(step)) for step in (0, 11)] == [3.0, 1.5]
+    rate = LearningRates(model)
+    assert [rate(state, steps) for steps in (0, 11)] == [1.0, 0.5]
+
+
+def test_a_function_of_the_users_own_is_not_scaled() -> None:
+    model = mlp(keras.optimizers.SGD(lambda: 0.1))
+    with pytest.raises(TypeError, match="the optimizer's is a function"), scaled_learning_rate(model, 2.0):
+        pass
