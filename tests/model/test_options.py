@@ -16,7 +16,6 @@ import pytest
 from elephas_like import AsynchronousSparkModel, SparkModel
 from elephas_like.core.types import EngineName, Frequency, Mode
 from elephas_like.model.options import NAMES, Options
-from elephas_like.stages import estimator
 from elephas_like.stages.param_table import COLUMNS, FITTING
 
 DEFAULTS = {each.name: None if each.default is MISSING else each.default for each in fields(Options)}
