@@ -187,6 +187,8 @@ def fit_synchronously(
             raise ElephasError(
                 f"epoch {epoch + 1} trained {trained} rows where the shards hold {due}: rows were lost or counted twice."
             )
+        if due and not trained and not hooks.stopped():
+            raise ElephasError(f"epoch {epoch + 1} trained no row of the {due} that the shards hold.")
         # Validate, and let callbacks see the epoch's results.
         validation = None
         if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):

@@ -87,19 +87,22 @@ class InProcessQuorumWorkers(InProcessSyncWorkers):
 
     def train(self, order: Order) -> Iterator[Update]:
         """Yield updates as they come, those of stragglers from earlier rounds among them, until the round ends."""
-        began, answered, end = self.now, 0, float("inf")
+        began, answered, without_rows, end = self.now, 0, 0, float("inf")
         at_work = {worker for _, worker, _ in self._busy}
         for worker in range(len(self._workers)):
             if worker not in at_work:
                 self._start(worker, order)
         while self._busy and self._busy[0][0] <= end and answered < len(self._workers):
             self.now, worker, given = heapq.heappop(self._busy)
-            yield self._workers[worker].train(given)
+            update = self._workers[worker].train(given)
+            empty = update.samples == 0
+            yield update
+            del update  # which may be large: no second one is kept
             if given is not order:
                 self._start(worker, order)
                 continue
-            answered += 1
-            if answered == self._quorum.workers:
+            answered, without_rows = answered + 1, without_rows + empty
+            if end == float("inf") and self._quorum.missing(len(self._workers), answered, without_rows) <= 0:
                 end = self._quorum.end(began, self.now)
         if answered < len(self._workers):
             self.now = end

@@ -16,18 +16,20 @@ class QuorumStore(RoundStore):
     """Rounds that end at a quorum. Updates are yielded as they come; evaluations and recalls wait for all workers.
 
     A straggler trains its order to the end, and its update is yielded by the round that is under way when it comes. Then it
-    gets that round's order, if the round is not over yet.
+    gets that round's order, if the round is not over yet. A worker that has no rows in a round answers it at once: it does
+    not count towards the quorum.
     """
 
     quorum: Quorum
 
     _late: deque[Update]
+    _without_rows: set[int]
     _last_answered: dict[int, int]
     _last_yielded: dict[int, int]
 
     def begin(self, quorum: Quorum) -> QuorumStore:
         """Set the quorum and return itself."""
-        self.quorum, self._late, self._results = quorum, deque(), {}
+        self.quorum, self._late, self._results, self._without_rows = quorum, deque(), {}, set()
         self._last_answered, self._last_yielded = {}, {}
         return self
 
@@ -35,6 +37,7 @@ class QuorumStore(RoundStore):
         with self._changed:
             # What came after the end of the last round belongs to the next.
             self._late.extend(result for result in self._results.values() if isinstance(result, Update))
+            self._without_rows.clear()
             return super()._publish(order)
 
     def _collect(self, since: float, kind: type[Result]) -> Iterator[Result]:
@@ -53,7 +56,7 @@ class QuorumStore(RoundStore):
             while not (self._late or self._results):
                 self._raise_if_ended()
                 owing = [worker for worker in range(self.num_workers) if worker not in self._answered]
-                missing = self.quorum.workers - len(self._answered)
+                missing = self.quorum.missing(self.num_workers, len(self._answered), len(self._without_rows))
                 if not owing:
                     return False
                 if missing > 0:  # more workers may be lost than would leave a quorum
@@ -94,6 +97,8 @@ class QuorumStore(RoundStore):
         assert self._order is not None
         if result.number < ASIDE:
             self._last_answered[result.worker] = result.number
+        if result.number == self._order.number and isinstance(result, Update) and not result.samples:
+            self._without_rows.add(result.worker)
         if result.number < self._order.number and isinstance(result, Update):
             self._late.append(result)
             self._changed.notify_all()

@@ -78,8 +78,9 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
             once for several updates count steps. None: no limit.
-        quorum: a number or a share of workers, in synchronous mode: a round ends when so many have answered. A straggler's
-            update counts in the round in which it comes; `history.rounds` tells which rows were trained. None waits for all.
+        quorum: a number or a share of workers, in synchronous mode: a round ends when so many of those with rows
+            have answered, or all of them. A straggler's update counts in the round in which it comes; `history.rounds` tells
+            which rows were trained. None waits for all.
         quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.

@@ -229,6 +229,15 @@ def test_lost_and_doubled_rows_are_an_error(off: int, trained: int) -> None:
     assert notes.epochs == []
 
 
+def test_an_epoch_without_a_trained_row_is_an_error_also_where_rounds_end_at_a_quorum() -> None:
+    idle = Careless(0, [ONE] * 2)
+    idle.off = -2
+    notes = Notes()
+    with pytest.raises(ElephasError, match="epoch 1 trained no row of the 2 that the shards hold"):
+        fit([idle], notes, rounds_per_epoch=1, waits_for_all=False)
+    assert notes.epochs == []
+
+
 def test_one_round_for_the_whole_fit() -> None:
     # three epochs on one's own: w0 = 7/8, w1 = 7/4; old - mean(old - new) = (7/16, 7/8)
     workers = pair(1)

@@ -22,3 +22,12 @@ def test_more_workers_than_there_are() -> None:
 def test_the_end_by_hand() -> None:
     assert Quorum(6, 0.25).end(began=100.0, reached=108.0) == 110.0
     assert Quorum(6, 0.0).end(began=100.0, reached=108.0) == 108.0
+
+
+@pytest.mark.parametrize(
+    ("answered", "without_rows", "missing"),
+    [(0, 0, 2), (1, 0, 1), (2, 0, 0), (2, 1, 1), (2, 2, 2), (3, 2, 1), (3, 3, 1), (4, 3, 0), (4, 4, 0)],
+)
+def test_answers_without_rows_do_not_count(answered: int, without_rows: int, missing: int) -> None:
+    # a quorum of two of four; where three have no rows it is the one that is left
+    assert Quorum(2).missing(4, answered, without_rows) == missing

@@ -130,3 +130,23 @@ def test_a_quorum_of_all_is_every_round_of_all() -> None:
     for number in range(3):
         updates = engine.train(Order("train", number, number, Span(number), START))
         assert [(update.worker, update.number) for update in updates] == [(1, number), (0, number)]
+
+
+def test_workers_without_rows_make_no_quorum() -> None:
+    # speeds 1: workers 1 and 3 have no rows and answer after 1; of the others, 4 and 6 steps, both are waited for
+    workers = [Adds(number, rows) for number, rows in enumerate((4, 0, 6, 0))]
+    engine = InProcessQuorumWorkers(workers, Quorum(2, 0.0), [1.0] * 4)
+    rounds, ends = [], []
+    for number in range(2):
+        order = Order("train", number, number, Span(number), START)
+        rounds.append([update.worker for update in engine.train(order)])
+        ends.append(engine.now)
+    assert rounds == [[1, 3, 0, 2]] * 2
+    assert ends == [6.0, 12.0]
+
+
+def test_a_quorum_is_at_most_as_many_as_have_rows() -> None:
+    engine = InProcessQuorumWorkers([Adds(number, rows) for number, rows in enumerate((0, 5, 0))], Quorum(2), [1.0] * 3)
+    updates = engine.train(Order("train", 0, 0, Span(0), START))
+    assert [(update.worker, update.samples) for update in updates] == [(0, 0), (2, 0), (1, 5)]
+    assert engine.now == 5.0

@@ -50,6 +50,35 @@ def test_the_others_have_a_share_of_the_time_that_the_quorum_took() -> None:
     assert clock.now == began + 6
 
 
+def test_workers_without_rows_make_no_quorum() -> None:
+    # two of four have no rows and answer at once; of the others both are waited for, 3 and 5 s
+    store, clock = store_of(4, 2, grace=0.0)
+    updates, began = store.train(train_order(0)), clock.now
+    for worker in (1, 3):
+        store.answer(100, update(worker, 0, samples=0))
+    let_time_pass(
+        store,
+        clock,
+        (3, lambda: store.answer(100, update(0, 0))),
+        (5, lambda: store.answer(100, update(2, 0))),
+    )
+    assert told(list(updates)) == [(1, 0), (3, 0), (0, 0), (2, 0)]
+    assert clock.now == began + 5
+
+
+def test_a_quorum_is_at_most_as_many_as_have_rows() -> None:
+    # of four, three have no rows: the one that has ends the round, and the next one begins to count anew
+    store, clock = store_of(4, 2, grace=0.0)
+    for number, last in enumerate((3, 0)):
+        updates, began = store.train(train_order(number)), clock.now
+        empty = [worker for worker in range(4) if worker != last]
+        for worker in empty:
+            store.answer(100, update(worker, number, samples=0))
+        let_time_pass(store, clock, (4, lambda last=last, number=number: store.answer(100, update(last, number))))
+        assert told(list(updates)) == [(worker, number) for worker in (*empty, last)]
+        assert clock.now == began + 4
+
+
 def test_a_late_update_counts_once_in_the_round_in_which_it_comes() -> None:
     store, _ = store_of(2, 1, grace=0.0)
     first = store.train(train_order(0))

@@ -933,6 +933,13 @@ def test_a_quorum_leaves_stragglers_behind_and_says_so() -> None:
     assert all(np.isfinite(weight).all() for weight in spark_model.master_network.get_weights())
 
 
+def test_a_quorum_is_one_of_workers_with_rows() -> None:
+    # two rows for four workers: two have none, and answer before those that train
+    spark_model = fitted(mlp(), 4, options={"quorum": 2, "quorum_grace": 0.0}, data=X[:2], y=Y[:2], epochs=3)
+    rounds = spark_model.master_network.history.rounds
+    assert [sum(record.samples for record in each.workers) for each in rounds] == [2, 2, 2]
+
+
 def test_a_quorum_is_compared_with_the_workers_once_they_are_known() -> None:
     with pytest.raises(ValueError, match="quorum=3 needs 3 workers; the fit has 1"):
         SparkModel(mlp(), quorum=3, engine="in_process").fit(X, Y, verbose=0)
