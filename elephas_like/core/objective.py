@@ -13,13 +13,16 @@ _UP = (
     "auc",
     "concordance_correlation",
     "cosine_similarity",
+    "f1",
     "f1_score",
+    "fbeta",
     "fbeta_score",
     "io_u",
     "iou",
     "pearson_correlation",
     "precision",
     "precision_at_recall",
+    "r2",
     "r2_score",
     "recall",
     "recall_at_precision",
@@ -35,6 +38,7 @@ _DOWN = (
     "false_negatives",
     "false_positives",
     "hinge",
+    "kld",
     "log_cosh",
     "logcosh",
     "loss",
@@ -50,9 +54,10 @@ _DOWN = (
 def maximizes(metric: str) -> bool | None:
     """Return whether a larger value of a metric is better, judged by its name; None where the name does not say.
 
-    A prefix `val_`, the name of an output before the metric's and Keras' number after it (`auc_1`) are ignored.
+    A prefix `val_`, the name of an output before the metric's and Keras' number after it (`auc_1`) are ignored, and
+    so is case.
     """
-    name = re.sub(r"_\d+$", "", metric.removeprefix("val_"))
+    name = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_"))
     for names, answer in ((_DOWN, False), (_UP, True)):
         if any(name == known or name.endswith(f"_{known}") for known in names):
             return answer

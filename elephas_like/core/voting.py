@@ -13,6 +13,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from elephas_like.core.objective import maximizes
 from elephas_like.core.types import Array, Floats, Integers, Vector
 
 Results = npt.NDArray[np.float32]
@@ -155,17 +156,12 @@ def higher_is_better(metric: str) -> bool:
     Raises:
         ValueError: the name does not say.
     """
-    words = metric.lower().removeprefix("val_")
-    if any(part in words for part in _HIGHER):
-        return True
-    if any(part in words for part in _LOWER) or words in _LOWER_NAMES:
-        return False
-    raise ValueError(f"direction must be given for the metric {metric!r}, 'max' or 'min': its name does not say which.")
-
-
-_HIGHER = ("acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "io_u", "r2", "cosine_similarity")
-_LOWER = ("loss", "error", "crossentropy", "divergence", "hinge")
-_LOWER_NAMES = ("mse", "mae", "mape", "msle", "rmse", "poisson", "logcosh", "log_cosh", "kld")
+    up = maximizes(metric)
+    if up is None:
+        raise ValueError(
+            f"direction must be given for the metric {metric!r}, 'max' or 'min': its name does not say which."
+        )
+    return up
 
 
 @dataclass(frozen=True)

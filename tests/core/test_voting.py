@@ -103,12 +103,16 @@ def test_weights_that_make_no_sense(weights: list) -> None:
 
 
 def test_the_direction_of_a_metric() -> None:
-    better = ["val_accuracy", "acc", "auc", "sparse_categorical_accuracy", "r2_score", "f1_score", "mean_io_u"]
+    better = ["val_accuracy", "acc", "AUC", "sparse_categorical_accuracy", "r2", "r2_score", "f1_score", "mean_io_u"]
+    better += ["true_positives", "pearson_correlation"]
     assert all(voting.higher_is_better(name) for name in better)
-    worse = ["loss", "val_loss", "mse", "mean_absolute_error", "binary_crossentropy", "kl_divergence"]
+    worse = ["loss", "val_loss", "mse", "mean_absolute_error", "binary_crossentropy", "kl_divergence", "kld"]
+    worse += ["acceleration_mae", "account_loss", "user2_loss", "precision_loss"]  # of outputs with such names
     assert not any(voting.higher_is_better(name) for name in worse)
     with pytest.raises(ValueError, match="direction must be given for the metric 'goodness'"):
         voting.higher_is_better("goodness")
+    with pytest.raises(ValueError, match="direction must be given for the metric 'acceleration'"):
+        voting.higher_is_better("acceleration")
 
 
 def squared_error(target: float):
