@@ -139,10 +139,16 @@ class _Center(Center):
         return {
             "counts": np.array([self.version, self._samples, merge.lowered], np.int64),
             "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
+            **{f"direction.{worker}": vector for worker, vector in self._monitor.directions.items()},
         }
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
+        """Continue from a checkpoint of a center with the same strategy, whose state this one was made with.
+
+        Checkpoints of earlier versions have no directions: the first updates are weighted as those of a new fit.
+        """
+        directions = {int(worker): vector for worker, vector in _under("direction.", arrays).items()}
+        self._monitor.restore(directions)  # type: ignore[arg-type]  # float32, as they were taken
         self.version, self._samples, self._merge.lowered = (int(count) for count in arrays["counts"])
         self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
 
@@ -219,13 +225,9 @@ class LockedCenter(_Center):
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
-
-        def under(prefix: str) -> dict[str, Array]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
         super().restore(arrays)
-        self._outer = under("outer.")  # type: ignore[assignment]  # float32, as they were taken
-        self._begin(under("held."))
+        self._outer = _under("outer.", arrays)  # type: ignore[assignment]  # float32, as they were taken
+        self._begin(_under("held.", arrays))
         self._updates, self._came = (int(count) for count in arrays["buffer"])
         self._weight = float(arrays["weight"][0])
 
@@ -234,6 +236,10 @@ class LockedCenter(_Center):
         self._reduction = self._strategy.reduction(self._context(), held or {})
         self._came = 0
         self._weight = 0.0
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def context_of(layout: Layout, version: int, num_workers: int, samples: int, budget: int, rate: float) -> Context:

@@ -63,15 +63,19 @@ class DriftMonitor:
 
     def __init__(self, directions: Mapping[int, Vector] | None = None) -> None:
         self._places: Integers | None = None
-        self._now: dict[int, Vector] = {}
-        self._before: dict[int, Vector] = dict(directions or {})
-        self._total: Floats = _sum(self._before) if self._before else np.zeros(1)
         self._drift: float | None = None
+        self.restore(directions or {})
 
     @property
     def directions(self) -> dict[int, Vector]:
         """The directions of the workers' last updates."""
-        return self._before
+        return self._before | self._now
+
+    def restore(self, directions: Mapping[int, Vector]) -> None:
+        """Begin with the directions of the workers' last updates."""
+        self._now: dict[int, Vector] = {}
+        self._before: dict[int, Vector] = dict(directions)
+        self._total: Floats = _sum(self._before) if self._before else np.zeros(1)
 
     def add(self, worker: int, delta: Vector) -> None:
         """Take one worker's delta of this round. A delta of zeros is ignored."""

@@ -305,6 +305,25 @@ def test_a_restored_center_goes_on_as_if_nothing_had_happened(strategy: Strategy
     }
 
 
+def test_a_restored_center_knows_how_far_the_last_updates_agreed() -> None:
+    # K = 4 and long rounds: the first update has weight K^-1/2 = 1/2, those that agree with others 1/K = 1/4. So m is
+    # 0.05, 0.07, 0.088, 0.1042, and after the fifth 0.9 x 0.1042 + 0.1 / 4 = 0.11878: a step of 0.7 (1/4 + 0.9 m)
+    first = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(), 4)
+    for worker in range(4):
+        first.commit(update(worker, 1, 0, steps=10_000))
+    np.testing.assert_allclose(first.checkpoint()["outer.momentum"], [0.1042, 0], rtol=1e-6)
+    whole = 0.7 * (0.25 + 0.9 * 0.11878)
+    # an earlier version's checkpoint has no directions: m is 0.9 x 0.1042 + 0.1 / 2 = 0.14378
+    saved = first.checkpoint()
+    earlier = {name: array for name, array in saved.items() if not name.startswith("direction.")}
+    for arrays, step in ((saved, whole), (earlier, 0.7 * (0.5 + 0.9 * 0.14378))):
+        second = LockedCenter(first.snapshot(), LAYOUT, MomentumLookAhead(), 4)
+        second.restore(arrays)
+        second.commit(update(0, 1, 0, steps=10_000))
+        moved = second.snapshot().weights - first.snapshot().weights
+        np.testing.assert_allclose(moved, [step, 0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", CENTERS)
 def test_too_stale_updates_are_dropped(kind: type) -> None:
     center = center_of(kind, state(0, 0), max_staleness=1)

@@ -62,6 +62,10 @@ def test_the_last_updates_are_compared_at_any_time() -> None:
     assert monitor.agreement == Agreement(pytest.approx(2.6 / 3), updates=3)
     monitor.measure()
     assert DriftMonitor(monitor.directions).agreement.cosine == pytest.approx(2.6 / 3)
+    # in the midst of a round they are those of the last updates, too
+    monitor.add(0, floats(5, 0))
+    assert monitor.directions[0].tolist() == [1, 0]
+    assert DriftMonitor(monitor.directions).agreement.cosine == pytest.approx(monitor.agreement.cosine)
 
 
 def test_one_worker_tells_nothing() -> None:
