@@ -78,11 +78,14 @@ class Programs:
         self._lock = threading.Lock()
 
     def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> Program:
-        """Return a program for a spec: a kept one, or a new one."""
+        """Return a program for a spec: a kept one, or a new one. The process's Keras settings, less the policy, become the spec's."""
         key = _program_key(spec, sample, fused=fused)
         with self._lock:
             kept = self._free.pop(key, None)
-        return kept or Program(spec, sample, seed, fused=fused)
+        if kept is None:
+            return Program(spec, sample, seed, fused=fused)
+        spec.settings.apply()  # a loop that it has not run yet is traced under them
+        return kept
 
     def give_back(self, program: Program) -> None:
         """Keep a program for the next borrower, and drop the least recently used ones beyond the limits."""

@@ -8,10 +8,14 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role
 from elephas_like.trainer.building import build
+from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import Program, Programs
 from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.tensors import row_numbers, tensors
 from trainer.small import mlp, rows
 
 X, Y = rows(22)
@@ -63,6 +67,29 @@ def test_a_program_of_another_model_is_another_one() -> None:
     one = programs.borrow(ModelSpec.from_model(prepared("adam")), (X[:1], Y[:1]), 0)
     programs.give_back(one)
     assert programs.borrow(ModelSpec.from_model(prepared("sgd")), (X[:1], Y[:1]), 0) is not one
+
+
+def test_a_kept_program_is_traced_under_its_own_settings() -> None:
+    # |1 - 0| / max(|0|, epsilon) = 1000 of 1, in percent, for a target of 0 and an epsilon of 1e-3; another fit's is 1e-7
+    programs, sample = Programs(), (np.ones((1, 4), "float32"), np.zeros((1, 1), "float32"))
+    specs = []
+    before = KerasSettings.current()
+    try:
+        for epsilon in (1e-3, 1e-7):
+            keras.config.set_epsilon(epsilon)
+            model = keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros", bias_initializer="ones")]
+            )
+            model.compile("sgd", "mape")
+            specs.append(ModelSpec.from_model(model))
+        for spec in specs:
+            programs.give_back(programs.borrow(spec, sample, 0))
+        program = programs.borrow(specs[0], sample, 0)
+        program.model.reset_metrics()
+        program.testing.run(tensors(list(sample)), flatten(sample)[1], row_numbers(1), 1, 0, 1)
+    finally:
+        before.apply()
+    assert metrics_of(program.model)["loss"] == pytest.approx(1e5)
 
 
 def test_making_a_program_leaves_the_user_s_random_numbers_alone() -> None:
