@@ -180,10 +180,11 @@ class LockedCenter(_Center):
         self._came += 1
         self._weight += weight
         self._samples += update.samples
+        after = self.version + 1  # also while a buffer fills: states served at this version may lack the update
         weights = self._state.weights if self._came < self._quorum else self._step(context)
         share = share_of(self._updates, self._num_workers)
         self._updates += 1
-        parts = self._merge.merge(self._state, update, share, self.version)
+        parts = self._merge.merge(self._state, update, share, after)
         if update.slots.size:
             parts["slots"] = move_towards(self._state.slots, update.slots, share, np.empty_like(self._state.slots))
         self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)

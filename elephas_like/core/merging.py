@@ -187,7 +187,7 @@ class RunningMerge:
 
         Args:
             share: how far statistics move towards the worker's.
-            version: of the state, once this update is in it.
+            version: from which on every served state has this update.
         """
         merged: dict[str, Array] = {
             "statistics": mix_statistics(state.statistics, update.statistics, share, self.layout),

@@ -217,6 +217,17 @@ def test_a_quorum_of_several_makes_one_version() -> None:
     assert center.snapshot().slots[0] == pytest.approx((0 + 1 + 2 + 3) / 4)  # they move with every update
 
 
+def test_no_worker_takes_back_a_loss_scale_that_another_one_lowered_while_a_buffer_fills() -> None:
+    center = LockedCenter(state(0, 0), LAYOUT, FedBuff(buffer=3, power=0.0), 3)  # at 8
+    scales, versions = [], []
+    for worker, scale, version in ((0, 4, 0), (1, 8, 0), (2, 16, 0), (0, 8, 1)):
+        center.commit(update(worker, 1, 1, loss_scale=floats(0, scale), version=version))
+        scales.append(center.snapshot().loss_scale[1])
+        versions.append(center.version)
+    assert versions == [0, 0, 1, 1]
+    assert scales == [4, 4, 4, 8]  # the last one started from the lower scale, and grew
+
+
 def test_an_empty_update_fills_no_buffer() -> None:
     center = LockedCenter(state(0, 0), LAYOUT, FedBuff(buffer=2, power=0.0), 2)
     center.commit(update(0, 2, 2))
