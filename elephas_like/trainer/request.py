@@ -60,12 +60,10 @@ def _class_weights(_: str, value: Any) -> dict[int, float] | None:
     return class_weights(value)
 
 
-def _flag(_: str, value: Any) -> bool:
-    return bool(value)
-
-
 def _validation_freq(name: str, value: Any) -> int | tuple[int, ...]:
-    return tuple(value) if isinstance(value, list | tuple) else checks.positive_int(name, value)
+    if isinstance(value, list | tuple):
+        return tuple(checks.positive_int(f"an epoch of {name}", epoch) for epoch in value)
+    return checks.positive_int(name, value)
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class FitRequest:
     callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
     worker_callbacks: Annotated[tuple[keras.callbacks.Callback, ...], _callbacks]
     class_weight: Annotated[Mapping[int, float] | None, _class_weights]
-    shuffle: Annotated[bool, _flag]
+    shuffle: Annotated[bool, checks.flag]
     checkpoint_dir: Annotated[str | None, checks.directory]
     checkpoint_freq: Annotated[str | float, checks.checkpoint_freq]
     resume: Annotated[bool | str, checks.resume]

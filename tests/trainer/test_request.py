@@ -6,6 +6,7 @@ import warnings
 from dataclasses import MISSING, fields
 
 import keras
+import numpy as np
 import pytest
 
 from elephas_like.core.types import OptimizerState
@@ -74,12 +75,23 @@ def test_verbosity(model, given, shown):
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"initial_epoch": -1}, "initial_epoch must be a whole number"),
         ({"validation_freq": 0}, "validation_freq must be a whole number"),
+        ({"validation_freq": ["2"]}, "an epoch of validation_freq must be a whole number of at least 1; got '2'"),
+        ({"validation_freq": (2, 0)}, "an epoch of validation_freq must be a whole number of at least 1; got 0"),
         ({"worker_callbacks": keras.callbacks.EarlyStopping()}, "ends a training, which all workers share"),
     ],
 )
 def test_what_makes_no_sense_is_refused(model, given, message):
     with pytest.raises(ValueError, match=message):
         FitRequest.checked(model, **GIVEN | given)
+
+
+def test_shuffle_is_true_or_false(model):
+    with pytest.raises(TypeError, match="shuffle must be True or False; got 'no'"):
+        FitRequest.checked(model, **GIVEN | {"shuffle": "no"})
+
+
+def test_the_epochs_to_validate_after_may_be_listed(model):
+    assert FitRequest.checked(model, **GIVEN | {"validation_freq": [1, np.int64(3)]}).validation_freq == (1, 3)
 
 
 def test_callbacks_come_alone_in_lists_or_not_at_all():
