@@ -263,7 +263,7 @@ MUTANTS = [
     ),
     *_of(
         "quorum.py",
-        ("share: rounded down", "math.ceil(asked * num_workers)", "int(asked * num_workers)"),
+        ("share: rounded down", "math.ceil(asked * num_workers - 1e-9)", "int(asked * num_workers)"),
         ("grace: seconds", "self.grace * (reached - began)", "self.grace"),
     ),
 ]  # fmt: skip

@@ -27,7 +27,8 @@ class Quorum:
         Raises:
             ValueError: more workers than there are.
         """
-        workers = asked if isinstance(asked, int) else math.ceil(asked * num_workers)
+        # A product such as 0.28 * 25 = 7.000000000000001 is not rounded up beyond what was asked for.
+        workers = asked if isinstance(asked, int) else max(1, math.ceil(asked * num_workers - 1e-9))
         if workers > num_workers:
             raise ValueError(f"quorum={asked} needs {workers} workers; the fit has {num_workers}.")
         return cls(workers, grace)

@@ -110,6 +110,7 @@ def test_top_k() -> None:
     assert there_and_back(TopK(0.01), 1, -5, 2) == [0, -5, 0]  # one at least
     assert there_and_back(TopK(1.0), 1, -5, 2) == [1, -5, 2]
     assert TopK(0.34).count(3) == 2  # ceil(1.02)
+    assert TopK(0.28).count(25) == 7  # 7.000000000000001 in floats
 
 
 @pytest.mark.parametrize("codec", ALL)

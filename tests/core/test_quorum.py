@@ -8,7 +8,8 @@ from elephas_like.core.quorum import Quorum
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "expected"), [(3, 8, 3), (8, 8, 8), (0.75, 8, 6), (0.7, 8, 6), (1.0, 3, 3), (0.01, 3, 1)]
+    ("asked", "workers", "expected"),
+    [(3, 8, 3), (8, 8, 8), (0.75, 8, 6), (0.7, 8, 6), (1.0, 3, 3), (0.01, 3, 1), (0.28, 25, 7), (1e-12, 3, 1)],
 )
 def test_a_number_or_a_share_rounded_up(asked: float, workers: int, expected: int) -> None:
     assert Quorum.of(asked, 0.1, workers) == Quorum(expected, 0.1)

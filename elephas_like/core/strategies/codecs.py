@@ -10,6 +10,7 @@ one, v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -235,7 +236,7 @@ class TopK(Codec):
 
     def count(self, size: int) -> int:
         """Return how many of `size` numbers are sent."""
-        return min(size, max(1, int(np.ceil(self.share * size))))
+        return min(size, max(1, math.ceil(self.share * size - 1e-9)))  # a product such as 7.000000000000001 is 7
 
     def nbytes(self, size: int) -> int:
         """Return 8 bytes for each number that is sent."""
