@@ -95,6 +95,7 @@ class LocalTrainer:
             )
             program.model.stop_training = False
             self._callbacks.on_train_begin()
+        self._epoch: int | None = None  # that callbacks have seen begin and not end
         self._epoch_metrics = np.zeros(0)
 
     def joined(self, attempt: int, host: str) -> Joined:
@@ -318,7 +319,11 @@ class LocalTrainer:
         assert self._shard is not None
         assert self._callbacks is not None
         batch = self._config.batch_size
-        if begin == 0:
+        if self._epoch not in (None, span.epoch):  # a straggler of a quorum was at its work when the other epoch ended
+            self._end_epoch(program)
+            program.model.reset_metrics()
+        if self._epoch is None:
+            self._epoch = span.epoch
             self._callbacks.on_epoch_begin(span.epoch)
         for step in range(begin, end):
             self._callbacks.on_train_batch_begin(step)
@@ -330,11 +335,16 @@ class LocalTrainer:
         sums = read_metrics(program.model)
         self._epoch_metrics = scores.add([self._epoch_metrics, sums])
         if end == self._steps:
-            write_metrics(program.model, self._epoch_metrics)
-            self._callbacks.on_epoch_end(span.epoch, metrics_of(program.model))
+            self._end_epoch(program)
             write_metrics(program.model, sums)  # the update carries this span's sums only
-            self._epoch_metrics = np.zeros(0)
-            self._check_not_stopped(program)
+
+    def _end_epoch(self, program: Program) -> None:
+        """Call `on_epoch_end` with the metrics of what was trained of the epoch."""
+        assert self._callbacks is not None
+        write_metrics(program.model, self._epoch_metrics)
+        self._callbacks.on_epoch_end(self._epoch, metrics_of(program.model))
+        self._epoch, self._epoch_metrics = None, np.zeros(0)
+        self._check_not_stopped(program)
 
     def _check_not_stopped(self, program: Program) -> None:
         if program.model.stop_training:

@@ -401,6 +401,29 @@ def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> 
     trainer.close()
 
 
+def test_epochs_of_a_straggler_begin_and_end_and_have_metrics_of_their_own(tmp_path: Path) -> None:
+    # with a quorum it misses rounds: here the last two of one epoch, and the first of the next
+    model = prepared()
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    diary, losses = tmp_path / "diary", tmp_path / "losses"
+    pickled = cloudpickle.dumps([Diary(str(diary)), EpochLosses(str(losses))])
+    trainer = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", pickled)(0, ref, None)
+    spans = (Span(0, 0, 1, 3), Span(1, 1, 2, 3), Span(1, 2, 3, 3))
+    first, second, third = (train(trainer, start, span).metrics for span in spans)
+    trainer.close()
+    hooks = [line for line in diary.read_text().splitlines() if not line.startswith("iteration")]
+    assert hooks == [
+        "train of 3 steps",
+        *("epoch 0", "batch 0", "epoch 0 over"),
+        *("epoch 1", "batch 1", "batch 2", "epoch 1 over"),
+        "end",
+    ]
+    assert [first[1], second[1], third[1]] == [4, 4, 2]  # rows, in the loss tracker's (total, count)
+    both = second + third
+    seen = [float(line) for line in losses.read_text().split()]
+    assert seen == pytest.approx([first[0] / first[1], both[0] / both[1]], rel=1e-6)
+
+
 class EndsBadly(keras.callbacks.Callback):
     def on_train_end(self, logs=None) -> None:
         raise OSError("the disk is full")
