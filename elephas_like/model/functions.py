@@ -29,6 +29,7 @@ from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
+from elephas_like.trainer.keras_settings import KerasSettings
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ def run_on_workers(
     """Run `function(member, *args)` on so many processes at once, and return what each has returned, by rank.
 
     For code that distributes itself: a strategy of TensorFlow's, an all-reduce of your own, a simulation. The processes are tasks
-    of a barrier stage: all of them run at the same time, or none, and if one dies all end. Works over Spark Connect.
+    of a barrier stage: all of them run at the same time, or none, and if one dies all end. Works over Spark Connect. Keras has
+    the settings of the thread that calls this (`set_floatx`, `set_epsilon`, `set_image_data_format`, `set_dtype_policy`).
 
     Args:
         function: called with a Member, which has `rank`, `size`, `hosts`, `all_gather(text)` and `barrier()`, then with `args`. It
@@ -81,10 +83,12 @@ def run_on_workers(
     profile = profile_for(session, resources)
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
-    call = cloudpickle.dumps((function, tuple(args)))
+    call, settings = cloudpickle.dumps((function, tuple(args))), KerasSettings.current()
+    applied = cloudpickle.dumps(settings.applied)
     try:
         with _listening(session, size) if verbose else contextlib.nullcontext() as listener:
-            task = CallFunction(Call(call, listener), resources is not None, _tf_config if tf_config else None)
+            made = Call(call, listener, applied, with_keras=settings.plain)
+            task = CallFunction(made, resources is not None, _tf_config if tf_config else None)
             given = notes(session, [[b""]] * size)
             found = run_gang(session, given, size, task, name=name, title=title, seconds=limit, profile=profile)
     except Overdue:

@@ -25,8 +25,13 @@ class KerasSettings:
     @classmethod
     def current(cls) -> KerasSettings:
         """Return the settings of this thread."""
-        policy = keras.dtype_policies.serialize(keras.config.dtype_policy())
-        return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), json.dumps(policy))
+        policy = _policy(keras.config.dtype_policy())
+        return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), policy)
+
+    @property
+    def plain(self) -> bool:
+        """Whether they are those that Keras begins with."""
+        return self == KerasSettings("float32", 1e-7, "channels_last", _policy(keras.dtype_policies.get("float32")))
 
     @property
     def usual(self) -> bool:
@@ -64,3 +69,7 @@ class KerasSettings:
     def __str__(self) -> str:
         """Return them all, always in one order."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+def _policy(policy: keras.dtype_policies.DTypePolicy) -> str:
+    return json.dumps(keras.dtype_policies.serialize(policy))

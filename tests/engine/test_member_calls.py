@@ -3,13 +3,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import cloudpickle
+import keras
 import pytest
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.engine.member_calls import Call, call_in_new_process
 from elephas_like.spark.gang import Member
+from elephas_like.trainer.keras_settings import KerasSettings
 
 ALONE = Member(rank=0, size=1, attempt=5, hosts=("127.0.0.1",))
 
@@ -27,6 +30,25 @@ def test_a_function_runs_in_another_process_with_its_environment() -> None:
     assert pid != os.getpid()
     assert (mine, rest, printed) == ("yes", [0, 5, "127.0.0.1"], "hello\n")
     assert "MINE" not in os.environ
+
+
+def test_keras_is_imported_for_its_settings_only_where_they_are_not_its_own() -> None:
+    def work(member):
+        import sys
+
+        loaded = "keras" in sys.modules
+        import keras
+
+        return loaded, keras.config.epsilon()
+
+    pickled = cloudpickle.dumps((work, ()))
+    settings = replace(KerasSettings.current(), epsilon=1e-3)
+    applied = cloudpickle.dumps(settings.applied)
+    for with_keras, expected in ((True, (False, 1e-7)), (False, (True, 1e-3))):
+        found, _ = call_in_new_process(Call(pickled, None, applied, with_keras=with_keras), ALONE, {})
+        assert found == expected
+    here, epsilon = Call(pickled, None, applied)(ALONE)[0], keras.config.epsilon()  # imported here
+    assert (here, epsilon) == ((True, 1e-3), 1e-7)
 
 
 def test_an_error_comes_back_as_it_was_with_its_traceback() -> None:

@@ -7,10 +7,12 @@ import io
 import json
 import os
 
+import keras
 import pytest
 
 from elephas_like import CapacityError, WaitError, WorkerError, run_on_workers
 from elephas_like.model import functions
+from elephas_like.trainer.keras_settings import KerasSettings
 
 
 def test_each_worker_returns_its_own_result(spark, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +57,26 @@ def test_without_a_way_to_the_driver_it_is_shown_at_the_end(
     assert capsys.readouterr().out == "[worker 0] at last\n"
     run_on_workers(lambda member: print("unheard"), 1, verbose=False)
     assert capsys.readouterr().out == ""
+
+
+def test_keras_has_the_drivers_settings_and_none_of_an_earlier_run(spark) -> None:
+    def work(member):
+        found = keras.config.epsilon(), keras.config.image_data_format(), keras.config.dtype_policy().name
+        keras.config.set_epsilon(0.5)
+        return found
+
+    plain = (1e-7, "channels_last", "float32")
+    before = KerasSettings.current()
+    try:
+        keras.config.set_epsilon(1e-3)
+        keras.config.set_image_data_format("channels_first")
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        assert run_on_workers(work, 1) == [(1e-3, "channels_first", "mixed_bfloat16")]
+    finally:
+        before.apply()
+        keras.config.set_dtype_policy("float32")
+    assert run_on_workers(work, 1) == [plain]
+    assert run_on_workers(work, 2) == [plain, plain]
 
 
 def test_results_may_be_functions_and_large(spark) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -47,6 +48,14 @@ def test_settings_travel_and_are_put_back(others: KerasSettings) -> None:
 
     assert elsewhere(there) == ["float32", "mixed_bfloat16", "float32"]
     assert KerasSettings.current() == others
+
+
+def test_plain_settings_are_those_that_keras_begins_with(others: KerasSettings) -> None:
+    assert not others.plain
+    assert not replace(others, dtype_policy=elsewhere(KerasSettings.current).dtype_policy).plain
+    others_of = {"epsilon": 1e-7, "image_data_format": "channels_last"}
+    assert not replace(others, **others_of).plain  # the policy is not
+    assert replace(elsewhere(KerasSettings.current), **others_of).plain
 
 
 @keras.saving.register_keras_serializable("test_keras_settings")
