@@ -25,7 +25,7 @@ class PrintedLines:
         self._show = show
         self._lock = threading.Lock()
         self._letters: dict[tuple[int, int], int] = {}
-        self._begun: dict[int, str] = {}
+        self._begun: dict[tuple[int, int], str] = {}
 
     def take(self, worker: int, attempt: int, number: int, text: str) -> None:
         """Take what a worker's attempt has printed after its first `number` letters."""
@@ -33,14 +33,15 @@ class PrintedLines:
             known = self._letters.get((worker, attempt), 0)
             new = text[max(0, known - number) :]
             self._letters[worker, attempt] = max(known, number + len(text))
-            *whole, self._begun[worker] = (self._begun.get(worker, "") + new).split("\n")
+            begun = self._begun.get((worker, attempt), "")
+            *whole, self._begun[worker, attempt] = (begun + new).split("\n")
             for line in whole:
                 self._show(worker, line)
 
     def stop(self) -> None:
         """Show the lines that have no end."""
         with self._lock:
-            for worker, line in sorted(self._begun.items()):
+            for (worker, _), line in sorted(self._begun.items()):
                 if line:
                     self._show(worker, line)
             self._begun.clear()

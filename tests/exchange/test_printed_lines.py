@@ -49,6 +49,15 @@ def test_a_text_that_is_sent_twice_is_shown_once(settings: ClientSettings, shown
     line.close()
 
 
+def test_a_line_that_a_lost_attempt_began_is_not_glued_to_the_next_one_s(shown: Shown) -> None:
+    lines = PrintedLines(lambda worker, line: shown.append((worker, line)), 1)
+    lines.take(0, 1, 0, "first\nhalf a l")
+    lines.take(0, 2, 0, "first\nsecond\n")
+    assert shown == [(0, "first"), (0, "first"), (0, "second")]
+    lines.stop()
+    assert shown[3:] == [(0, "half a l")]
+
+
 def test_a_request_of_another_kind_is_refused(settings: ClientSettings) -> None:
     line = settings.connect(0, attempt=1)
     with pytest.raises(ElephasError, match="what a worker has printed"):
