@@ -81,6 +81,11 @@ class RequestHandler:
         except ElephasError as error:
             log.warning("refused a request: %s", error)
             return self._refuse(409, "ElephasError", error)
+        except OSError:  # the connection broke: nobody waits for a reply
+            raise
+        except Exception as error:  # out of memory, or a defect: the worker says so, instead of that it cannot reach us
+            log.exception("a request could not be answered")
+            return self._refuse(409, "ElephasError", f"the server failed with {type(error).__name__}: {error}")
 
     def _reply(self, source: wire.ByteSource, head: wire.Head) -> Order | protocol.Sign:
         """Answer a request of which only the header has been read."""
@@ -100,7 +105,7 @@ class RequestHandler:
         if last is not None and last[0] is order:
             self._last = None
 
-    def _refuse(self, status: int, type_name: str, error: ElephasError) -> Reply:
+    def _refuse(self, status: int, type_name: str, error: ElephasError | str) -> Reply:
         return Reply(status, wire.encode(protocol.Refusal(type_name, str(error)[: protocol.MESSAGE_LETTERS])))
 
 
@@ -124,7 +129,7 @@ class FitRequestHandler(RequestHandler):
             return protocol.Sign("again") if decision == "again" else decision
         try:
             self._accept(source, head)
-        except ElephasError:
+        except Exception:
             self._store.withdraw(worker, attempt)
             raise
         return self._store.ask(worker, attempt)

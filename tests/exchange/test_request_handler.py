@@ -86,6 +86,48 @@ def test_an_answer_that_is_cut_short_gives_its_room_back_and_may_come_again() ->
     assert said(handler, answer)[:2] == (200, Order("wait"))
 
 
+def test_a_failure_of_the_server_is_said_and_gives_the_room_back(caplog: pytest.LogCaptureFixture) -> None:
+    handler, store, _ = open_handler(2, read_ahead=200)
+    said(handler, raw(joined(1)))
+    store.train(train_order())
+    answer = raw(protocol.Answer(100, update(1)))
+
+    class TooLarge(io.BytesIO):
+        """There is no memory for the end of the answer."""
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            if self.tell() + len(buffer) >= len(answer):
+                raise MemoryError("Unable to allocate 3 GiB")
+            return super().readinto(buffer)
+
+    reply = handler.serve(TooLarge(answer), len(answer))
+    frame = b"".join(bytes(chunk) for chunk in reply.chunks)
+    told = wire.decode(io.BytesIO(frame), len(frame), SIZES)
+    assert isinstance(told, protocol.Refusal)
+    assert (reply.status, told.type_name) == (409, "ElephasError")
+    assert told.message == "the server failed with MemoryError: Unable to allocate 3 GiB"
+    assert "a request could not be answered" in caplog.text
+    assert store._reserved == {}
+    assert said(handler, answer)[:2] == (200, Order("wait"))
+
+
+def test_a_broken_connection_is_no_failure_of_the_server() -> None:
+    handler, store, _ = open_handler(2, read_ahead=200)
+    said(handler, raw(joined(1)))
+    store.train(train_order())
+    answer = raw(protocol.Answer(100, update(1)))
+
+    class Broken(io.BytesIO):
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            if self.tell() + len(buffer) >= len(answer):
+                raise ConnectionResetError
+            return super().readinto(buffer)
+
+    with pytest.raises(ConnectionResetError):
+        handler.serve(Broken(answer), len(answer))
+    assert store._reserved == {}
+
+
 def test_a_reading_that_fails_late_takes_no_room_from_a_successor() -> None:
     handler, store, clock = open_handler(2, lease_seconds=10.0)
     said(handler, raw(joined(1, 100)))
