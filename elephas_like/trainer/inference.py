@@ -24,13 +24,61 @@ from elephas_like.core.types import (
     WorkerFactory,
 )
 from elephas_like.trainer.batches import ShardData
-from elephas_like.trainer.programs import check_width
+from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_width
 from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors
 
-_MODELS_CACHED = 2
-_models: OrderedDict[str, tuple[keras.Model, ...]] = OrderedDict()
-_lock = threading.Lock()
+_MODELS_KEPT = 2
+
+
+class KeptModels:
+    """Models that a process predicts with, kept under the keys of predictors. Thread-safe.
+
+    Args:
+        count: maximum number of keys.
+        nbytes: maximum size of all variables in bytes. The least recently used models are dropped first. The last ones that were
+            asked for always stay.
+    """
+
+    def __init__(self, count: int = _MODELS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
+        self._count, self._nbytes = count, nbytes
+        self._kept: OrderedDict[str, tuple[tuple[keras.Model, ...], int]] = OrderedDict()
+        self._lock, self._building = threading.Lock(), threading.Lock()
+
+    def get(self, key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
+        """Return the models that belong together under one key, built when this process first uses them."""
+        kept = self._used(key)
+        if kept is not None:
+            return kept
+        with self._building:  # one after the other; others may predict with what is kept meanwhile
+            kept = self._used(key)
+            if kept is not None:
+                return kept
+            models = tuple(spec.build() for spec in specs)
+            self._keep(key, models)
+            return models
+
+    def _used(self, key: str) -> tuple[keras.Model, ...] | None:
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def _keep(self, key: str, models: tuple[keras.Model, ...]) -> None:
+        size = sum(Variables(model).nbytes for model in models)
+        with self._lock:
+            self._kept[key] = models, size
+            while len(self._kept) > 1 and (len(self._kept) > self._count or self._size() > self._nbytes):
+                self._kept.popitem(last=False)
+
+    def _size(self) -> int:
+        return sum(size for _, size in self._kept.values())
+
+
+MODELS = KeptModels()
+"""Of this process, which Spark uses for one task after another."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +112,7 @@ class Predictor:
 
     def model(self) -> keras.Model:
         """Return the model, built when this process first uses it."""
-        (model,) = _cached(self.key, [self.spec])
+        (model,) = MODELS.get(self.key, [self.spec])
         return model
 
 
@@ -94,7 +142,7 @@ class EnsemblePredictor:
     def models(self) -> tuple[keras.Model, ...]:
         """Return the members, built when this process first uses them."""
         key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
-        return _cached(key, [member.spec for member in self.members])
+        return MODELS.get(key, [member.spec for member in self.members])
 
     def _combined(self, models: Sequence[keras.Model], features: object) -> Array:
         return self.combine([_predicted(model, features)[0][0] for model in models])
@@ -115,17 +163,6 @@ def _batches_in_memory(features: object, rows: int, batch_size: int) -> Iterator
     leaves, structure = flatten(features)
     for begin in range(0, rows, batch_size):
         yield unflatten(structure, [leaf[begin : begin + batch_size] for leaf in leaves])  # type: ignore[index]  # arrays
-
-
-def _cached(key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
-    """Return the models that belong together under one key, built when this process first uses them."""
-    with _lock:
-        if key not in _models:
-            _models[key] = tuple(spec.build() for spec in specs)
-            while len(_models) > _MODELS_CACHED:
-                _models.popitem(last=False)
-        _models.move_to_end(key)
-        return _models[key]
 
 
 @dataclass(frozen=True)

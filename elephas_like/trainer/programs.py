@@ -44,7 +44,7 @@ class Program:
     @property
     def nbytes(self) -> int:
         """Bytes of the model's variables, counted as float32."""
-        return 4 * sum(entry.size for entry in self.variables.layout.entries)
+        return self.variables.nbytes
 
     @property
     def accumulation(self) -> int:

@@ -53,6 +53,11 @@ class Variables:
         """Return a copy of the values of all variables."""
         return self.layout.flatten([value_of(variable) for variable in self._variables])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all variables, counted as float32."""
+        return 4 * sum(entry.size for entry in self.layout.entries)
+
     def place(self, variable: AnyVariable) -> slice:
         """Return the slice of a variable in the flat vector of its role."""
         number = next(number for number, held in enumerate(self._variables) if held is variable)

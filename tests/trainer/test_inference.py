@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -11,7 +13,7 @@ import tensorflow as tf
 
 from elephas_like.core.structure import unflatten
 from elephas_like.trainer import inference
-from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.inference import KeptModels, Predictor
 from elephas_like.trainer.spec import ModelSpec
 from trainer.small import mlp, rows, shard
 
@@ -81,9 +83,53 @@ def test_a_process_keeps_two_models_and_rebuilds_none_of_them(tmp_path: Path, mo
     built = []
     build = ModelSpec.build
     monkeypatch.setattr(ModelSpec, "build", lambda spec: built.append(spec) or build(spec))
-    monkeypatch.setattr(inference, "_models", type(inference._models)())
+    monkeypatch.setattr(inference, "MODELS", KeptModels())
     ref = shard(tmp_path, X)
     one, two, three = (predictor(mlp(seed=seed)) for seed in range(3))
     for each in (one, two, one, two, three, three, two):
         list(each(ref))
     assert [spec is each.spec for spec, each in zip(built, (one, two, three), strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kept"),
+    [
+        ({}, [False, True, True]),
+        ({"count": 3}, [True, True, True]),
+        ({"nbytes": 2 * 4 * 33}, [False, True, True]),
+        ({"nbytes": 2 * 4 * 33 - 1}, [False, False, True]),
+        ({"count": 3, "nbytes": 1}, [False, False, True]),
+    ],
+)
+def test_models_that_were_used_longest_ago_go_where_they_are_too_many_or_too_large(
+    bounds: dict, kept: list[bool]
+) -> None:
+    """SGD of 4 -> 5 -> 1: 31 weights, an iteration and a learning rate."""
+    models = KeptModels(**bounds)
+    predictors = [predictor(mlp(seed=seed)) for seed in range(3)]
+    made = [models.get(each.key, [each.spec]) for each in predictors]
+    assert [each.key in models._kept for each in predictors] == kept
+    for each, model, there in list(zip(predictors, made, kept, strict=True))[::-1]:
+        if there:
+            assert models.get(each.key, [each.spec]) is model
+
+
+def test_a_kept_model_is_not_waited_for_while_another_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, one, two = KeptModels(), predictor(mlp(seed=0)), predictor(mlp(seed=1))
+    kept = models.get(one.key, [one.spec])
+    building, used = threading.Event(), threading.Event()
+    build = ModelSpec.build
+
+    def slowly(spec: ModelSpec) -> keras.Model:
+        building.set()
+        assert used.wait(60)
+        return build(spec)
+
+    monkeypatch.setattr(ModelSpec, "build", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(models.get, two.key, [two.spec]) for _ in range(2)]
+        assert building.wait(60)
+        asked = threading.Thread(target=lambda: models.get(one.key, [one.spec]) is kept and used.set(), daemon=True)
+        asked.start()
+        first, second = (each.result() for each in both)
+    assert first is second  # built once for both
