@@ -145,9 +145,12 @@ class Hyperband:
 def _dealt(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the brackets of the first `sum(sizes)` trials: each trial goes to the one that is furthest behind its share."""
     order: list[int] = []
-    for place in range(sum(sizes)):
-        due = [(place + 1) * size / sum(sizes) - order.count(bracket) for bracket, size in enumerate(sizes)]
-        order.append(due.index(max(due)))
+    counts, total = [0] * len(sizes), sum(sizes)
+    for place in range(1, total + 1):
+        due = [place * size / total - count for size, count in zip(sizes, counts, strict=True)]
+        bracket = due.index(max(due))
+        order.append(bracket)
+        counts[bracket] += 1
     return tuple(order)
 
 

@@ -105,6 +105,21 @@ def test_hyperband_deals_trials_to_brackets_as_the_papers_table_does() -> None:
     assert set(map(small.bracket, range(6))) == {0, 1, 2}  # any few are of all brackets
 
 
+@pytest.mark.parametrize("rule", [Hyperband(20), Hyperband(81), Hyperband(100, eta=2), Hyperband(9, min_epochs=9)])
+def test_hyperband_gives_each_trial_to_the_bracket_that_is_furthest_behind_its_share(rule: Hyperband) -> None:
+    order: list[int] = []
+    for place in range(sum(rule.sizes)):
+        behind = [(place + 1) * size / sum(rule.sizes) - order.count(which) for which, size in enumerate(rule.sizes)]
+        order.append(behind.index(max(behind)))
+    assert [rule.bracket(trial) for trial in range(len(order))] == order
+
+
+def test_the_first_trials_of_hyperband_by_hand() -> None:
+    # shares of 9, 5 and 3 in 17. Seventeenths behind: 9, 5, 3; then 18 - 17, 10, 6; then 27 - 17, 15 - 17, 9; then
+    # 36 - 34, 20 - 17, 12
+    assert [Hyperband(20).bracket(trial) for trial in range(4)] == [0, 1, 0, 2]
+
+
 def test_hyperband_holds_trials_against_their_own_bracket() -> None:
     rule = Hyperband(20)
     of = {bracket: [trial for trial in range(17) if rule.bracket(trial) == bracket] for bracket in range(3)}
