@@ -1,4 +1,4 @@
-"""Training and merging in NumPy: no clock, network, environment or global randomness.
+"""Training and merging in NumPy: no clock, network or global randomness.
 
 types is the vocabulary: states, orders, updates, records. errors, checks and layout serve all rooms.
 
@@ -8,4 +8,5 @@ types is the vocabulary: states, orders, updates, records. errors, checks and la
 - strategies/: how updates become a step, and how they are packed. messages: a worker's side of both.
 - columns, structure, parts: rows on disk and as trees. scores, voting, objective, decisions: what is made of outputs and metrics.
 - trials, pruning: the vocabulary of a search.
+- extras, quiet: optional packages, and imports on workers. These two look at the environment, and quiet redirects what imports print.
 """

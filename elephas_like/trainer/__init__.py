@@ -5,10 +5,12 @@ A worker
     programs    compiled models that are kept between fits
     steps       the loop of train steps
     batches     a shard's rows, step by step
-    state       a model's variables and metrics, read and written
+    state       a model's variables and metrics, read and written; metric_results: what metrics make of their sums
+    building    builds models, optimizers and metrics, so that all variables are known
 A model in transit
     spec        a compiled model as plain data
-    live_pickle a model by value; code: user code by value; graph: what a model refers to
+    live_pickle a model by value; code, bytecode: user code by value; graph: what a model refers to
+    keras_settings  the driver's global settings of Keras
 A model in files
     archive, recipe     `.keras` archives
     model_files         files with a configuration beside the model
@@ -17,9 +19,10 @@ A model in files
     copies              copies with a new optimizer or new weights
 The driver's side
     request     the arguments of a fit, checked
-    callbacks   Keras callbacks around rounds and epochs; bars: progress bars
+    callbacks   Keras callbacks around rounds and epochs; callback_states: what a checkpoint keeps of them; bars: progress bars
 Questions about a model
     task        inputs, outputs, and how to read them
+    label_rules which labels a loss takes
     compile_arguments, learning_rate, metric_names, metric_sums
 Others
     factories   makers of workers, which the driver sends

@@ -84,8 +84,7 @@ def _roles(
     """Return every variable that training may change, with its role: the model's, its optimizers', others.
 
     Others are variables that no layer tracks: raw `tf.Variable` attributes, and those that a loss closes over. Metrics'
-    variables are left
-    out: they are summed, not averaged (`read_metrics`).
+    variables are left out: they are summed, not averaged (`read_metrics`).
     """
     found: list[tuple[Role, AnyVariable]] = []
     seen: set[int] = set()

@@ -55,8 +55,7 @@ class Nesterov(Strategy):
     momentum: mu, default 0.7.
     stretch: whether, with more than eight workers, d is scaled to the length that the mean of eight such updates would
         have. The defaults were measured with eight workers, and more updates cancel each other more (core/drift.py has
-        the
-            formula).
+        the formula).
     """
 
     name: ClassVar[str] = "nesterov"

@@ -3,5 +3,6 @@
 protocol        what a backend is to the rest of the package
 chosen          the one of this process
 tensorflow      tensors, threads, variables; tensorflow_loop: steps; tensorflow_fused: optimizers on fused kernels
+jax             the same for JAX; jax_loop: steps
 text            columns of text
 """
