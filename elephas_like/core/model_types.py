@@ -109,5 +109,9 @@ def _names(loss: object) -> list[str]:
         found = (
             [name for name in (getattr(kind, "__name__", None),) if isinstance(name, str)] if loss is not None else []
         )
-    snake = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in found]
-    return [*found, *snake]
+    return [*found, *map(snake_case, found)]
+
+
+def snake_case(name: str) -> str:
+    """Return a class's name as functions are named: "MeanSquaredError" becomes "mean_squared_error"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -207,10 +207,6 @@ class CenterStore(Store):
             version, state = center.served(live=True)
         return replace(order, version=version, state=state)
 
-    def _may_read(self, worker: int, nbytes: int) -> bool:
-        ahead = self._read_ahead(worker)
-        return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
-
     def _claim(self, result: Result) -> Callable[[], None]:
         worker = result.worker
         self._check_kind(self._assigned[worker].order, result)

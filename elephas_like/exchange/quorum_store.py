@@ -10,6 +10,7 @@ from elephas_like.core.quorum import Quorum
 from elephas_like.core.types import ASIDE, Order, Update
 from elephas_like.core.types import Result as AnyResult
 from elephas_like.exchange.round_store import Result, RoundStore
+from elephas_like.exchange.store import Store
 
 
 class QuorumStore(RoundStore):
@@ -90,8 +91,7 @@ class QuorumStore(RoundStore):
         return super()._with_state(worker, order)
 
     def _may_read(self, worker: int, nbytes: int) -> bool:
-        ahead = self._read_ahead(worker)
-        return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
+        return Store._may_read(self, worker, nbytes)  # updates are taken as they come, not in worker order
 
     def _claim(self, result: AnyResult) -> None:
         assert self._order is not None

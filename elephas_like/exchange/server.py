@@ -60,7 +60,7 @@ class _Connections(socketserver.ThreadingMixIn):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._open: dict[threading.Thread, socket.socket] = {}
         self._unauthenticated: dict[threading.Thread, float] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         super().__init__(*arguments, **options)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -73,7 +73,10 @@ class _Connections(socketserver.ThreadingMixIn):
         if admits(request, IDLE_SECONDS):
             super().finish_request(request, client_address)  # type: ignore[misc]
         else:
-            log.info("a connection from %s was closed: one end speaks TLS and the other does not", client_address)
+            log.info(
+                "a connection from %s ended before a request: its peer closed it, or only one end speaks TLS",
+                client_address,
+            )
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the connection's thread, if another connection is allowed."""
@@ -101,6 +104,7 @@ class _Connections(socketserver.ThreadingMixIn):
             log.warning("refused a connection from %s: %s", client_address, error)
             with self._guard:
                 del self._open[thread]
+                self._guard.notify_all()
                 self._unauthenticated.pop(thread, None)
             self.shutdown_request(request)  # type: ignore[attr-defined]
 
@@ -112,6 +116,7 @@ class _Connections(socketserver.ThreadingMixIn):
             with self._guard:
                 self._open.pop(threading.current_thread(), None)
                 self._unauthenticated.pop(threading.current_thread(), None)
+                self._guard.notify_all()
 
     def mark_authenticated(self) -> None:
         """Note that the connection of this thread has shown the token."""
@@ -135,11 +140,10 @@ class _Connections(socketserver.ThreadingMixIn):
         """Log why a connection broke off. Clients try again."""
         log.info("a connection from %s broke off", client_address, exc_info=True)
 
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
+    def wait_until_closed(self, seconds: float) -> bool:
+        """Wait until no connection is open. Return False if some still are after so many seconds."""
         with self._guard:
-            return len(self._open)
+            return self._guard.wait_for(lambda: not self._open, seconds)
 
     def end_connections(self, seconds: float) -> None:
         """Let replies that are being written go out, then end all connections and wait for their threads."""
@@ -233,12 +237,7 @@ class _Server:
 
     def left(self, seconds: float) -> bool:
         """Wait until all clients have closed their connections. Return False if some have not after so many seconds."""
-        end = time.monotonic() + seconds
-        while self._running is not None and self._running.connections:
-            if time.monotonic() > end:
-                return False
-            threading.Event().wait(0.02)
-        return True
+        return self._running is None or self._running.wait_until_closed(seconds)
 
     def stop(self) -> None:
         """Stop the store, end all connections and free the port. May be called again."""

@@ -314,8 +314,9 @@ class Store:
         raise NotImplementedError
 
     def _may_read(self, worker: int, nbytes: int) -> bool:
-        """Whether an answer of `nbytes` may be read now."""
-        raise NotImplementedError
+        """Whether an answer of `nbytes` may be read now: one alone, or as many as `Waits.read_ahead` has room for."""
+        ahead = self._read_ahead(worker)
+        return ahead == 0 or ahead + nbytes <= self._waits.read_ahead
 
     def _claim(self, result: Result) -> Callable[[], None] | None:
         """Mark the worker's order as answered by a result. Return what is to be done with it without the lock, if anything."""

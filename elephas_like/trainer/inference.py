@@ -204,6 +204,7 @@ class MetricSums:
     def __call__(self, ref: ShardRef) -> Floats:
         """The sums, over all rows of the shard."""
         worker = self.factory(ref.worker, ref, ref)
-        evaluation = worker.evaluate(self.order)
-        worker.close()
-        return evaluation.metrics
+        try:
+            return worker.evaluate(self.order).metrics
+        finally:
+            worker.close()

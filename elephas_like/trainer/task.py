@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import keras
 
 from elephas_like.core.decisions import Task
-from elephas_like.core.model_types import LossModelTypeMapper, ModelType
+from elephas_like.core.model_types import LossModelTypeMapper, ModelType, snake_case
 from elephas_like.core.types import Slot
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
@@ -99,8 +97,7 @@ def _as_tuple(tree: object) -> object:
 def loss_name(loss: object) -> str:
     """Return the name of a loss: "CategoricalCrossentropy" and "categorical_crossentropy" are one."""
     known = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(known, "__name__", type(known).__name__)  # an object's own name may be its user's
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return snake_case(getattr(known, "__name__", type(known).__name__))  # an object's own name may be its user's
 
 
 def _has_single_loss(model: keras.Model) -> bool:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from elephas_like.core.model_types import LossModelTypeMapper, ModelType, ModelTypeEncoder, as_enum
+from elephas_like.core.model_types import LossModelTypeMapper, ModelType, ModelTypeEncoder, as_enum, snake_case
 
 
 def test_names_functions_and_classes_are_known() -> None:
@@ -29,6 +29,14 @@ def test_names_functions_and_classes_are_known() -> None:
         assert mapper.get_model_type(loss) is ModelType.CLASSIFICATION
     assert mapper.get_model_type("mine") is None
     assert mapper.get_model_type(None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "snake"),
+    [("MeanSquaredError", "mean_squared_error"), ("Top5Mine", "top5_mine"), ("KLDivergence", "kldivergence")],
+)
+def test_classes_are_named_as_functions_are(name: str, snake: str) -> None:
+    assert snake_case(name) == snake
 
 
 def test_what_is_registered_is_known_to_all() -> None:

@@ -102,6 +102,21 @@ def say(settings: ClientSettings, frame: bytes, announced: int | None = None) ->
     return wire.decode(io.BytesIO(body), len(body), SIZES)
 
 
+def test_a_server_says_whether_its_clients_have_left(kind: str) -> None:
+    store = RoundStore(2, LAYOUT.hash, waits=Waits(poll_seconds=0.0))
+    with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1") as server:
+        one, two = (settings_of(kind, server).connect(worker, 100) for worker in range(2))
+        store.train(train_order())
+        for worker, client in enumerate((one, two)):
+            assert client.join(joined(worker)).kind == "train"
+        one.close()
+        assert not server.left(0.0)
+        leaving = Background(lambda: server.left(60.0))
+        two.close()
+        assert leaving.result() is True
+    assert server.left(0.0)
+
+
 def test_two_workers_exchange_for_three_rounds_and_stop(kind: str, own: Identity | None) -> None:
     store = RoundStore(2, LAYOUT.hash)
     with SERVERS[kind](store, TOKEN, SIZES, "127.0.0.1", identity=own) as server:

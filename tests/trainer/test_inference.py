@@ -11,11 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elephas_like.core.strategies import Average
 from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Order
 from elephas_like.trainer import inference
-from elephas_like.trainer.inference import KeptModels, Predictor
+from elephas_like.trainer.building import build
+from elephas_like.trainer.factories import TrainerFactory
+from elephas_like.trainer.inference import KeptModels, MetricSums, Predictor
+from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
-from trainer.small import mlp, rows, shard
+from elephas_like.trainer.state import Variables
+from trainer.small import config, mlp, rows, shard
 
 X, Y = rows(10)
 
@@ -133,3 +139,15 @@ def test_a_kept_model_is_not_waited_for_while_another_one_is_built(monkeypatch: 
         asked.start()
         first, second = (each.result() for each in both)
     assert first is second  # built once for both
+
+
+def test_a_model_is_given_back_also_where_an_evaluation_fails(tmp_path: Path) -> None:
+    model = mlp(loss="mape")
+    build(model, (X[:1], Y[:1]))
+    spec, state = ModelSpec.from_model(model), Variables(model).read()
+    sums = MetricSums(
+        TrainerFactory(spec, config(), Average(), ""), Order.to_evaluate(state.but(weights=state.weights[:3]))
+    )
+    with pytest.raises(ValueError, match="reshape"):
+        sums(shard(tmp_path, X, Y))
+    assert any(spec.key in key for key in PROGRAMS._free)

@@ -72,7 +72,7 @@ def limit_threads(cores: int) -> bool:
     """Limit this process's TensorFlow thread pool to `cores` threads. Return False if TensorFlow had started already."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(cores)
-        tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1) if cores > 1 else 1)
+        tf.config.threading.set_inter_op_parallelism_threads(max(1, cores - 1))
     except RuntimeError:
         return False
     return True
