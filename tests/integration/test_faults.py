@@ -671,3 +671,13 @@ def test_a_quorum_does_not_wait_for_a_straggler(sc, transport: str) -> None:
     assert [0] in done  # a round without the slow one
     assert any(record.staleness for each in history.rounds for record in each.workers)
     assert trained(history) < 80
+
+
+def test_empty_partitions_make_no_quorum(sc) -> None:
+    # one of two has no rows, and answers before the other one has trained
+    data = sc.parallelize([points(40), []], 2).flatMap(lambda rows: rows)
+    model = line()
+    before = model.get_weights()
+    history = SparkModel(model, 2, engine="server", quorum=1, frequency=1, batch_size=2).fit(data, epochs=2, verbose=0)
+    assert trained(history) == 80
+    assert any((old != new).any() for old, new in zip(before, model.get_weights(), strict=True))
