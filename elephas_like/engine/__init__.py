@@ -7,7 +7,7 @@ gang_rounds     barrier stages, with server and loop in one of their tasks
 member_calls    a user's function on all members of a gang
 printing        what it prints, on its way to the driver
 map_shards      predictions and evaluations over an RDD; map_frames: over a DataFrame
-function_trials trials of any Python function
+function_trials trials of any Python function; function_settings: Keras' around them
 runs            independent runs of one task each: trials of a search, members of an ensemble
 """
 

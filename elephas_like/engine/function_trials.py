@@ -7,10 +7,9 @@ import json
 import math
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +20,7 @@ from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Evaluate, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
+from elephas_like.engine.function_settings import FunctionSettings
 
 
 def failed(number: int, error: BaseException, host: str = "") -> TrialResult:
@@ -82,16 +82,14 @@ class ObjectiveTrial:
     """Calls `function(params)`, or `function(params, trial=trial)` (core.trials.Evaluate).
 
     function: a cloudpickle of a list of one.
-    settings: a cloudpickle of the driver's Keras settings, under which the function is called.
-    usual: whether these are Keras' own: then they are set only where Keras has been imported, by whatever else runs here.
+    settings: of Keras', to call it under; None for those of the process.
     """
 
     function: bytes = field(repr=False)
     objective: Objective
     seed: int
     with_trial: bool
-    settings: bytes = field(default=b"", repr=False)
-    usual: bool = True
+    settings: FunctionSettings | None = None
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
         """Return the result of one point."""
@@ -104,7 +102,7 @@ class ObjectiveTrial:
         np.random.seed(seed)
         random.seed(seed)
         try:
-            with self._settings():
+            with nullcontext() if self.settings is None else self.settings.applied():
                 found = function(order.params, trial=trial) if self.with_trial else function(order.params)
         except SupersededError:
             raise
@@ -115,12 +113,6 @@ class ObjectiveTrial:
             np.random.set_state(before[0])
             random.setstate(before[1])
         return _result(order.number, found, trial, self.objective, time.perf_counter() - started)
-
-    def _settings(self) -> AbstractContextManager[object]:
-        if not self.settings or (self.usual and "keras" not in sys.modules):
-            return nullcontext()
-        settings: AbstractContextManager[object] = cloudpickle.loads(self.settings).applied()  # our driver's own bytes
-        return settings
 
 
 def _result(number: int, found: object, trial: Trial, objective: Objective, seconds: float) -> TrialResult:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ import cloudpickle
 import pyarrow as pa
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.quiet import quiet_import
+from elephas_like.engine.function_settings import FunctionSettings
 from elephas_like.engine.printing import Printer, printing
 from elephas_like.spark.gang import Member, pieces_of
 from elephas_like.spark.gpus import take_gpu
@@ -49,34 +48,26 @@ class Call:
     """What a member calls, and how.
 
     function: a pickled pair of a function and its arguments. listener: who is sent what it prints; None if nobody can be.
-    settings: a pickled function that returns the context of Keras' settings to call it in; None for none. with_keras: whether a
-        process that has not imported Keras, which takes seconds, needs no settings.
+    settings: of Keras' to call it under; None for those of the process.
     """
 
     function: bytes
     listener: Listener | None
-    settings: bytes | None = None
-    with_keras: bool = True
+    settings: FunctionSettings | None = None
 
     def __call__(self, member: Member) -> Found:
         """Call it for one member."""
         function, args = cloudpickle.loads(self.function)  # written by our own driver
         printer = None if self.listener is None else self.listener.connect(member.rank, member.attempt)
         try:
-            with self._settings_applied(), printing(printer) as printed:
+            settings = contextlib.nullcontext() if self.settings is None else self.settings.applied()
+            with settings, printing(printer) as printed:
                 result = function(member, *args)
         except Exception as error:
             if printed.rest:
                 error.add_note(f"Printed before: {printed.rest[-_NOTE_LETTERS:]}")
             raise
         return result, printed.rest
-
-    def _settings_applied(self) -> contextlib.AbstractContextManager[None]:
-        if self.settings is None or (self.with_keras and "keras" not in sys.modules):
-            return contextlib.nullcontext()
-        with quiet_import():
-            applied: Callable[[], contextlib.AbstractContextManager[None]] = cloudpickle.loads(self.settings)
-        return applied()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, WaitError
 from elephas_like.core.types import Resources
+from elephas_like.engine.function_settings import FunctionSettings
 from elephas_like.engine.member_calls import Call, CallFunction
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.printed_lines import PrintedLines, PrintedRequestHandler
@@ -84,10 +85,10 @@ def run_on_workers(
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
     call, settings = cloudpickle.dumps((function, tuple(args))), KerasSettings.current()
-    applied = cloudpickle.dumps(settings.applied)
+    under = FunctionSettings(cloudpickle.dumps(settings.applied), settings.plain)
     try:
         with _listening(session, size) if verbose else contextlib.nullcontext() as listener:
-            made = Call(call, listener, applied, with_keras=settings.plain)
+            made = Call(call, listener, under)
             task = CallFunction(made, resources is not None, _tf_config if tf_config else None)
             given = notes(session, [[b""]] * size)
             found = run_gang(session, given, size, task, name=name, title=title, seconds=limit, profile=profile)

@@ -33,12 +33,6 @@ class KerasSettings:
         """Whether they are those that Keras begins with."""
         return self == KerasSettings("float32", 1e-7, "channels_last", _policy(keras.dtype_policies.get("float32")))
 
-    @property
-    def usual(self) -> bool:
-        """Whether these are Keras' own, as they are where nobody sets any."""
-        policy = json.dumps(keras.dtype_policies.serialize(keras.DTypePolicy("float32")))
-        return self == KerasSettings("float32", 1e-7, "channels_last", policy)
-
     def apply(self) -> None:
         """Set them for this process, but for the policy, which is of use only while layers are made."""
         keras.config.set_floatx(self.floatx)

@@ -15,6 +15,7 @@ from elephas_like.core import checks
 from elephas_like.core.objective import Objective, objective_of
 from elephas_like.core.pruning import NumberedRule, Rule, rule_of
 from elephas_like.core.types import EngineName
+from elephas_like.engine.function_settings import FunctionSettings
 from elephas_like.engine.function_trials import ObjectiveTrial, takes_trial
 from elephas_like.model.launch import server_identity
 from elephas_like.model.training_page import PageRequest, page_request, training_page
@@ -155,8 +156,7 @@ def search_function(asked: FunctionRequest) -> SearchResult:
         asked.objective,
         asked.kept.seed,
         with_trial,
-        cloudpickle.dumps(settings),
-        settings.usual,
+        FunctionSettings(cloudpickle.dumps(settings.applied), settings.plain),
     )
     shown = training_page(asked.page, page, context, asked.remote)
     slots_of_trials = opened(

@@ -10,6 +10,7 @@ import keras
 import pytest
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.engine.function_settings import FunctionSettings
 from elephas_like.engine.member_calls import Call, call_in_new_process
 from elephas_like.spark.gang import Member
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -44,10 +45,11 @@ def test_keras_is_imported_for_its_settings_only_where_they_are_not_its_own() ->
     pickled = cloudpickle.dumps((work, ()))
     settings = replace(KerasSettings.current(), epsilon=1e-3)
     applied = cloudpickle.dumps(settings.applied)
-    for with_keras, expected in ((True, (False, 1e-7)), (False, (True, 1e-3))):
-        found, _ = call_in_new_process(Call(pickled, None, applied, with_keras=with_keras), ALONE, {})
+    for plain, expected in ((True, (False, 1e-7)), (False, (True, 1e-3))):
+        found, _ = call_in_new_process(Call(pickled, None, FunctionSettings(applied, plain)), ALONE, {})
         assert found == expected
-    here, epsilon = Call(pickled, None, applied)(ALONE)[0], keras.config.epsilon()  # imported here
+    # Here it is imported, so that even plain settings are set, over those of an earlier fit.
+    here, epsilon = Call(pickled, None, FunctionSettings(applied, True))(ALONE)[0], keras.config.epsilon()
     assert (here, epsilon) == ((True, 1e-3), 1e-7)
 
 

@@ -12,6 +12,7 @@ from elephas_like import search
 from elephas_like.core.errors import WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialOrder
+from elephas_like.engine.function_settings import FunctionSettings
 from elephas_like.engine.function_trials import ObjectiveTrial
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -162,12 +163,16 @@ def test_a_function_that_uses_keras_has_the_settings_of_whoever_searches(floatx:
     try:
         settings = KerasSettings.current()
         trial = ObjectiveTrial(
-            pickle_by_value([seen]), Objective("loss"), 0, False, cloudpickle.dumps(settings), settings.usual
+            pickle_by_value([seen]),
+            Objective("loss"),
+            0,
+            False,
+            FunctionSettings(cloudpickle.dumps(settings.applied), settings.plain),
         )
         keras.config.set_floatx("float16")  # what runs in a process before it
         notes = trial(TrialOrder(0, {}), (), lambda epoch, logs: True).notes
         assert keras.config.floatx() == "float16"
     finally:
         keras.config.set_floatx(before)
-    assert settings.usual is (floatx == "float32")
+    assert settings.plain is (floatx == "float32")
     assert notes == {"seen": floatx, "policy": "float32"}
