@@ -682,3 +682,14 @@ def test_a_round_restored_from_plain_arrays_goes_on_as_before(strategy: Strategy
             now, outer = exchange.finish()
         ends.append(now.weights.tobytes())
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"), [(Nesterov(learning_rate=8.0, momentum=0.9), 1), (Nesterov(), 0), (Average(), 0)]
+)
+def test_a_loss_that_jumps_by_the_outer_step_is_said_once(
+    strategy: Strategy, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The two updates are at right angles. A step eight times too long leads away from both ends, farther each round."""
+    fit(pair(6), strategy=strategy)
+    assert caplog.text.count("the outer step of strategy 'nesterov' goes too far") == said
