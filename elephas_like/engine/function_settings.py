@@ -28,8 +28,7 @@ class FunctionSettings:
         """Return the context to call the function in."""
         if self.plain and "keras" not in sys.modules:
             return nullcontext()
+        applied: Callable[[], AbstractContextManager[None]]
         with quiet_import():
-            applied: Callable[[], AbstractContextManager[None]] = cloudpickle.loads(
-                self.pickled
-            )  # our driver's own bytes
+            applied = cloudpickle.loads(self.pickled)  # our driver's own bytes
         return applied()

@@ -233,7 +233,7 @@ def _prepared(
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
     if engine is not EngineName.IN_PROCESS:
         hooks.sizes = exchanged_bytes(hooks.variables.layout, options)
-    described = _described(options, request, strategy, frequency, drawn)
+    described = _described(options, request, strategy, frequency, drawn, num_workers)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
@@ -301,6 +301,7 @@ def _described(
     strategy: Strategy,
     frequency: Frequency | int | Schedule,
     drawn: FitSeeds,
+    num_workers: int,
 ) -> dict[str, object]:
     """What a checkpoint must have been written for, to go on from: what decides how a fit trains."""
     return {
@@ -314,7 +315,8 @@ def _described(
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),
-        "scale_learning_rate": options.scale_learning_rate,
+        # A checkpoint's learning rate is that of its number of workers.
+        "scale_learning_rate": options.scale_learning_rate and f"{options.scale_learning_rate}, {num_workers} workers",
         # Not the seed of this fit, which counts those before it: a notebook's cell that is run again is the same fit.
         "seed": None if options.seed is None else [drawn.split, drawn.bootstrap],
     }

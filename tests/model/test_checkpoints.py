@@ -154,6 +154,19 @@ def test_a_notebooks_cell_that_is_run_again_goes_on(tmp_path: Path, earlier: int
     assert bits(again) == bits(expected)
 
 
+def test_a_scaled_learning_rate_goes_on_with_as_many_workers(tmp_path: Path) -> None:
+    """The rate of a checkpoint is that of its workers, and the model has its own again after either fit."""
+    scaled = {"scale_learning_rate": "sqrt"}
+    whole, again = (regression(lambda: keras.optimizers.SGD(0.015625, momentum=0.5)) for _ in range(2))
+    fit(whole, options=scaled)
+    fit(again, tmp_path, dies_at=7, options=scaled)
+    with pytest.raises(ElephasError, match=r"scale_learning_rate was 'sqrt, 2 workers', and is 'sqrt, 4 workers'"):
+        fit(regression(lambda: keras.optimizers.SGD(0.015625, momentum=0.5)), tmp_path, workers=4, options=scaled)
+    fit(again, tmp_path, options=scaled)
+    assert bits(again) == bits(whole)
+    assert float(again.optimizer.learning_rate) == 0.015625
+
+
 def test_one_worker_carries_its_seeds_on(tmp_path: Path) -> None:
     whole, again = regression(), regression()
     fit(whole, workers=1)
