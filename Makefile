@@ -7,9 +7,12 @@ LOWEST ?= .venv-lowest
 LOWEST_STAMP := $(LOWEST)/.installed
 JAX ?= .venv-jax
 JAX_STAMP := $(JAX)/.installed
-JAX_TESTS ?= $(addprefix tests/,trainer/test_jax.py trainer/test_jax_loop.py trainer/test_worker.py trainer/test_programs.py \
-	trainer/test_factories.py trainer/test_metric_sums.py engine/test_in_process.py conformance/test_conformance.py \
-	integration/test_on_jax.py)
+BACKEND_TESTS := trainer/test_worker.py trainer/test_programs.py trainer/test_factories.py trainer/test_metric_sums.py \
+	engine/test_in_process.py conformance/test_conformance.py integration/test_on_backend.py
+JAX_TESTS ?= $(addprefix tests/,trainer/test_jax.py trainer/test_jax_loop.py $(BACKEND_TESTS))
+TORCH ?= .venv-torch
+TORCH_STAMP := $(TORCH)/.installed
+TORCH_TESTS ?= $(addprefix tests/,trainer/test_torch.py trainer/test_torch_generator.py trainer/test_torch_loop.py $(BACKEND_TESTS))
 ELEPHAS := .venv-elephas
 ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
@@ -24,7 +27,7 @@ CONNECT_TESTS ?= $(addprefix tests/,connect integration/test_frame_fit.py integr
 	model/test_frame_predictions.py rows/test_examples.py rows/test_prediction_columns.py rows/test_records.py \
 	rows/test_valid_rows.py stages)
 
-.PHONY: help docs demo test test-slow test-connect test-lowest test-jax lint examples faults bench clean machine postgresql chromium
+.PHONY: help docs demo test test-slow test-connect test-lowest test-jax test-torch lint examples faults bench clean machine postgresql chromium
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,6 +95,20 @@ test-jax: export KERAS_BACKEND := jax
 test-jax: machine $(JAX_STAMP) ## Keras on JAX, in an environment without TensorFlow
 	$(JAX)/bin/python -m pytest -n 2 $(JAX_TESTS)
 
+# Where the package index has a build of PyTorch without CUDA, that one: it is a tenth of the size.
+$(TORCH_STAMP): pyproject.toml tools/cpu_build.py
+	@$(PYTHON) tools/check_machine.py
+	$(PYTHON) -m venv --clear $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(TORCH)/bin/python tools/cpu_build.py torch >$(TORCH)/pins.txt
+	$(TORCH)/bin/python -m pip install --quiet -c $(TORCH)/pins.txt -e '.[dev-torch]'
+	@touch $(TORCH_STAMP)
+
+test-torch: export PYSPARK_PYTHON := $(abspath $(TORCH))/bin/python
+test-torch: export KERAS_BACKEND := torch
+test-torch: machine $(TORCH_STAMP) ## Keras on PyTorch, likewise
+	$(TORCH)/bin/python -m pytest -n 2 $(TORCH_TESTS)
+
 docs: $(STAMP) ## the site of docs/ in out/site, with warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo out/site/index.html
@@ -109,4 +126,4 @@ bench: machine $(STAMP) $(ELEPHAS_STAMP) ## this library, Keras, Elephas and the
 	$(BIN)/python benchmarks/bench.py --report
 
 clean: ## what was built here
-	rm -rf $(VENV) $(LOWEST) $(JAX) $(ELEPHAS) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(JAX) $(TORCH) $(ELEPHAS) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -23,12 +23,14 @@ A cell is `data/split/K<workers>/method`. Results are appended to `--results`, o
 The network is that of NIID-Bench (two convolutions of 6 and 16 filters, dense layers of 120 and 84), as are the optimizer (SGD,
 0.01, momentum 0.9) and the batch of a worker, 64. The published rows train ten local epochs in each of 50 rounds: 30 million
 samples on MNIST. The last round's test accuracy is shown, and the best one of all epochs, which is what the published tables have.
+A fit that ends with NaN is shown as "diverges".
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import platform
 import sys
 import time
@@ -43,6 +45,7 @@ import numpy as np
 from convergence import Results, put
 
 from elephas_like import SparkModel
+from elephas_like.core.errors import NonFiniteError
 from elephas_like.rows.spool import Block
 
 HERE = Path(__file__).resolve().parent
@@ -189,12 +192,15 @@ def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, object]:
     else:
         blocks = [Block((x[rows], y[rows]), len(rows)) for rows in parts(cell.split, y, cell.workers, seed)]
         fitted = SparkModel(model, cell.workers, engine="in_process", batch_size=BATCH, seed=seed, **options)  # type: ignore[arg-type]
-        exchanges = len(fitted.fit(blocks, epochs=epochs, verbose=0, callbacks=[tested]).rounds)
+        try:
+            exchanges = len(fitted.fit(blocks, epochs=epochs, verbose=0, callbacks=[tested]).rounds)
+        except NonFiniteError:
+            tested.found.append(math.nan)
     return {
         "cell": str(cell),
         "seed": seed,
         "accuracy": tested.found[-1],
-        "best": max(tested.found),
+        "best": np.nanmax([0.0, *tested.found]),
         "epochs": tested.found,
         "exchanges": exchanges,
         "samples": epochs * len(x),
@@ -210,6 +216,8 @@ def shown(results: Results, cell: Cell) -> str:
     last = results.values(cell)  # type: ignore[arg-type]
     if not last:
         return ""
+    if np.isnan(last).any():
+        return "diverges"
     best, exchanges = (np.mean(results.values(cell, field)) for field in ("best", "exchanges"))  # type: ignore[arg-type]
     spread = f" ± {np.std(last, ddof=1):.1f}" if len(last) > 1 else ""
     return f"{np.mean(last):.1f}{spread} / {best:.1f}, {exchanges:.0f}"

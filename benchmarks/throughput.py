@@ -1,6 +1,6 @@
 """Samples per second of whole fits, against plain Keras on the same cores, with the accuracy that they reach.
 
-    python benchmarks/throughput.py [--rounds 5] [--backend tensorflow jax]
+    python benchmarks/throughput.py [--rounds 5] [--backend tensorflow jax torch]
 
 MLP 784-128-128-10 with SGD on the 4,000 training images of MNIST-5k repeated 15 times (60,000 float32 rows), 1,000 held
 out, batch 32 per worker, 5 epochs. Keras runs alone in a fresh process with no JVM alive; ours is the second fit of its
@@ -153,7 +153,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=None, help="names of contestants; Keras with the MLP always runs")
     parser.add_argument(
-        "--backend", nargs="+", default=["tensorflow"], choices=["tensorflow", "jax"], help="of Keras, on both sides"
+        "--backend",
+        nargs="+",
+        default=["tensorflow"],
+        choices=["tensorflow", "jax", "torch"],
+        help="of Keras, on both sides",
     )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -19,8 +19,13 @@ from lanes import Lanes, asking
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-# These run in an environment of their own, which has no TensorFlow: `make test-jax`.
-collect_ignore_glob = [] if os.environ["KERAS_BACKEND"] == "jax" else ["*_jax.py", "*_jax_loop.py"]
+# These run in environments of their own, which have no TensorFlow: `make test-jax` and `make test-torch`.
+OF_BACKENDS = {"jax": ["*_jax.py", "*_jax_loop.py"], "torch": ["*_torch.py", "*_torch_generator.py", "*_torch_loop.py"]}
+collect_ignore_glob = [
+    name for backend, names in OF_BACKENDS.items() for name in names if backend != os.environ["KERAS_BACKEND"]
+]
+if os.environ["KERAS_BACKEND"] == "tensorflow":
+    collect_ignore_glob.append("test_on_backend.py")
 
 # The same examples every time, whatever the machine does besides, and no file of those that failed.
 settings.register_profile(

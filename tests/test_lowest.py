@@ -50,5 +50,5 @@ def test_every_dependency_of_this_project_has_a_floor_and_the_code_checks_the_sa
         entries = project["optional-dependencies"][extra.name]
         (floor,) = re.findall(rf"{module}(?:\[\w+\])?>=([\d.]+)", " ".join(entries))
         assert extra.floor.removesuffix(".0") == floor.removesuffix(".0")
-        names = [one.name for one in EXTRAS.values() if one.name != "jax"]  # which is in the place of TensorFlow
+        names = [one.name for one in EXTRAS.values() if one.name not in ("jax", "torch")]  # in the place of TensorFlow
         assert f"elephas-like[{','.join([*names, 'plots'])}]" in str(project["optional-dependencies"]["all"])

@@ -40,13 +40,22 @@ EXTRAS = {
     ),
     "tensorflow": Extra("tensorflow", "2.18.0", "tensorflow-cpu of that version will do, too."),
     "jax": Extra("jax", "0.10.0", "Or set KERAS_BACKEND=tensorflow before keras is imported."),
+    "torch": Extra("torch", "2.6.0", "Or set KERAS_BACKEND=tensorflow before keras is imported."),
     "hyperopt": Extra("search", "0.3.0", "Only hyper-parameter search needs it."),
     "optuna": Extra("optuna", "3.6.0", "Only searches by its samplers, and what it says of a search, need it."),
 }
 """By the module that is imported."""
 
-BACKENDS = ("tensorflow", "jax")
-"""Keras' backends that workers train with (trainer/backends)."""
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+"""Keras' backends (trainer/backends), with the names that people use."""
+_SETTINGS = {"torch": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}}
+"""Environment variables of a backend that are set before it is imported, unless they are set already.
+
+Keras asks PyTorch for a card when it is imported. By default the answer starts CUDA: then no forked process can use a card, and none can
+choose one by CUDA_VISIBLE_DEVICES.
+"""
+DEFAULT_BACKEND = "tensorflow"
+"""Where neither KERAS_BACKEND nor Keras' configuration names one."""
 
 
 def chosen_backend() -> str:
@@ -64,7 +73,7 @@ def keras_backend() -> str:
     """
     name = chosen_backend()
     if name not in BACKENDS:
-        raise ElephasError(another_backend(name, "tensorflow"))
+        raise ElephasError(another_backend(name, DEFAULT_BACKEND))
     return name
 
 
@@ -73,15 +82,15 @@ def _configured_backend() -> str:
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     try:
         with open(os.path.join(home, "keras.json")) as file:
-            return str(json.load(file).get("backend", BACKENDS[0]))
+            return str(json.load(file).get("backend", DEFAULT_BACKEND))
     except (OSError, ValueError, AttributeError):  # no file, no JSON, or no object
-        return BACKENDS[0]
+        return DEFAULT_BACKEND
 
 
 def another_backend(found: str, wanted: str) -> str:
     """Return what is said of a process whose Keras runs on another backend than it should."""
     return (
-        f"elephas_like trains with Keras on TensorFlow or JAX; this process' Keras runs on {found!r}. Set "
+        f"elephas_like trains with Keras on {', '.join(list(BACKENDS.values())[:-1])} or {list(BACKENDS.values())[-1]}; this process' Keras runs on {found!r}. Set "
         f"KERAS_BACKEND={wanted} before keras is imported, here and on the executors."
     )
 
@@ -95,6 +104,8 @@ def require(*modules: str) -> None:
     for module in modules:
         extra = EXTRAS[module]
         install = f"pip install 'elephas-like[{extra.name}]'"
+        for name, value in _SETTINGS.get(module, {}).items():
+            os.environ.setdefault(name, value)
         try:
             with quiet_import() if module in BACKENDS else nullcontext():
                 held = getattr(importlib.import_module(module), "__version__", None)

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasWarning, NonFiniteError
+from elephas_like.core.extras import BACKENDS
 from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
@@ -147,7 +148,7 @@ _announced: set[str] = set()
 def _announce(num_workers: int, application: str) -> None:
     if application not in _announced:
         _announced.add(application)
-        backend = {"tensorflow": "TensorFlow", "jax": "JAX"}[keras.config.backend()]
+        backend = BACKENDS[keras.config.backend()]
         Bar.write(
             f"Starting {num_workers} workers. Each imports {backend} first, which takes some seconds once a session."
         )

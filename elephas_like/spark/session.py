@@ -14,7 +14,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
-from elephas_like.core.extras import BACKENDS, keras_backend
+from elephas_like.core.extras import DEFAULT_BACKEND, keras_backend
 from elephas_like.core.types import EngineName
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
@@ -180,7 +180,7 @@ def share_backend(context: SparkContext) -> None:
     Nothing is said where Keras takes TensorFlow because nobody chose: Spark starts new processes for a new environment.
     """
     name = keras_backend()
-    if name != BACKENDS[0] or "KERAS_BACKEND" in os.environ:
+    if name != DEFAULT_BACKEND or "KERAS_BACKEND" in os.environ:
         context.environment["KERAS_BACKEND"] = name
 
 

@@ -19,6 +19,7 @@ from elephas_like.trainer.tensors import (
     AnyVariable,
     assign,
     backend_variable,
+    generators,
     is_number,
     is_variable,
     tensor_tree,
@@ -197,7 +198,9 @@ def _batch(sample: tuple[object, ...]) -> object:
 def state_restored(model: keras.Model) -> Iterator[None]:
     """Restore afterwards whatever steps draw, count or assign, and reset the metrics."""
     changing = {
-        id(backend_variable(thing)): thing for thing in [*model.variables, *reachable(model)] if is_variable(thing)
+        id(backend_variable(thing)): thing
+        for thing in [*model.variables, *reachable(model), *generators()]
+        if is_variable(thing)
     }
     before = [(variable, value_of(variable)) for variable in changing.values() if is_number(variable)]
     try:
@@ -215,16 +218,16 @@ _built_by_step: WeakSet[keras.Model] = WeakSet()
 def _build_by_train_step(model: keras.Model, batch: object) -> None:
     """Build what a train step builds on its first call. The step is traced but not run, as Keras' fit traces it.
 
-    A model that runs eagerly cannot be traced: its step is run, with optimizers that are built but update nothing.
+    Where nothing can be traced (PyTorch, models that run eagerly), the step is run, with optimizers that are built but update nothing.
     """
-    if not model.run_eagerly:
-        BACKEND.train_step(model, batch, run=False)
+    if BACKEND.TRACES and not model.run_eagerly:
+        BACKEND.trace_train_step(model, batch)
         return
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         vars(optimizer)["apply"] = _only_building(optimizer)  # which apply_gradients calls
     try:
-        BACKEND.train_step(model, batch, run=True)
+        BACKEND.train_step(model, batch)
     finally:
         for optimizer in optimizers:
             del vars(optimizer)["apply"]

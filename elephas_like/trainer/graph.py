@@ -46,11 +46,17 @@ _KERAS_INTERNALS = frozenset(
 )
 
 
+_TORCH_REGISTRY = "_torch_params"
+"""Where Keras lists a layer's variables for PyTorch: all are reached by other attributes, and what a layer had before it was quantized
+stays there."""
+
+
 def children(thing: object) -> Iterator[tuple[str, object]]:
     """Yield the objects that one refers to, each with its access path: ".loss", "[0]", ".__closure__['rate']"."""
     if isinstance(thing, Mapping):
         for key, value in list(thing.items()):
-            yield f"[{key!r}]", value
+            if key != _TORCH_REGISTRY:
+                yield f"[{key!r}]", value
     elif isinstance(thing, list | tuple | set | frozenset | deque):
         for number, value in enumerate(thing):
             yield f"[{number}]", value

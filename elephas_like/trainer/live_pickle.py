@@ -35,7 +35,7 @@ import numpy as np
 
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
-from elephas_like.trainer.tensors import backend_variable, reduction, variable_attributes
+from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
 """Bytes from which on the array of a `Constant` initializer lies in the table: a built layer does not need it."""
@@ -265,7 +265,9 @@ class _Pickler(cloudpickle.Pickler):
         return self._written_functions.setdefault((function.__code__, id(function.__globals__)), function)
 
     def _value_of(self, variable: Any) -> _TableValue:
-        return _TableValue(None if id(variable) in self._omitted else np.asarray(variable.numpy()))
+        if id(variable) in self._omitted:
+            return _TableValue(None)
+        return _TableValue(value_of(variable) if is_number(variable) else np.asarray(variable.numpy()))
 
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
         name = attributes.get("name") or attributes.get("_name")

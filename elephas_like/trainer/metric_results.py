@@ -31,10 +31,12 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
 def metrics_of(model: keras.Model) -> dict[str, float]:
     """Return the metrics' results for their current states, by name, without a loss that was not tracked.
 
-    The user's own train step may not use Keras' loss tracker, whose result would be 0.
+    The user's own train step may not use Keras' loss tracker, whose result would be 0, but one of its own of the same name.
     """
     results = _plain_numbers(model.get_metrics_result())
-    tracker = model.metrics[0] if model.metrics else None
+    tracker, *others = model.metrics or [None]
+    if any(metric.name == "loss" for metric in others):
+        return results
     if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(value_of(tracker.count)):
         results.pop("loss", None)
     return results

@@ -19,8 +19,10 @@ from elephas_like.trainer.tensors import (
     assign,
     backend_variable,
     dtype_of,
+    generators,
     is_number,
     is_variable,
+    name_of,
     value_of,
 )
 
@@ -40,7 +42,7 @@ class Variables:
         self.optimizers = _optimizers(model, reached)
         for role, variable in _roles(model, reached, self.optimizers):
             variables.append(variable)
-            name = variable.path if isinstance(variable, keras.Variable) else variable.name
+            name = variable.path if isinstance(variable, keras.Variable) else name_of(variable)
             entries.append(LayoutEntry(name=name, role=role, shape=tuple(variable.shape), dtype=dtype_of(variable)))
         self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
@@ -114,6 +116,8 @@ def _roles(
     for optimizer in optimizers:
         for variable in optimizer.variables:
             take(_role_in_optimizer(optimizer, variable), variable)
+    for generator in generators():
+        take(Role.SEED, generator)
     # Variables that no layer tracks; metrics' are marked as seen, so that they stay out.
     metrics = [*model.metrics, *(thing for thing in reached if isinstance(thing, keras.metrics.Metric))]
     seen |= {id(backend_variable(variable)) for metric in metrics for variable in metric.variables}
@@ -125,7 +129,7 @@ def _roles(
 
 def _role_of(variable: AnyVariable) -> Role:
     """Return the role of a variable that no optimizer owns or trains."""
-    if variable.name == "seed_generator_state":
+    if name_of(variable) == "seed_generator_state":
         return Role.SEED
     return Role.STATISTIC if _is_float(variable) else Role.COUNTER
 
@@ -150,11 +154,15 @@ def _with_variances_paired(entries: list[LayoutEntry], variables: list[AnyVariab
     places: Counter[Role] = Counter()
     mean: tuple[Role, int, tuple[int, ...]] | None = None
     for entry, variable in zip(entries, variables, strict=True):
-        if variable.name == "moving_variance" and mean is not None and (mean[0], mean[2]) == (entry.role, entry.shape):
+        if (
+            name_of(variable) == "moving_variance"
+            and mean is not None
+            and (mean[0], mean[2]) == (entry.role, entry.shape)
+        ):
             paired.append(LayoutEntry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[1]))
         else:
             paired.append(entry)
-        mean = (entry.role, places[entry.role], entry.shape) if variable.name == "moving_mean" else None
+        mean = (entry.role, places[entry.role], entry.shape) if name_of(variable) == "moving_mean" else None
         places[entry.role] += 1
     return paired
 

@@ -30,9 +30,11 @@ many_graphs = BACKEND.many_graphs
 is_variable = BACKEND.is_variable
 backend_variable = BACKEND.backend_variable
 dtype_of = BACKEND.dtype_of
+name_of = BACKEND.name_of
 is_number = BACKEND.is_number
 assign = BACKEND.assign
 value_of = BACKEND.value_of
+generators = BACKEND.generators
 
 is_compiled = BACKEND.is_compiled
 reduction = BACKEND.reduction

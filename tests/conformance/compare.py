@@ -11,6 +11,7 @@ import numpy as np
 
 from elephas_like import SparkModel
 from elephas_like.trainer.state import Variables
+from elephas_like.trainer.tensors import generators, name_of, value_of
 
 BATCH, EPOCHS, SEED = 8, 2, 11
 
@@ -23,7 +24,7 @@ def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[d
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
-    return Variables(model).read().parts(), history
+    return _parts(model), history
 
 
 def by_spark_model(
@@ -50,7 +51,14 @@ def by_spark_model(
     history = trained.fit(
         *data, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
-    return Variables(model).read().parts(), history
+    return _parts(model), history
+
+
+def _parts(model: keras.Model) -> dict[str, Any]:
+    """The parts of the state, without PyTorch's own generator, from which Keras' loader of rows draws, too."""
+    variables, own = Variables(model), [id(generator) for generator in generators()]
+    seeds = [value_of(each).ravel() for each in variables if "seed_generator" in name_of(each) and id(each) not in own]
+    return variables.read().parts() | {"seeds": np.concatenate([np.zeros(0, np.int64), *seeds])}
 
 
 def difference(one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]) -> str:

@@ -117,6 +117,12 @@ def lstm_with_dropout():
 
 
 @entry
+def dropout_with_seeds():
+    layers = [L.Dropout(0.3, seed=4), L.LSTM(3, dropout=0.2, recurrent_dropout=0.1, seed=5), L.Dense(1)]
+    return small(*layers, shape=(5, 4), optimizer="adam"), (STEPS, Y)
+
+
+@entry
 def bidirectional_gru():
     return small(L.Bidirectional(L.GRU(3, return_sequences=True)), L.GlobalMaxPooling1D(), L.Dense(1), shape=(5, 4)), (
         STEPS,

@@ -38,7 +38,7 @@ def test_without_java_spark_tensorflow_and_keras_each_line_has_the_command_that_
 
 def test_keras_of_another_backend_needs_no_tensorflow_to_say_what_is_missing() -> None:
     gone = ("pyspark", "tensorflow", "keras", "jax")
-    done = command("doctor", without=gone, environment={**WITHOUT_JAVA, "KERAS_BACKEND": "torch"})
+    done = command("doctor", without=gone, environment={**WITHOUT_JAVA, "KERAS_BACKEND": "openvino"})
     assert "problem  keras: ModuleNotFoundError: No module named 'keras'. Run pip install 'keras>=3.8'" in done.stdout
     done = command("doctor", without=gone, environment={**WITHOUT_JAVA, "KERAS_BACKEND": "jax"})
     assert "elephas-like[jax]" in done.stdout

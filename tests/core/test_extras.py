@@ -41,8 +41,11 @@ FRONT = [f"elephas_like:{name}" for name in elephas_like.__all__]
 PACKAGE = Path(elephas_like.__file__).parent
 MODULES = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in sorted(PACKAGE.rglob("*.py"))]
 MODULES = [name.removesuffix(".__init__") for name in MODULES]
-OF_JAX = [name for name in MODULES if name.startswith("elephas_like.trainer.backends.jax")]
-MODULES = [name for name in MODULES if name not in OF_JAX]
+OF_BACKENDS = {
+    other: [name for name in MODULES if name.startswith(f"elephas_like.trainer.backends.{other}")]
+    for other in ("jax", "torch")
+}
+MODULES = [name for name in MODULES if not any(name in names for names in OF_BACKENDS.values())]
 WORKS_WITHOUT = {
     "pyspark": {
         "elephas_like.core.loop",
@@ -63,6 +66,7 @@ WORKS_WITHOUT = {
         "elephas_like.ml_model",
     },
     "jax": {"elephas_like:SparkModel", "elephas_like:search", "elephas_like.ml"},
+    "torch": {"elephas_like:SparkModel", "elephas_like:search", "elephas_like.ml"},
     "optuna": {"elephas_like:search", "elephas_like.tuning.samplers"},
 }
 NEEDS = {
@@ -86,6 +90,7 @@ NEEDS = {
         "elephas_like:SearchResult",
     },
     "jax": {"elephas_like.trainer.backends.jax", "elephas_like.trainer.backends.jax_loop"},
+    "torch": {f"elephas_like.trainer.backends.torch{part}" for part in ("", "_generator", "_loop")},
     "optuna": {"elephas_like.tuning.optuna_sampler"},
 }
 
@@ -98,7 +103,7 @@ def test_every_module_and_every_name_imports_or_names_the_extra(hidden: str) -> 
             "-c",
             IMPORT_ALL,
             hidden,
-            json.dumps([*FRONT, *MODULES, *(OF_JAX if hidden == "jax" else [])]),
+            json.dumps([*FRONT, *MODULES, *OF_BACKENDS.get(hidden, [])]),
         ],
         capture_output=True,
         text=True,

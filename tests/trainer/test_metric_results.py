@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from elephas_like.trainer.building import build
-from elephas_like.trainer.metric_results import in_order, metric_results
+from elephas_like.trainer.metric_results import in_order, metric_results, metrics_of
 from elephas_like.trainer.state import read_metrics
+from trainer.small import mlp, rows
+
+X, Y = rows(8)
 
 
 def test_metric_sums_of_two_halves_are_the_metrics_of_the_whole() -> None:
@@ -50,3 +53,12 @@ def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
     assert sorted(results) == ["b_loss", "b_mse", "b_own", "loss", "z_loss", "z_mae"]
     assert in_order(model, results) == pytest.approx(expected)
     assert list(results.values()) != pytest.approx(expected)
+
+
+def test_a_train_step_s_own_metric_named_loss_is_not_taken_for_keras_tracker_which_saw_nothing() -> None:
+    model = mlp()
+    build(model, (X, Y))
+    assert metrics_of(model) == {}
+    model.own = keras.metrics.Mean(name="loss")
+    model.own.update_state(3.0)
+    assert metrics_of(model) == {"loss": 3.0}

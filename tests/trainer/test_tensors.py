@@ -52,6 +52,8 @@ def test_kinds_are_told_apart() -> None:
 def test_another_backend_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     check_backend()
     monkeypatch.setattr(tensors.keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ElephasError, match=r"trains with Keras on TensorFlow or JAX.*'jax'.*KERAS_BACKEND=tensorflow"):
+    with pytest.raises(
+        ElephasError, match=r"trains with Keras on TensorFlow, JAX or PyTorch;.*'jax'.*KERAS_BACKEND=tensorflow"
+    ):
         check_backend()
     assert keras is tensors.keras

@@ -12,6 +12,10 @@ def _chosen(name: str) -> Backend:
         from elephas_like.trainer.backends import jax
 
         return jax
+    if name == "torch":
+        from elephas_like.trainer.backends import torch
+
+        return torch
     from elephas_like.trainer.backends import tensorflow
 
     return tensorflow

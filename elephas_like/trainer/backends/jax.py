@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import os
-import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -21,11 +18,15 @@ import numpy as np  # noqa: E402
 
 from elephas_like.core.errors import ElephasError  # noqa: E402
 from elephas_like.core.types import Array, Integers  # noqa: E402
+from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
+    check_no_tensorflow,
+    not_a_number,
+    own_steps,
+    takes_state,
+    without_text,
+)
 from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, state_variables, unshared  # noqa: E402
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
-from elephas_like.trainer.backends.text import is_text  # noqa: E402
-from elephas_like.trainer.code import is_foreign  # noqa: E402
-from elephas_like.trainer.serialization import overrides  # noqa: E402
 
 NAME = "jax"
 
@@ -33,8 +34,6 @@ Result = TypeVar("Result")
 
 _SIZES_PER_DOUBLING = 8
 """Columns have one of so many sizes between n and 2n rows: each size is compiled by itself, and none is an eighth too long."""
-_TEXT_LAYERS = ("TextVectorization", "StringLookup")
-"""Keras' layers that compute with TensorFlow whatever the backend is."""
 
 
 def padded_rows(rows: int) -> int:
@@ -50,10 +49,7 @@ def tensors(columns: Sequence[Array]) -> list[Tensor]:
 
 def _padded(column: Array) -> Tensor:
     if column.dtype.kind not in "biufV":  # V: bfloat16 and its like
-        raise ElephasError(
-            f"Keras on JAX computes with numbers, and the rows have a column of {column.dtype.name}. Convert it before the fit, "
-            "or set KERAS_BACKEND=tensorflow before keras is imported."
-        )
+        raise not_a_number(column.dtype.name, "JAX")
     rows = padded_rows(len(column))
     if rows != len(column):
         column = np.concatenate([column, np.zeros((rows - len(column), *column.shape[1:]), column.dtype)])
@@ -79,13 +75,7 @@ def text_tensors(tree: object) -> object:
     Raises:
         ElephasError: it holds text.
     """
-    for leaf in keras.tree.flatten(tree):
-        if is_text(leaf):
-            raise ElephasError(
-                "Keras on JAX computes with numbers, and the rows hold text. Convert it before, or set KERAS_BACKEND=tensorflow "
-                "before keras is imported."
-            )
-    return tree
+    return without_text(tree, "JAX")
 
 
 def is_ragged(thing: object) -> bool:
@@ -143,6 +133,11 @@ def dtype_of(variable: AnyVariable) -> str:
     return str(variable.dtype)
 
 
+def name_of(variable: AnyVariable) -> str:
+    """Return the name of a variable."""
+    return str(variable.name)
+
+
 def is_number(variable: AnyVariable) -> bool:
     """Return True: JAX has no other variables."""
     return True
@@ -160,62 +155,24 @@ def value_of(variable: AnyVariable) -> Array:
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
+def generators() -> Sequence[AnyVariable]:
+    """Return nothing: Keras' layers draw from generators of their own."""
+    return ()
+
+
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
     """Do nothing if a compiled model can be trained on JAX, as far as its code shows.
 
     Raises:
         ElephasError: a step in the form of another backend, a layer that computes with TensorFlow, or code that uses it.
     """
-    for method in ("train_step", "test_step"):
-        if overrides(model, method) and not _takes_state(getattr(model, method)):
+    for name, step in own_steps(model):
+        if not takes_state(step):
             raise ElephasError(
-                f"{type(model).__name__}.{method} has no argument `state`: Keras on JAX calls {method}(state, data), which returns "
-                "(logs, state). Write it in that form, or set KERAS_BACKEND=tensorflow before keras is imported."
+                f"{name} has no argument `state`: Keras on JAX calls {step.__name__}(state, data), which returns (logs, state). "
+                "Write it in that form, or set KERAS_BACKEND=tensorflow before keras is imported."
             )
-    for thing in reached():
-        if isinstance(thing, keras.Layer) and type(thing).__name__ in _TEXT_LAYERS:
-            raise ElephasError(
-                f"the layer {thing.name!r} of the model {model.name!r} is a {type(thing).__name__}, which computes with "
-                "TensorFlow, and this Keras runs on JAX. Convert the texts before the fit, or set KERAS_BACKEND=tensorflow before "
-                "keras is imported."
-            )
-        for function in _functions_of(thing):
-            if _uses_tensorflow(function):
-                raise ElephasError(
-                    f"{function.__qualname__} of the model {model.name!r} uses TensorFlow, and this Keras runs on JAX. Use keras.ops, "
-                    "or set KERAS_BACKEND=tensorflow before keras is imported."
-                )
-
-
-def _takes_state(method: Callable[..., object]) -> bool:
-    parameters = inspect.signature(method).parameters.values()
-    taken = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return len(taken) >= 2 or any(each.kind is each.VAR_POSITIONAL for each in parameters)
-
-
-def _functions_of(thing: object) -> Iterator[types.FunctionType]:
-    """Yield the user's own functions: an object itself, or the methods of its class."""
-    if isinstance(thing, types.FunctionType):
-        if not is_foreign(thing):
-            yield thing
-        return
-    for kind in type(thing).__mro__:
-        if kind is not object and not is_foreign(kind):
-            yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
-
-
-def _uses_tensorflow(function: types.FunctionType) -> bool:
-    """Return whether a function names a module of TensorFlow, by its globals or by an import of its own."""
-    names = set(function.__code__.co_names)
-    held = [function.__globals__.get(name) for name in names]
-    if any(getattr(module, "__name__", "").split(".")[0] == "tensorflow" for module in held if _is_module(module)):
-        return True
-    imports = (each.argval for each in dis.get_instructions(function) if each.opname == "IMPORT_NAME")
-    return any(str(name).split(".")[0] == "tensorflow" for name in imports)
-
-
-def _is_module(thing: object) -> bool:
-    return isinstance(thing, types.ModuleType)
+    check_no_tensorflow(model, reached(), "JAX")
 
 
 def test_step(model: keras.Model, batch: Any) -> None:
@@ -233,10 +190,15 @@ def test_step(model: keras.Model, batch: Any) -> None:
 
 
 STEPS_BUILD = False
+TRACES = False
 
 
-def train_step(model: keras.Model, batch: Any, *, run: bool) -> None:
+def trace_train_step(model: keras.Model, batch: Any) -> None:
     """Do nothing: a step on JAX gets the values of all variables, and makes none."""
+
+
+def train_step(model: keras.Model, batch: Any) -> None:
+    """Do nothing, as above."""
 
 
 def loop(model: keras.Model, step: Step) -> Loop:

@@ -115,6 +115,10 @@ class Backend(Protocol):
         """Return the name of a variable's dtype."""
         ...
 
+    def name_of(self, variable: AnyVariable) -> str:
+        """Return the name of a variable; empty if it has none."""
+        ...
+
     def is_number(self, variable: AnyVariable) -> bool:
         """Return whether a variable can be part of a state: its shape is known, and it holds no text."""
         ...
@@ -125,6 +129,13 @@ class Backend(Protocol):
 
     def value_of(self, variable: AnyVariable) -> Array:
         """Return a copy of a variable's value; types that NumPy has not as float32."""
+        ...
+
+    def generators(self) -> Sequence[AnyVariable]:
+        """Return the process's own random generators that layers without a seed draw from, as variables named seed_generator_state.
+
+        Keras' variables have the state of all others.
+        """
         ...
 
     # Steps.
@@ -149,8 +160,17 @@ class Backend(Protocol):
         """Whether a train step of the user's own may build what it uses on its first call."""
         ...
 
-    def train_step(self, model: keras.Model, batch: Any, *, run: bool) -> None:
-        """Run the model's train step on a batch of tensors, or trace it only. For backends whose steps build."""
+    @property
+    def TRACES(self) -> bool:
+        """Whether `trace_train_step` can build without running a step."""
+        ...
+
+    def trace_train_step(self, model: keras.Model, batch: Any) -> None:
+        """Trace the model's train step: it creates variables but assigns nothing. For backends that trace."""
+        ...
+
+    def train_step(self, model: keras.Model, batch: Any) -> None:
+        """Run the model's train step on a batch of tensors. For backends whose steps build."""
         ...
 
     def loop(self, model: keras.Model, step: Step) -> Loop:

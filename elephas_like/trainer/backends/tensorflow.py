@@ -94,6 +94,11 @@ def dtype_of(variable: AnyVariable) -> str:
     return name
 
 
+def name_of(variable: AnyVariable) -> str:
+    """Return the name of a variable."""
+    return str(variable.name)
+
+
 def is_number(variable: AnyVariable) -> bool:
     """Return whether a variable can be part of a state: its shape is known, and it holds no text."""
     held = backend_variable(variable)
@@ -118,6 +123,11 @@ def value_of(variable: AnyVariable) -> Array:
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
+def generators() -> Sequence[AnyVariable]:
+    """Return nothing: Keras' layers draw from generators of their own."""
+    return ()
+
+
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
     """Do nothing: TensorFlow runs every model that it has built."""
 
@@ -128,14 +138,17 @@ def test_step(model: keras.Model, batch: Any) -> None:
 
 
 STEPS_BUILD = True
+TRACES = True
 
 
-def train_step(model: keras.Model, batch: Any, *, run: bool) -> None:
-    """Run the model's train step on a batch, or trace it only: then it creates variables but assigns nothing."""
-    if run:
-        model.train_step(batch)
-    else:
-        tf.function(model.train_step, autograph=False).get_concrete_function(batch)
+def trace_train_step(model: keras.Model, batch: Any) -> None:
+    """Trace the model's train step: it creates variables but assigns nothing."""
+    tf.function(model.train_step, autograph=False).get_concrete_function(batch)
+
+
+def train_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's train step on a batch of tensors."""
+    model.train_step(batch)
 
 
 def loop(model: keras.Model, step: Step) -> Loop:

@@ -1,10 +1,13 @@
-"""Keras on JAX: SparkModel trains on it as on TensorFlow, which is not needed."""
-# pip install 'elephas-like[all_jax]'
+"""Keras on JAX or PyTorch: SparkModel trains on them as on TensorFlow, which is not needed.
+
+KERAS_BACKEND=torch python examples/other_backends.py
+"""
+# pip install 'elephas-like[all_jax]', or 'elephas-like[all_torch]'
 
 import os
 import sys
 
-os.environ["KERAS_BACKEND"] = "jax"  # before keras is imported
+os.environ.setdefault("KERAS_BACKEND", "jax")  # before keras is imported
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 import keras

@@ -1,6 +1,13 @@
-"""Keras on JAX over real Spark: fit on all engines, predict, evaluate, search, ensembles, stages. Run by `make test-jax`."""
+"""Keras without TensorFlow over real Spark: fit on all engines, predict, evaluate, search, ensembles, stages.
+
+Run by `make test-jax` and `make test-torch`.
+"""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -48,9 +55,10 @@ def test_workers_have_the_driver_s_backend_and_no_tensorflow(sc) -> None:
         import os
         import sys
 
-        yield os.environ.get("KERAS_BACKEND"), "jax" in sys.modules, "tensorflow" in sys.modules
+        yield os.environ.get("KERAS_BACKEND"), own in sys.modules, "tensorflow" in sys.modules
 
-    assert sc.parallelize([0], 1).mapPartitions(modules).collect() == [("jax", True, False)]
+    own = keras.backend.backend()
+    assert sc.parallelize([0], 1).mapPartitions(modules).collect() == [(own, True, False)]
 
 
 def test_predictions_and_metrics_are_those_of_keras(sc) -> None:
@@ -60,6 +68,12 @@ def test_predictions_and_metrics_are_those_of_keras(sc) -> None:
     found = np.asarray(spread.predict(sc.parallelize(list(X), 2))).ravel()
     np.testing.assert_allclose(found, own.predict(X, verbose=0).ravel(), rtol=1e-5, atol=1e-6)
     assert spread.evaluate(pairs(sc)) == pytest.approx(own.evaluate(X, Y, verbose=0), rel=1e-4)
+
+
+def test_the_example() -> None:
+    program = Path(__file__).parents[2] / "examples" / "other_backends.py"
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"Keras on {keras.backend.backend()}: validation accuracy 0."), done.stderr
 
 
 def test_a_search(sc) -> None:

@@ -1,0 +1,291 @@
+"""Keras on PyTorch: tensors, threads, variables, steps, and PyTorch's tensors in pickles (backends/protocol.py)."""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from elephas_like.core.extras import require
+
+require("torch")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from elephas_like.core.errors import ElephasError  # noqa: E402
+from elephas_like.core.types import Array, Integers  # noqa: E402
+from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
+    check_no_tensorflow,
+    not_a_number,
+    own_steps,
+    takes_state,
+    without_text,
+)
+from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.torch_generator import ProcessGenerator  # noqa: E402
+from elephas_like.trainer.backends.torch_loop import TorchLoop  # noqa: E402
+
+NAME = "torch"
+
+Result = TypeVar("Result")
+
+_KERAS_NAMES = {"running_mean": "moving_mean", "running_var": "moving_variance"}
+"""What Keras calls the statistics that PyTorch's normalization layers keep."""
+_GENERATOR = ProcessGenerator()
+
+
+def _module(module: Any) -> Reduction:
+    return importlib.import_module, (module.__name__,)
+
+
+# cloudpickle takes `torch.ops` for a module that a function uses whose code has the names `torch` and `ops`, of keras.ops for example.
+for _kind in (type(torch.ops), type(torch.classes)):  # both are modules that pickle does not know as such
+    copyreg.pickle(_kind, _module)
+
+
+def tensors(columns: Sequence[Array]) -> list[Tensor]:
+    """Return columns as tensors on the device of Keras."""
+    return [_tensor(np.asarray(column)) for column in columns]
+
+
+def _tensor(column: Array) -> Tensor:
+    if column.dtype.kind not in "biufcV" or column.dtype == np.uint64:  # V: bfloat16 and its like
+        raise not_a_number(column.dtype.name, "PyTorch")
+    return keras.ops.convert_to_tensor(column)
+
+
+def row_numbers(order: Integers | int) -> Tensor:
+    """Return row numbers as an int64 tensor; for an int n the numbers 0 to n - 1."""
+    numbers = np.arange(order) if isinstance(order, int) else np.asarray(order)
+    return keras.ops.convert_to_tensor(numbers.astype(np.int64))
+
+
+def tensor_tree(tree: object) -> object:
+    """Return the arrays of a tuple, list or dict as tensors; None stays None."""
+    if tree is None:
+        return None
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else _tensor(np.asarray(leaf)), tree)
+
+
+def text_tensors(tree: object) -> object:
+    """Return a tree of arrays as it is.
+
+    Raises:
+        ElephasError: it holds text.
+    """
+    return without_text(tree, "PyTorch")
+
+
+def is_ragged(thing: object) -> bool:
+    """Return whether an object is a nested tensor."""
+    return isinstance(thing, torch.Tensor) and thing.is_nested
+
+
+def is_sparse(thing: object) -> bool:
+    """Return whether an object is a sparse matrix of SciPy's or a sparse tensor."""
+    if isinstance(thing, torch.Tensor):
+        return thing.layout is not torch.strided and not thing.is_nested
+    return type(thing).__module__.startswith("scipy.sparse")
+
+
+def dense(matrix: Any) -> Array:
+    """Return a sparse matrix or tensor as a dense array."""
+    array: Array = matrix.to_dense().cpu().numpy() if isinstance(matrix, torch.Tensor) else matrix.toarray()
+    return array
+
+
+def limit_threads(cores: int) -> bool:
+    """Limit this process to `cores` threads, also if PyTorch has computed already."""
+    torch.set_num_threads(cores)
+    return True
+
+
+def compiled(step: Callable[..., Result]) -> Callable[..., Result]:
+    """Return the function without gradients: what PyTorch compiles has to run for long before it has paid."""
+    function: Callable[..., Result] = torch.no_grad()(step)
+    return function
+
+
+def many_graphs() -> AbstractContextManager[None]:
+    """Do nothing: no graph is made."""
+    return nullcontext()
+
+
+def is_variable(thing: object) -> bool:
+    """Return whether an object is a variable of Keras, or a parameter or buffer of a PyTorch module, which Keras may not know.
+
+    A buffer is a tensor like others: it is known once this function has seen its module, and carries PyTorch's own mark from then on.
+    """
+    if isinstance(thing, torch.nn.Module):
+        for name, buffer in thing.named_buffers(recurse=False):
+            buffer._is_buffer, buffer._name_in_module = True, name  # the first as nn.Buffer marks its own
+        return False
+    return isinstance(thing, keras.Variable | torch.nn.Parameter | ProcessGenerator) or (
+        isinstance(thing, torch.Tensor) and getattr(thing, "_is_buffer", False)
+    )
+
+
+def backend_variable(variable: AnyVariable) -> Any:
+    """Return the parameter inside a Keras variable; a parameter or buffer is returned unchanged."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def dtype_of(variable: AnyVariable) -> str:
+    """Return the name of a variable's dtype."""
+    if variable is _GENERATOR:
+        return variable.dtype
+    return str(backend_variable(variable).dtype).removeprefix("torch.")
+
+
+def name_of(variable: AnyVariable) -> str:
+    """Return the name of a variable; that of a buffer in its module, in Keras' words; nothing for a parameter."""
+    if isinstance(variable, keras.Variable | ProcessGenerator):
+        return str(variable.name)
+    name = getattr(variable, "_name_in_module", "")
+    return _KERAS_NAMES.get(name, name)
+
+
+def is_number(variable: AnyVariable) -> bool:
+    """Return whether a variable can be part of a state: it has a shape, and its values are real."""
+    held = backend_variable(variable)
+    return held is _GENERATOR or not (held.is_complex() or held.is_meta or torch.nn.parameter.is_lazy(held))
+
+
+def assign(variable: AnyVariable, value: Array) -> None:
+    """Set a variable to an array of its shape. The variable does not keep the array."""
+    if variable is _GENERATOR:
+        variable.write(value)
+        return
+    if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+        value = value.copy()  # PyTorch takes no other arrays
+    with torch.no_grad():
+        backend_variable(variable).copy_(torch.from_numpy(value))
+
+
+def value_of(variable: AnyVariable) -> Array:
+    """Return a copy of a variable's value; types that NumPy has not as float32."""
+    return variable.read() if variable is _GENERATOR else _array_of(backend_variable(variable)).copy()
+
+
+def _array_of(tensor: Tensor) -> Array:
+    """Return a tensor's values, which the array may share."""
+    held = tensor.detach().cpu()
+    if held.dtype.is_floating_point and held.dtype not in (torch.float16, torch.float32, torch.float64):
+        held = held.to(torch.float32)  # bfloat16 and shorter ones
+    array: Array = held.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def generators() -> Sequence[AnyVariable]:
+    """Return PyTorch's generator, from which dropout without a seed draws, in Keras' layers and in PyTorch's."""
+    return (_GENERATOR,)
+
+
+def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
+    """Do nothing if a compiled model can be trained on PyTorch, as far as its code shows.
+
+    Raises:
+        ElephasError: a step in the form of JAX's, a layer that computes with TensorFlow, or code that uses it.
+    """
+    for name, step in own_steps(model):
+        if takes_state(step):
+            raise ElephasError(
+                f"{name} takes (state, data), as on JAX: Keras on PyTorch calls {step.__name__}(data), which updates the model and "
+                "returns logs. Write it in that form, or set KERAS_BACKEND=jax before keras is imported."
+            )
+    check_no_tensorflow(model, reached(), "PyTorch")
+
+
+def test_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
+    model._symbolic_build(
+        data_batch=batch
+    )  # as Keras' own fit: it also builds an optimizer that a step of the user's leaves out
+    model.eval()
+    with torch.no_grad():
+        model.test_step(batch)
+
+
+STEPS_BUILD = True
+TRACES = False
+
+
+def trace_train_step(model: keras.Model, batch: Any) -> None:
+    """Do nothing: a step on PyTorch can only be run."""
+
+
+def train_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's train step on a batch of tensors."""
+    model.train()
+    try:
+        model.train_step(batch)
+    finally:
+        model.zero_grad()
+        model.eval()
+
+
+def loop(model: keras.Model, step: Step) -> Loop:
+    """Return the loop over one of a model's two steps."""
+    return TorchLoop(model, step)
+
+
+def fuse(model: keras.Model) -> bool:
+    """Return False: Keras' optimizers take PyTorch's kernels for all variables at once as they are."""
+    return False
+
+
+def is_compiled(thing: object) -> bool:
+    """Return False: what `torch.compile` returns has its Python function in another attribute, which pickles find."""
+    return False
+
+
+def reduction(thing: object, value: Callable[[AnyVariable], object]) -> Reduction | None:
+    """Return how to rebuild a tensor, parameter or buffer on the device of Keras elsewhere. None for other objects.
+
+    Args:
+        value: function of a variable that returns what is pickled for its value.
+    """
+    if not isinstance(thing, torch.Tensor):
+        return None
+    if thing.is_meta:
+        return _nothing, ()  # left behind by a trace, such as a layer's last attention scores: the next trace sets it
+    dtype = str(thing.dtype).removeprefix("torch.")
+    if isinstance(thing, torch.nn.Parameter):
+        return _parameter, (value(thing), tuple(thing.shape), dtype, thing.requires_grad)
+    if is_variable(thing):
+        return _buffer, (value(thing), tuple(thing.shape), dtype, name_of(thing))
+    if is_sparse(thing) or thing.is_nested:
+        return None  # PyTorch's own pickle
+    return _constant, (_array_of(thing), dtype)
+
+
+def variable_attributes(variable: keras.Variable, value: Callable[[AnyVariable], object]) -> dict[str, object]:
+    """Return nothing: the value of a Keras variable is a parameter, which has a reduction."""
+    return {}
+
+
+def _nothing() -> None:
+    return None
+
+
+def _constant(content: Array, dtype: str) -> Tensor:
+    return keras.ops.convert_to_tensor(content).to(getattr(torch, dtype))
+
+
+def _filled(content: Array | None, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor with values, or with zeros until a state is written."""
+    return _constant(np.zeros(shape, np.float32) if content is None else content, dtype)
+
+
+def _parameter(content: Array | None, shape: tuple[int, ...], dtype: str, requires_grad: bool) -> torch.nn.Parameter:
+    return torch.nn.Parameter(_filled(content, shape, dtype), requires_grad=requires_grad)
+
+
+def _buffer(content: Array | None, shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
+    made = _filled(content, shape, dtype)
+    made._is_buffer, made._name_in_module = True, name
+    return made

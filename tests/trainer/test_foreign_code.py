@@ -1,0 +1,67 @@
+"""What only TensorFlow can compute with is found in a model's layers and code, and in rows, whatever Keras runs on here."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.backends.foreign_code import check_no_tensorflow, own_steps, takes_state, without_text
+from trainer.small import mlp
+
+
+class StringLookup(keras.layers.Layer):
+    """As Keras' own, by its name."""
+
+
+def imports_it(y_true, y_pred):
+    import tensorflow.math as tm
+
+    return tm.abs(y_true - y_pred)
+
+
+def uses_keras_only(y_true, y_pred):
+    return keras.ops.abs(y_true - y_pred)
+
+
+def test_layers_and_functions_of_tensorflow_are_refused_by_name() -> None:
+    model = mlp()
+    check_no_tensorflow(model, [model, *model.layers, uses_keras_only], "JAX")
+    for thing, said in (
+        (
+            StringLookup(name="words"),
+            r"layer 'words' .* is a StringLookup, which computes with TensorFlow.*runs on JAX\. Convert",
+        ),
+        (
+            imports_it,
+            r"imports_it of the model 'sequential.*' uses TensorFlow, and this Keras runs on JAX\. Use keras\.ops, or set KERAS",
+        ),
+    ):
+        with pytest.raises(ElephasError, match=said):
+            check_no_tensorflow(model, [thing], "JAX")
+
+
+class Stateless(keras.Model):
+    def train_step(self, state, data):
+        return {}, state
+
+
+class Stateful(keras.Model):
+    def train_step(self, data):
+        return {}
+
+    def test_step(self, *data):
+        return {}
+
+
+def test_the_form_of_a_step_is_read_from_its_arguments() -> None:
+    found = {name: takes_state(step) for kind in (Stateless, Stateful) for name, step in own_steps(kind())}
+    assert found == {"Stateless.train_step": True, "Stateful.train_step": False, "Stateful.test_step": True}
+
+
+def test_text_is_refused_and_numbers_pass() -> None:
+    numbers = {"a": np.zeros(2), "b": np.array([1, 2], dtype=object)}
+    assert without_text(numbers, "PyTorch") is numbers
+    with pytest.raises(ElephasError, match=r"^Keras on PyTorch computes with numbers, and the rows hold text"):
+        without_text({"a": np.zeros(2), "b": np.array(["x"])}, "PyTorch")
