@@ -282,6 +282,19 @@ def adafactor():
     return small(L.Dense(3), L.Dense(1), optimizer="adafactor"), (X, Y)
 
 
+def muon():
+    return small(L.Dense(6, "relu"), L.Dense(1), optimizer=keras.optimizers.Muon(0.01)), (X, Y)
+
+
+def schedule_free():
+    return small(L.Dense(6, "relu"), L.Dense(1), optimizer=keras.optimizers.ScheduleFreeAdamW(0.01)), (X, Y)
+
+
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # of a later Keras than the lowest
+    entry(muon)
+    entry(schedule_free)
+
+
 @entry
 def lion_and_ftrl_by_name():
     return small(L.Dense(1), optimizer=keras.optimizers.Lion(0.01)), (X, Y)
