@@ -12,10 +12,11 @@ A cell is `data/split/K<workers>/method`. Results are appended to `--results`, o
     data      mnist (60,000 + 10,000 images), cifar10 (50,000 + 10,000)
     split     labels1, labels2: each worker has rows of one or two labels, and the workers that share a label share its rows
               equally ("#C = 1" and "#C = 2" of NIID-Bench); iid
-    method    defaults  10 epochs, a fiftieth of the published rows' samples, and as many exchanges as "auto" makes
-              average   the same with a plain average in place of the outer step
-              batch     10 epochs, an exchange after every batch of each worker
-              rounds    the defaults in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
+    method    defaults  10 epochs, a fiftieth of the published rows' samples, and as many exchanges as "auto" makes; with this
+                        optimizer the default strategy is a plain average
+              nesterov  the same with the outer step that is the default for Adam
+              batch     10 epochs, an exchange after every batch of each worker, nesterov
+              rounds    nesterov in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
               fedavg    as rounds, a plain average with fresh optimizer slots: what the published FedAvg does, with one local
                         epoch in place of ten
               keras     one process, 10 epochs, batch 64
@@ -53,9 +54,9 @@ BATCH, CLASSES = 64, 10
 METHODS: dict[str, tuple[int, dict[str, object]]] = {
     "keras": (10, {}),
     "defaults": (10, {}),
-    "average": (10, {"strategy": "average"}),
-    "batch": (10, {"frequency": "batch"}),
-    "rounds": (50, {"frequency": "epoch"}),
+    "nesterov": (10, {"strategy": "nesterov"}),
+    "batch": (10, {"frequency": "batch", "strategy": "nesterov"}),
+    "rounds": (50, {"frequency": "epoch", "strategy": "nesterov"}),
     "fedavg": (50, {"frequency": "epoch", "strategy": "average", "optimizer_state": "reset"}),
 }
 """Epochs, and arguments of SparkModel."""

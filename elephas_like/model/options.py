@@ -22,6 +22,7 @@ from elephas_like.core.strategies.registry import AnyFrequency, check_combinatio
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.spark.encryption import check_disks, wants_tls
 from elephas_like.spark.session import Conf
+from elephas_like.trainer.momentum import gathers_speed
 from elephas_like.trainer.request import check_optimizer_state
 
 Check = Callable[[str, Any], Any]
@@ -164,7 +165,7 @@ class Options:
         """
         known = engine is not None or self.num_workers is not None
         engine = engine or self.engine
-        strategy = resolve(self.strategy, self.mode, num_workers)
+        strategy = resolve(self.strategy, self.mode, num_workers, outer_step=not gathers_speed(model))
         frequency = default_frequency(strategy, self.frequency)
         check_combination(self.mode, strategy, frequency, engine, self.codec)
         check_optimizer_state(model, self.optimizer_state)

@@ -48,8 +48,9 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         frequency: when rounds end: "auto" (about five an epoch, asynchronous workers up to 25; up to four times as many while
             the workers' updates drift apart), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
             largest shard, or a Schedule such as `PostLocal(16)`.
-        strategy: how updates are averaged, a name or an object. None: "nesterov" for several synchronous workers,
-            "average" for one, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
+        strategy: how updates are averaged, a name or an object. None: for several synchronous workers "nesterov", but "average"
+            where the model's optimizer gathers speed by itself (SGD with momentum, Lion, Muon, ScheduleFreeAdamW); "average" for
+            one worker, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
         codec: compression applied to updates before they are sent, a name or an object: "fp16", "int8", "int4", "one_bit"
             or "top_k". None sends them uncompressed.
         parameter_server_mode: "http" or "socket".

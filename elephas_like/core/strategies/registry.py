@@ -55,8 +55,11 @@ AnyFrequency = Frequency | int | Schedule
 """Types of the argument `frequency=`."""
 
 
-def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> Strategy:
+def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int, *, outer_step: bool = True) -> Strategy:
     """Return the strategy of a name; None gives the default of the mode.
+
+    Args:
+        outer_step: whether the default of several synchronous workers takes an outer step with momentum, or a plain average.
 
     Raises:
         ValueError: an unknown name; the message has the nearest one, or lists those that are known.
@@ -64,7 +67,7 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int) -> St
     """
     if strategy is None:
         if mode is Mode.SYNCHRONOUS:
-            return Average() if num_workers == 1 else Nesterov()
+            return Nesterov() if num_workers > 1 and outer_step else Average()
         return MomentumLookAhead() if mode is Mode.ASYNCHRONOUS else DownPour()
     if isinstance(strategy, str):
         if strategy not in STRATEGIES:
