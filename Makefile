@@ -12,7 +12,8 @@ BACKEND_TESTS := trainer/test_worker.py trainer/test_programs.py trainer/test_fa
 JAX_TESTS ?= $(addprefix tests/,trainer/test_jax.py trainer/test_jax_loop.py $(BACKEND_TESTS))
 TORCH ?= .venv-torch
 TORCH_STAMP := $(TORCH)/.installed
-TORCH_TESTS ?= $(addprefix tests/,trainer/test_torch.py trainer/test_torch_generator.py trainer/test_torch_loop.py $(BACKEND_TESTS))
+TORCH_TESTS ?= $(addprefix tests/,trainer/test_torch.py trainer/test_torch_buffers.py \
+	trainer/test_torch_generator.py trainer/test_torch_loop.py $(BACKEND_TESTS))
 ELEPHAS := .venv-elephas
 ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)

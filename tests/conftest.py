@@ -20,7 +20,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # These run in environments of their own, which have no TensorFlow: `make test-jax` and `make test-torch`.
-OF_BACKENDS = {"jax": ["*_jax.py", "*_jax_loop.py"], "torch": ["*_torch.py", "*_torch_generator.py", "*_torch_loop.py"]}
+OF_BACKENDS = {
+    "jax": ["*_jax.py", "*_jax_loop.py"],
+    "torch": ["*_torch.py", "*_torch_buffers.py", "*_torch_generator.py", "*_torch_loop.py"],
+}
 collect_ignore_glob = [
     name for backend, names in OF_BACKENDS.items() for name in names if backend != os.environ["KERAS_BACKEND"]
 ]

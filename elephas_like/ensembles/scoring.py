@@ -18,7 +18,7 @@ from elephas_like.core.voting import Ballot, Results, Voting
 from elephas_like.trainer.inference import EnsemblePredictor, batches
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.state import read_metrics
-from elephas_like.trainer.tensors import tensor_tree
+from elephas_like.trainer.tensors import at_rest, tensor_tree
 
 _OF_DECISIONS = (
     keras.metrics.Accuracy,
@@ -129,6 +129,8 @@ class Judge:
 
     def _judged(self, x: object, y: object, sample_weight: object, batch_size: int) -> Iterator[_Judged]:
         shares = self._ballot.weights
+        for model in self._models:
+            at_rest(model)
         for features, targets, weights, rows in _batches(x, y, sample_weight, batch_size):
             outputs, penalty = [], 0.0
             for share, model in zip(shares, self._models, strict=True):

@@ -33,12 +33,15 @@ def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def build_optimizer(model: keras.Model) -> bool:
+def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
 
     It does where the user's train step has optimizers for parts of the model: only the step knows which.
+
+    Args:
+        complete: whether a model that is built has all its variables: what is not built in it is not used.
     """
-    if not model.built and (overrides(model, "call") or not all(layer.built for layer in layers_of(model))):
+    if _needs_rows(model) and not (complete and model.built):
         return False
     own = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
     if len(optimizers_of(model)) > 1:
@@ -48,13 +51,24 @@ def build_optimizer(model: keras.Model) -> bool:
     return True
 
 
+def _needs_rows(model: keras.Model) -> bool:
+    """Return whether some variable may be missing. `model.build(shape)` of a subclass says "built" and may build none of its layers."""
+    if all(layer.built for layer in layers_of(model)):
+        return not model.built and overrides(model, "call")
+    return not model.built or (overrides(model, "call") and model not in _saw_rows)
+
+
+_saw_rows: WeakSet[keras.Model] = WeakSet()
+"""Models that rows have passed through: what is still not built is not used."""
+
+
 def restore_slots(model: keras.Model, path: str) -> None:
     """Load the slots in an `.h5` file into the optimizer of the model that was loaded from it.
 
     Keras 3 builds such an optimizer for no variables at all: the loaded model could not be trained and would have lost
     its slots.
     """
-    if not build_optimizer(model):
+    if not build_optimizer(model, complete=True):
         return
     with h5py.File(path, "r") as file:
         group = file.get("optimizer_weights")
@@ -170,6 +184,7 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
             if not built and not all(part.built for part in [*layers_of(model), *optimizers]):
                 _build_by_train_step(model, batch)
                 _built_by_step.add(model)
+    _saw_rows.add(model)
     build_optimizer(model)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import keras
 
 from elephas_like.trainer.code import is_foreign
-from elephas_like.trainer.tensors import is_compiled, is_variable
+from elephas_like.trainer.tensors import is_compiled, is_variable, variables_in
 
 # Attributes that Keras adds: the graph of tensors, wrappers of methods, traced functions, bookkeeping. The walk skips
 # them: everything they lead to is reached by other attributes.
@@ -139,6 +139,7 @@ def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[ob
             yield thing
         if is_variable(thing):
             continue
+        queue.extend(variables_in(thing))
         if into_functions or not isinstance(thing, types.FunctionType):
             queue.extend(reversed([value for _, value in children(thing)]))
 

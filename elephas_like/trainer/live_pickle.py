@@ -97,7 +97,7 @@ def dumps(
             batch, pickler.pending = pickler.pending, []
             dump([(thing, pickler.state_of(thing)) for thing in batch])
         dump(None)
-    except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
         raise PickleError(str(error), pickler.last) from error
     program = file.getvalue()
     view = [program[begin:end] for begin, end in pairwise(ends)]

@@ -88,7 +88,12 @@ class Programs:
         return kept
 
     def give_back(self, program: Program) -> None:
-        """Keep a program for the next borrower, and drop the least recently used ones beyond the limits."""
+        """Keep a program for the next borrower, and drop the least recently used ones beyond the limits.
+
+        A model that runs eagerly is not kept: what its code leaves in Python's attributes is no state, and must not reach another fit.
+        """
+        if BACKEND.is_eager(program.model):
+            return
         with self._lock:
             self._free[program.key] = program
             self._free.move_to_end(program.key)

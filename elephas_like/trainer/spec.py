@@ -24,6 +24,7 @@ from elephas_like.trainer.graph import code_of, path_to
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.state import Variables
+from elephas_like.trainer.tensors import at_rest
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,9 @@ class ModelSpec:
             )
         self.settings.apply()
         with self.settings.policy_applied():
-            return live_pickle.loads(self.program, self.values)
+            model = live_pickle.loads(self.program, self.values)
+        at_rest(model)
+        return model
 
     def content_key(self) -> str:
         """Return a digest that is equal for specs of the same model with the same values."""
@@ -189,6 +192,7 @@ def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model
     tree = inputs[0] if len(inputs) == 1 else getattr(model, "input", inputs)
     rows = keras.tree.map_structure(lambda tensor: np.zeros([size or 1 for size in tensor.shape], tensor.dtype), tree)
     found.write(variables.read())
+    at_rest(model)  # as the copy is
     try:
         with state_restored(model):
             mine = model(rows, training=False)

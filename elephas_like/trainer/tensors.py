@@ -28,6 +28,8 @@ compiled = BACKEND.compiled
 many_graphs = BACKEND.many_graphs
 
 is_variable = BACKEND.is_variable
+variables_in = BACKEND.variables_in
+at_rest = BACKEND.at_rest
 backend_variable = BACKEND.backend_variable
 dtype_of = BACKEND.dtype_of
 name_of = BACKEND.name_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elephas_like.core.types import Role
-from elephas_like.trainer.building import build
+from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.state import Variables, read_metrics
 
 X = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
@@ -169,3 +169,27 @@ def test_rows_of_another_width_are_still_a_mistake() -> None:
     build(model, (X[:1], Y[:1]))
     with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
         build(model, (X[:1, :3], Y[:1]))
+
+
+class HalfBuilt(keras.Model):
+    """What `build(shape)` marks as built without building its layers, one of which is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.unused = keras.layers.Dense(1), keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.filterwarnings("ignore:`build:UserWarning")
+def test_a_subclass_that_build_has_only_marked_as_built_needs_a_row() -> None:
+    model = HalfBuilt()
+    model.build((None, 4))
+    model.compile("adam", "mse")
+    assert model.built
+    assert not build_optimizer(model)
+    build(model, (np.zeros((2, 4), "float32"), np.zeros((2, 1), "float32")))
+    assert build_optimizer(model)
+    assert len(model.optimizer.variables) == 2 + 2 * 2  # an iteration, a rate, and two slots for each of two weights
+    assert not model.unused.built

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.trainer.backends.foreign_code import check_no_tensorflow, own_steps, takes_state, without_text
+from elephas_like.trainer.backends.foreign_code import (
+    check_no_tensorflow,
+    own_steps,
+    requires_state,
+    takes_state,
+    without_text,
+)
 from trainer.small import mlp
 
 
@@ -40,6 +46,31 @@ def test_layers_and_functions_of_tensorflow_are_refused_by_name() -> None:
     ):
         with pytest.raises(ElephasError, match=said):
             check_no_tensorflow(model, [thing], "JAX")
+
+
+def asks_first(y_true, y_pred):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.abs(y_true - y_pred)
+    return keras.ops.abs(y_true - y_pred)
+
+
+def test_code_that_asks_for_the_backend_is_trusted() -> None:
+    check_no_tensorflow(mlp(), [asks_first], "JAX")
+
+
+class Optional(keras.Model):
+    def train_step(self, data, scale=1.0):
+        return {}
+
+    def test_step(self, *data):
+        return {}
+
+
+def test_a_step_that_the_data_is_enough_for_requires_no_state() -> None:
+    found = [requires_state(step) for kind in (Stateless, Optional) for _, step in own_steps(kind())]
+    assert found == [True, False, False]
 
 
 class Stateless(keras.Model):

@@ -13,12 +13,13 @@ import pytest
 import torch
 from conformance.compare import by_keras, by_spark_model, difference
 
-from elephas_like import SparkModel
-from elephas_like.core.errors import ElephasError
+from elephas_like import SparkModel, VotingModel
+from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Role
 from elephas_like.trainer.backends import torch as backend
 from elephas_like.trainer.building import build
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from trainer.small import mlp, rows
@@ -168,6 +169,130 @@ def two_optimizers() -> tuple[keras.Model, tuple[np.ndarray, ...]]:
 
 def test_a_train_step_of_ones_own_is_taken_as_keras_takes_it() -> None:
     assert not difference(by_keras(two_optimizers), by_spark_model(two_optimizers))
+
+
+class Counting(torch.nn.Module):
+    """Puts new tensors in the place of its buffers, and adds to one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("total", torch.zeros(4))
+        self.register_buffer("wide", torch.arange(4.0).expand(3, 4))
+        self.register_buffer("turn", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+            self.total += hidden.detach().sum(0)
+        return hidden - self.mean + self.wide[0] + (self.turn * hidden).real
+
+
+def of_changing_buffers() -> tuple[keras.Model, tuple[np.ndarray, ...]]:
+    model = keras.Sequential([keras.Input((4,)), L.TorchModuleWrapper(Counting(), output_shape=(None, 4)), L.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, (X[:16], Y[:16])
+
+
+def test_buffers_that_a_forward_pass_replaces_are_state_and_go_on_working() -> None:
+    found, expected = by_spark_model(of_changing_buffers), by_keras(of_changing_buffers)
+    assert not difference(expected, found)
+    model, (x, y) = of_changing_buffers()
+    SparkModel(model, num_workers=2, engine="in_process").fit(x, y, batch_size=4, verbose=0)
+    module = model.layers[0].module
+    assert module.mean.abs().sum() > 0
+    assert module.total.abs().sum() > 0
+    model.fit(x, y, verbose=0)  # by Keras itself
+
+
+def test_hooks_and_attributes_of_parameters_travel() -> None:
+    def hooked() -> tuple[keras.Model, tuple[np.ndarray, ...]]:
+        model = mlp()
+        model.layers[0].kernel.value.register_hook(lambda gradient: 0.1 * gradient)
+        model.layers[0].kernel.value.rate = 0.5
+        return model, (X[:16], Y[:16])
+
+    assert not difference(by_keras(hooked), by_spark_model(hooked))
+    assert ModelSpec.from_model(hooked()[0]).build().layers[0].kernel.value.rate == 0.5
+
+
+def wrapped(module: torch.nn.Module) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), L.TorchModuleWrapper(module, output_shape=(None, 4)), L.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_tensors_that_would_be_others_on_a_worker_are_refused() -> None:
+    sharing, turning = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    sharing.register_buffer("all", torch.arange(4.0))
+    sharing.register_buffer("some", sharing.all[:2])
+    turning.turn = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    jitted = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))
+    for module, said in (
+        (sharing, r"two tensors of the model .* share memory, of shapes"),
+        (turning, r"has a parameter of complex64, and workers exchange real numbers"),
+        (jitted, r"cannot be sent to workers"),
+    ):
+        with pytest.raises(ElephasError, match=said):
+            SparkModel(wrapped(module), num_workers=2, engine="in_process").fit(X, Y, verbose=0)
+
+
+def test_an_optimizer_of_pytorch_is_warned_of() -> None:
+    model, rows_of = two_optimizers()
+    build(model, rows_of)
+    model.own = torch.optim.Adam([weight.value for weight in model.trainable_weights])
+    with pytest.warns(
+        ElephasWarning, match=r"holds Adam of PyTorch's, whose state is no part of what workers exchange"
+    ):
+        SparkModel(model, num_workers=2, engine="in_process").fit(*rows_of, batch_size=4, verbose=0)
+
+
+class Counted(keras.Model):
+    """Its code counts its own calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.calls = L.Dense(1), 0
+
+    def call(self, x):
+        self.calls += 1
+        return self.dense(x) / self.calls
+
+
+def test_what_eager_code_leaves_in_attributes_does_not_reach_the_next_fit() -> None:
+    def weights() -> bytes:
+        keras.utils.set_random_seed(1)
+        model = Counted()
+        model.compile("sgd", "mse")
+        SparkModel(model, num_workers=2, engine="in_process", seed=3).fit(X, Y, batch_size=4, verbose=0)
+        return b"".join(weight.tobytes() for weight in model.get_weights())
+
+    assert weights() == weights()
+
+
+class Dropping(keras.Model):
+    """Drops as PyTorch's own mode says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = L.Dense(1)
+
+    def call(self, x):
+        return self.dense(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_predictions_and_votes_are_made_in_evaluation_mode() -> None:
+    model = Dropping()
+    model.compile("sgd", "mse")
+    model(X)
+    predictor = Predictor.of(model, 8)
+    assert model.training
+    found = np.concatenate([outputs[0] for outputs, _ in predictor.of_arrays(X, len(X))])
+    voted = VotingModel([model]).evaluate(X, Y)
+    np.testing.assert_allclose(found, model.predict(X, verbose=0), rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(voted)[0], model.evaluate(X, Y, verbose=0), rtol=1e-5)
 
 
 # Random numbers.

@@ -72,6 +72,13 @@ def takes_state(method: Callable[..., object]) -> bool:
     return len(taken) >= 2 or any(each.kind is each.VAR_POSITIONAL for each in parameters)
 
 
+def requires_state(method: Callable[..., object]) -> bool:
+    """Return whether a bound step cannot be called with the data alone."""
+    parameters = inspect.signature(method).parameters.values()
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return sum(each.default is each.empty for each in positional) >= 2
+
+
 def own_steps(model: keras.Model) -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the steps that the user has written: the name for a message, and the bound method."""
     for method in ("train_step", "test_step"):
@@ -93,6 +100,8 @@ def _functions_of(thing: object) -> Iterator[types.FunctionType]:
 def _uses_tensorflow(function: types.FunctionType) -> bool:
     """Return whether a function names a module of TensorFlow, by its globals or by an import of its own."""
     names = set(function.__code__.co_names)
+    if "backend" in names:  # it asks which one there is
+        return False
     held = [function.__globals__.get(name) for name in names]
     if any(getattr(module, "__name__", "").split(".")[0] == "tensorflow" for module in held if _is_module(module)):
         return True

@@ -123,6 +123,11 @@ def is_variable(thing: object) -> bool:
     return isinstance(thing, keras.Variable)
 
 
+def variables_in(thing: object) -> Iterable[AnyVariable]:
+    """Return nothing: every variable is an object of its own."""
+    return ()
+
+
 def backend_variable(variable: AnyVariable) -> Any:
     """Return the variable: its array is another one after each step."""
     return variable
@@ -173,6 +178,15 @@ def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> 
                 "Write it in that form, or set KERAS_BACKEND=tensorflow before keras is imported."
             )
     check_no_tensorflow(model, reached(), "JAX")
+
+
+def at_rest(model: keras.Model) -> None:
+    """Do nothing: a call says whether it trains."""
+
+
+def is_eager(model: keras.Model) -> bool:
+    """Return whether a model's code runs at every step."""
+    return bool(model.run_eagerly)
 
 
 def test_step(model: keras.Model, batch: Any) -> None:

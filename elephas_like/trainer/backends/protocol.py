@@ -107,6 +107,10 @@ class Backend(Protocol):
         """Return whether an object is a variable of Keras, or of the backend."""
         ...
 
+    def variables_in(self, thing: object) -> Iterable[AnyVariable]:
+        """Return the variables of an object that stand for tensors which are like others; the same objects at every call."""
+        ...
+
     def backend_variable(self, variable: AnyVariable) -> Any:
         """Return the object by whose identity a variable is known, for as long as it lives."""
         ...
@@ -149,6 +153,14 @@ class Backend(Protocol):
         Raises:
             ElephasError: it cannot.
         """
+        ...
+
+    def at_rest(self, model: keras.Model) -> None:
+        """Put a model in the mode that it has outside of training, where a backend has such modes."""
+        ...
+
+    def is_eager(self, model: keras.Model) -> bool:
+        """Return whether a model's Python code runs at every step, so that it may leave something behind in attributes."""
         ...
 
     def test_step(self, model: keras.Model, batch: Any) -> None:

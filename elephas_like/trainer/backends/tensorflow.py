@@ -83,6 +83,11 @@ def is_variable(thing: object) -> bool:
     return isinstance(thing, keras.Variable | tf.Variable)
 
 
+def variables_in(thing: object) -> Iterable[AnyVariable]:
+    """Return nothing: every variable is an object of its own."""
+    return ()
+
+
 def backend_variable(variable: Any) -> tf.Variable:
     """Return the TensorFlow variable inside a Keras variable; a TensorFlow variable is returned unchanged."""
     return variable.value if isinstance(variable, keras.Variable) else variable
@@ -130,6 +135,15 @@ def generators() -> Sequence[AnyVariable]:
 
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
     """Do nothing: TensorFlow runs every model that it has built."""
+
+
+def at_rest(model: keras.Model) -> None:
+    """Do nothing: a call says whether it trains."""
+
+
+def is_eager(model: keras.Model) -> bool:
+    """Return whether a model's code runs at every step."""
+    return bool(model.run_eagerly)
 
 
 def test_step(model: keras.Model, batch: Any) -> None:

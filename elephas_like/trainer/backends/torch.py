@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -16,16 +17,17 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from elephas_like.core.errors import ElephasError  # noqa: E402
+from elephas_like.core.errors import ElephasError, ElephasWarning  # noqa: E402
 from elephas_like.core.types import Array, Integers  # noqa: E402
 from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     check_no_tensorflow,
     not_a_number,
     own_steps,
-    takes_state,
+    requires_state,
     without_text,
 )
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.torch_buffers import Buffer, buffer_of, buffers_in  # noqa: E402
 from elephas_like.trainer.backends.torch_generator import ProcessGenerator  # noqa: E402
 from elephas_like.trainer.backends.torch_loop import TorchLoop  # noqa: E402
 
@@ -33,8 +35,6 @@ NAME = "torch"
 
 Result = TypeVar("Result")
 
-_KERAS_NAMES = {"running_mean": "moving_mean", "running_var": "moving_variance"}
-"""What Keras calls the statistics that PyTorch's normalization layers keep."""
 _GENERATOR = ProcessGenerator()
 
 
@@ -116,17 +116,13 @@ def many_graphs() -> AbstractContextManager[None]:
 
 
 def is_variable(thing: object) -> bool:
-    """Return whether an object is a variable of Keras, or a parameter or buffer of a PyTorch module, which Keras may not know.
+    """Return whether an object is a variable of Keras, a parameter of PyTorch's, or what stands for a buffer or a generator."""
+    return isinstance(thing, keras.Variable | torch.nn.Parameter | Buffer | ProcessGenerator)
 
-    A buffer is a tensor like others: it is known once this function has seen its module, and carries PyTorch's own mark from then on.
-    """
-    if isinstance(thing, torch.nn.Module):
-        for name, buffer in thing.named_buffers(recurse=False):
-            buffer._is_buffer, buffer._name_in_module = True, name  # the first as nn.Buffer marks its own
-        return False
-    return isinstance(thing, keras.Variable | torch.nn.Parameter | ProcessGenerator) or (
-        isinstance(thing, torch.Tensor) and getattr(thing, "_is_buffer", False)
-    )
+
+def variables_in(thing: object) -> Iterable[AnyVariable]:
+    """Return the buffers of a module, which are tensors like others."""
+    return buffers_in(thing) if isinstance(thing, torch.nn.Module) else ()
 
 
 def backend_variable(variable: AnyVariable) -> Any:
@@ -136,22 +132,22 @@ def backend_variable(variable: AnyVariable) -> Any:
 
 def dtype_of(variable: AnyVariable) -> str:
     """Return the name of a variable's dtype."""
-    if variable is _GENERATOR:
-        return variable.dtype
-    return str(backend_variable(variable).dtype).removeprefix("torch.")
+    return str(_content(variable).dtype).removeprefix("torch.")
+
+
+def _content(variable: AnyVariable) -> Any:
+    """Return the tensor of a variable; a generator is returned unchanged."""
+    return variable.value if isinstance(variable, keras.Variable | Buffer) else variable
 
 
 def name_of(variable: AnyVariable) -> str:
     """Return the name of a variable; that of a buffer in its module, in Keras' words; nothing for a parameter."""
-    if isinstance(variable, keras.Variable | ProcessGenerator):
-        return str(variable.name)
-    name = getattr(variable, "_name_in_module", "")
-    return _KERAS_NAMES.get(name, name)
+    return str(getattr(variable, "name", None) or "")
 
 
 def is_number(variable: AnyVariable) -> bool:
     """Return whether a variable can be part of a state: it has a shape, and its values are real."""
-    held = backend_variable(variable)
+    held = _content(variable)
     return held is _GENERATOR or not (held.is_complex() or held.is_meta or torch.nn.parameter.is_lazy(held))
 
 
@@ -162,13 +158,16 @@ def assign(variable: AnyVariable, value: Array) -> None:
         return
     if not value.flags.writeable or any(stride < 0 for stride in value.strides):
         value = value.copy()  # PyTorch takes no other arrays
+    if isinstance(variable, Buffer):
+        variable.put(torch.from_numpy(value))
+        return
     with torch.no_grad():
-        backend_variable(variable).copy_(torch.from_numpy(value))
+        _content(variable).copy_(torch.from_numpy(value))
 
 
 def value_of(variable: AnyVariable) -> Array:
     """Return a copy of a variable's value; types that NumPy has not as float32."""
-    return variable.read() if variable is _GENERATOR else _array_of(backend_variable(variable)).copy()
+    return variable.read() if variable is _GENERATOR else _array_of(_content(variable)).copy()
 
 
 def _array_of(tensor: Tensor) -> Array:
@@ -189,15 +188,54 @@ def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> 
     """Do nothing if a compiled model can be trained on PyTorch, as far as its code shows.
 
     Raises:
-        ElephasError: a step in the form of JAX's, a layer that computes with TensorFlow, or code that uses it.
+        ElephasError: a step in the form of JAX's, a layer that computes with TensorFlow, or code that uses it; complex weights, or
+            tensors that share memory.
     """
     for name, step in own_steps(model):
-        if takes_state(step):
+        if requires_state(step):
             raise ElephasError(
                 f"{name} takes (state, data), as on JAX: Keras on PyTorch calls {step.__name__}(data), which updates the model and "
                 "returns logs. Write it in that form, or set KERAS_BACKEND=jax before keras is imported."
             )
-    check_no_tensorflow(model, reached(), "PyTorch")
+    things = list(reached())
+    check_no_tensorflow(model, things, "PyTorch")
+    _check_tensors(model, things)
+    own = {type(thing).__name__ for thing in things if isinstance(thing, torch.optim.Optimizer | torch.Generator)}
+    if own:
+        warnings.warn(
+            f"the model {model.name!r} holds {', '.join(sorted(own))} of PyTorch's, whose state is no part of what workers exchange: "
+            "each worker has its own, which is lost with its process. Use Keras' optimizers and random layers.",
+            ElephasWarning,
+            stacklevel=2,
+        )
+
+
+def _check_tensors(model: keras.Model, things: Iterable[object]) -> None:
+    """Raise for tensors that a state cannot hold, or that would not be what they were on a worker."""
+    owners: dict[int, Any] = {}
+    for variable in (thing for thing in things if isinstance(thing, torch.nn.Parameter | Buffer)):
+        tensor = _content(variable)
+        if isinstance(variable, torch.nn.Parameter) and tensor.is_complex():
+            raise ElephasError(
+                f"the model {model.name!r} has a parameter of {dtype_of(variable)}, and workers exchange real numbers. Keep its real "
+                "and imaginary part in a parameter each."
+            )
+        if tensor.numel() and owners.setdefault(tensor.untyped_storage().data_ptr(), tensor) is not tensor:
+            raise ElephasError(
+                f"two tensors of the model {model.name!r} share memory, of shapes {tuple(tensor.shape)} and "
+                f"{tuple(owners[tensor.untyped_storage().data_ptr()].shape)}. On a worker each would have its own: use clone(), or the same "
+                "tensor twice."
+            )
+
+
+def at_rest(model: keras.Model) -> None:
+    """Put PyTorch's modules in evaluation mode, as Keras' fit, predict and evaluate leave them; they begin in training mode."""
+    model.eval()
+
+
+def is_eager(model: keras.Model) -> bool:
+    """Return whether a model's code runs at every step: unless `torch.compile` compiles it."""
+    return model.jit_compile is not True
 
 
 def test_step(model: keras.Model, batch: Any) -> None:
@@ -253,11 +291,12 @@ def reduction(thing: object, value: Callable[[AnyVariable], object]) -> Reductio
         return None
     if thing.is_meta:
         return _nothing, ()  # left behind by a trace, such as a layer's last attention scores: the next trace sets it
-    dtype = str(thing.dtype).removeprefix("torch.")
+    dtype, buffer = str(thing.dtype).removeprefix("torch."), buffer_of(thing)
     if isinstance(thing, torch.nn.Parameter):
-        return _parameter, (value(thing), tuple(thing.shape), dtype, thing.requires_grad)
-    if is_variable(thing):
-        return _buffer, (value(thing), tuple(thing.shape), dtype, name_of(thing))
+        hooks = [getattr(thing, name) for name in _HOOKS]
+        return _parameter, (value(thing), tuple(thing.shape), dtype, thing.requires_grad, hooks, dict(vars(thing)))
+    if buffer is not None and is_number(buffer):
+        return _filled, (value(buffer), tuple(thing.shape), dtype)
     if is_sparse(thing) or thing.is_nested:
         return None  # PyTorch's own pickle
     return _constant, (_array_of(thing), dtype)
@@ -281,11 +320,21 @@ def _filled(content: Array | None, shape: tuple[int, ...], dtype: str) -> Tensor
     return _constant(np.zeros(shape, np.float32) if content is None else content, dtype)
 
 
-def _parameter(content: Array | None, shape: tuple[int, ...], dtype: str, requires_grad: bool) -> torch.nn.Parameter:
-    return torch.nn.Parameter(_filled(content, shape, dtype), requires_grad=requires_grad)
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""What `register_hook` and its like leave on a tensor; there is no public way to them."""
 
 
-def _buffer(content: Array | None, shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
-    made = _filled(content, shape, dtype)
-    made._is_buffer, made._name_in_module = True, name
+def _parameter(
+    content: Array | None,
+    shape: tuple[int, ...],
+    dtype: str,
+    requires_grad: bool,
+    hooks: list[Any],
+    attributes: dict[str, object],
+) -> torch.nn.Parameter:
+    made = torch.nn.Parameter(_filled(content, shape, dtype), requires_grad=requires_grad)
+    for name, held in zip(_HOOKS, hooks, strict=True):
+        if held:
+            setattr(made, name, held)
+    vars(made).update(attributes)
     return made
