@@ -31,7 +31,8 @@ def write(path: Path, models: Sequence[keras.Model], description: Mapping[str, o
             archive.writestr(_DESCRIPTION, json.dumps(about, indent=1, default=_plain))
             with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
                 for name, model in zip(members, models, strict=True):
-                    build_optimizer(model, complete=True)  # Keras warns when it loads one that was saved without its variables
+                    # Keras warns when it loads an optimizer that was saved without its variables.
+                    build_optimizer(model, complete=True)
                     model.save(Path(folder) / name)
                     archive.write(Path(folder) / name, name)
                     os.remove(Path(folder) / name)
