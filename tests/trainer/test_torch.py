@@ -239,6 +239,15 @@ def test_tensors_that_would_be_others_on_a_worker_are_refused() -> None:
             SparkModel(wrapped(module), num_workers=2, engine="in_process").fit(X, Y, verbose=0)
 
 
+def test_tensors_side_by_side_in_one_memory_are_no_others_on_a_worker() -> None:
+    """As cuDNN lays out the weights of an LSTM."""
+    module, flat = torch.nn.Linear(4, 4), torch.arange(8.0)
+    module.register_buffer("first", flat[:4])
+    module.register_buffer("last", flat[4:])
+    SparkModel(wrapped(module), num_workers=2, engine="in_process").fit(X, Y, verbose=0)
+    assert (module.first.tolist(), module.last.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
 def test_an_optimizer_of_pytorch_is_warned_of() -> None:
     model, rows_of = two_optimizers()
     build(model, rows_of)

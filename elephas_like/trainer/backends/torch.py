@@ -7,6 +7,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from elephas_like.core.extras import require
@@ -212,7 +213,7 @@ def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> 
 
 def _check_tensors(model: keras.Model, things: Iterable[object]) -> None:
     """Raise for tensors that a state cannot hold, or that would not be what they were on a worker."""
-    owners: dict[int, Any] = {}
+    places: dict[tuple[int, int], Any] = {}
     for variable in (thing for thing in things if isinstance(thing, torch.nn.Parameter | Buffer)):
         tensor = _content(variable)
         if isinstance(variable, torch.nn.Parameter) and tensor.is_complex():
@@ -220,12 +221,21 @@ def _check_tensors(model: keras.Model, things: Iterable[object]) -> None:
                 f"the model {model.name!r} has a parameter of {dtype_of(variable)}, and workers exchange real numbers. Keep its real "
                 "and imaginary part in a parameter each."
             )
-        if tensor.numel() and owners.setdefault(tensor.untyped_storage().data_ptr(), tensor) is not tensor:
-            raise ElephasError(
-                f"two tensors of the model {model.name!r} share memory, of shapes {tuple(tensor.shape)} and "
-                f"{tuple(owners[tensor.untyped_storage().data_ptr()].shape)}. On a worker each would have its own: use clone(), or the same "
-                "tensor twice."
-            )
+        if tensor.numel() and tensor.layout is torch.strided:
+            length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            place = tensor.data_ptr(), tensor.data_ptr() + length * tensor.element_size()
+            if places.setdefault(place, tensor) is not tensor:
+                raise _sharing(model, tensor, places[place])
+    for one, other in pairwise(sorted(places)):
+        if other[0] < one[1]:
+            raise _sharing(model, places[one], places[other])
+
+
+def _sharing(model: keras.Model, one: Tensor, other: Tensor) -> ElephasError:
+    return ElephasError(
+        f"two tensors of the model {model.name!r} share memory, of shapes {tuple(one.shape)} and {tuple(other.shape)}. On a worker each "
+        "would have its own: use clone(), or the same tensor twice."
+    )
 
 
 def at_rest(model: keras.Model) -> None:
@@ -240,9 +250,8 @@ def is_eager(model: keras.Model) -> bool:
 
 def test_step(model: keras.Model, batch: Any) -> None:
     """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
-    model._symbolic_build(
-        data_batch=batch
-    )  # as Keras' own fit: it also builds an optimizer that a step of the user's leaves out
+    # As Keras' own fit: it also builds an optimizer that a step of the user's leaves out.
+    model._symbolic_build(data_batch=batch)
     model.eval()
     with torch.no_grad():
         model.test_step(batch)
