@@ -1,8 +1,8 @@
 """Keras on JAX or PyTorch: SparkModel trains on them as on TensorFlow, which is not needed.
 
-KERAS_BACKEND=torch python examples/other_backends.py
+With 'elephas-like[all_torch]' installed: KERAS_BACKEND=torch python examples/other_backends.py
 """
-# pip install 'elephas-like[all_jax]', or 'elephas-like[all_torch]'
+# pip install 'elephas-like[all_jax]'
 
 import os
 import sys
