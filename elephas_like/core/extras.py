@@ -89,8 +89,9 @@ def _configured_backend() -> str:
 
 def another_backend(found: str, wanted: str) -> str:
     """Return what is said of a process whose Keras runs on another backend than it should."""
+    *others, last = BACKENDS.values()
     return (
-        f"elephas_like trains with Keras on {', '.join(list(BACKENDS.values())[:-1])} or {list(BACKENDS.values())[-1]}; this process' Keras runs on {found!r}. Set "
+        f"elephas_like trains with Keras on {', '.join(others)} or {last}; this process' Keras runs on {found!r}. Set "
         f"KERAS_BACKEND={wanted} before keras is imported, here and on the executors."
     )
 

@@ -152,7 +152,10 @@ def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
 
 
 def show(cards: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Have CUDA see these cards alone, and TensorFlow and JAX take memory as they need it, as PyTorch does, unless the user has said otherwise."""
+    """Have CUDA see these cards alone, and TensorFlow and JAX take memory as they need it, unless the user has said otherwise.
+
+    PyTorch takes it so anyway.
+    """
     environment[VISIBLE] = ",".join(cards)
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which discovery scripts count
     environment.setdefault(_GROWTH, "true")

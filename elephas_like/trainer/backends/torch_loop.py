@@ -2,7 +2,7 @@
 
 Plain `fit` pays for a loader that puts every batch together row by row; here a batch is one gather from columns that stay on the
 device. The step itself is Keras' eager one. `model.compile(jit_compile=True)` has `torch.compile` compile it, as Keras' fit does: the
-step of a small MLP took 47 s to compile, and was twice as fast then. So that is the user's choice (docs/backends.md).
+step of a small MLP takes most of a minute to compile. So that is the user's choice (docs/backends.md).
 """
 
 from __future__ import annotations
