@@ -12,7 +12,8 @@ paired. Results are appended to `--results`, one line of JSON a run, and what is
 
     data      digits (1,797 images of 8 x 8), mnist (the 5,000 images of MNIST-5k); a fifth of each class is the test
     split     iid; shards2 (two blocks of one label each a worker); sorted (rows sorted by label, cut in K); unequal
-              (dealt at random, the largest share eight times the smallest)
+              (dealt at random, the largest share eight times the smallest); "+10" behind it: 10 % of each worker's rows are
+              mixed with the others', as by `shard(..., mix=0.1)`
     budget    B: the global batch is 32 (a worker's 32/K), digits 10 epochs, mnist 5: as many steps as one process takes
               A: a worker's batch is 16, 10 epochs: K workers take a K-th of the steps
     method    defaults, or what METHODS says; every name of a strategy is one too. "@server" behind it: real Spark
@@ -121,6 +122,10 @@ METHODS: dict[str, dict[str, object]] = {
 """Arguments of SparkModel by the name of a method."""
 OTHERS = ("epoch", "elephas_newest", "clipped", "keras_adam", "post_local", "quadratic")
 """Schedules, Elephas 7.3, a part, and a Keras optimizer as the outer step."""
+MIXED = (5, 10, 20)
+"""Percent of a worker's rows that are mixed with the others'."""
+LENGTHS = {"epoch": "1", "five_rounds": "5", "defaults": "5 to 20"}
+"""Methods of the table of mixed rows, and the exchanges of an epoch."""
 WEIGHED = {"defaults": "equal", "average_epoch": "equal_average_epoch", "one_shot": "elephas"}
 """What weighs workers by their rows, and the same with equal weights: for T8."""
 
@@ -198,6 +203,9 @@ def held_out(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def parts(split: str, labels: np.ndarray, rows: np.ndarray, workers: int, seed: int) -> list[np.ndarray]:
     """The rows of each worker."""
+    split, _, percent = split.partition("+")
+    if percent:
+        return swapped(parts(split, labels, rows, workers, seed), int(percent) / 100, seed)
     random = np.random.default_rng([seed, 2])
     rows = random.permutation(rows)
     if split == "iid":
@@ -212,6 +220,14 @@ def parts(split: str, labels: np.ndarray, rows: np.ndarray, workers: int, seed: 
     blocks = np.array_split(by_label, 2 * workers)
     dealt = random.permutation(2 * workers)
     return [np.concatenate([blocks[dealt[2 * i]], blocks[dealt[2 * i + 1]]]) for i in range(workers)]
+
+
+def swapped(shares: Sequence[np.ndarray], share: float, seed: int) -> list[np.ndarray]:
+    """The rows of each worker after a share of each worker's was dealt to all of them, as `shard(..., mix=share)` does."""
+    random = np.random.default_rng([seed, 3])
+    mine = [np.split(random.permutation(rows), [round(share * len(rows))]) for rows in shares]
+    dealt = random.permutation(np.concatenate([left for left, _ in mine]))
+    return [np.concatenate([kept, dealt[i :: len(mine)]]) for i, (_, kept) in enumerate(mine)]
 
 
 def network(features: int, seed: int, *, normalized: bool = False) -> keras.Model:
@@ -320,6 +336,15 @@ def grid() -> Iterator[Cell]:
         add(Cell(data, "iid", 32, budget, "nesterov") for budget in "BA")
         others = [name for name in STRATEGIES if name not in ("nesterov", "average", "one_shot", "mla")]
         add(Cell(data, s, 8, "B", m) for m in others for s in ("iid", "sorted"))
+    for data in both:
+        add(
+            Cell(data, f"{s}+{p}", k, "B", m)
+            for p in MIXED
+            for k in (8, 32)
+            for s in ("sorted", "shards2")
+            for m in LENGTHS
+        )
+        add(Cell(data, s, k, "B", m) for k in (8, 32) for s in ("iid", "sorted", "shards2") for m in LENGTHS)
     return iter(found.values())
 
 
@@ -421,6 +446,24 @@ def tables(results: Results) -> str:
     return "\n".join(lines).strip()
 
 
+def mixed_table(results: Results) -> str:
+    """Sorted rows of which a share is mixed, beside rows dealt at random."""
+    lines = [
+        f"| rows | exchanges an epoch | as they are | {' | '.join(f'{p} % mixed' for p in MIXED)} | dealt at random |",
+        f"|---|---|---|{'---|' * len(MIXED)}---|",
+    ]
+    for data in ("digits", "mnist"):
+        for split in ("sorted", "shards2"):
+            for workers in (8, 32):
+                for method, exchanges in LENGTHS.items():
+                    splits = [split, *(f"{split}+{p}" for p in MIXED), "iid"]
+                    values = [results.values(Cell(data, s, workers, "B", method))[:3] for s in splits]
+                    told = [f"{np.mean(each):.1f}" if each else "" for each in values]
+                    if any(values[1:-1]):
+                        lines.append(f"| {data}, {split}, K = {workers} | {exchanges} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
 MEASURED = (("digits", "iid"), ("digits", "sorted"), ("mnist", "iid"), ("mnist", "sorted"))
 """Rows of the column "measured" of docs/strategies.md, on eight workers in budget B."""
 
@@ -512,6 +555,10 @@ def gates(results: Results) -> str:
         for method, equal in WEIGHED.items():
             what = f"{data}, unequal, K = 8, {method}: points over equal weights"
             found.append(Gate("T8", what, 0.5, against(data, "unequal", method, equal)))
+    for data, least in (("digits", 90), ("mnist", 80)):
+        for split, said in (("sorted", ""), ("sorted+10", ", a tenth mixed")):
+            what = f"{data}, sorted{said}, K = 8, one exchange an epoch: accuracy"
+            found.append(Gate("T12", what, least, accuracy(data, split, 8, "B", "epoch")))
     what = "digits, IID, K = 32, 16 rows a batch of a worker, scale_learning_rate='sqrt': accuracy"
     found.append(Gate("T14", what, 80, accuracy("digits", "iid", 32, "A", "rate_sqrt")))
     found.sort(key=lambda gate: int(gate.name[1:]))
@@ -665,7 +712,7 @@ def main() -> None:
     targets = [gates(results)]
     if arguments.checks or arguments.docs:
         targets += [gate.row() for gate in [check_one_worker(), *check_batch_norm(arguments.seeds or (0, 1, 2))]]
-    sections = {"gates": "\n".join(targets), "tables": tables(results)}
+    sections = {"gates": "\n".join(targets), "mixed": mixed_table(results), "tables": tables(results)}
     print("\n\n".join(sections.values()))
     if arguments.docs:
         put(arguments.docs, **sections)

@@ -22,7 +22,8 @@ from elephas_like.core.strategies import Strategy
 from elephas_like.ensembles.train import train_ensemble
 from elephas_like.model.sharding import shard
 from elephas_like.model.spark_model import SparkModel
-from elephas_like.rows.shards import partitioned, shuffled
+from elephas_like.rows.mixing import Mixing
+from elephas_like.rows.shards import partitioned
 
 __all__ = [
     "ADAG",
@@ -174,7 +175,7 @@ class EnsembleTrainer(Trainer):
         count = self.num_ensembles
         frame = not isinstance(data, RDD)
         if isinstance(data, RDD):
-            rows = shuffled(data, count, self.seed or 0) if shuffle else partitioned(data, count)
+            rows = Mixing(self.seed or 0).of(data, count) if shuffle else partitioned(data, count)
         else:
             rows = (_shuffled_rows(data, self.seed) if shuffle else data).repartition(count)
         ensemble = train_ensemble(

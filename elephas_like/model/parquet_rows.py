@@ -22,11 +22,11 @@ from elephas_like.model.data_arguments import schema_plan
 from elephas_like.model.source import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, Invalid
-from elephas_like.rows.frame_read import one_by_one
 from elephas_like.rows.gang_rows import GangRows
+from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.parquet_files import NoArrowFilesystem, ParquetFiles, ParquetTable, Part, parquet_table
 from elephas_like.rows.parquet_read import read_part
-from elephas_like.rows.shards import SpoolOptions, shuffled
+from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import Block
 from elephas_like.spark.failures import informative_line
 from elephas_like.spark.gang import noted, notes
@@ -61,12 +61,14 @@ class ParquetRows(Source):
         """The rows in order, as Blocks, in a partition for each slot or so."""
         return self._read_by_tasks(self.table.in_order(self._slots()))
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
-        """Return the rows dealt to workers, each of which reads its own; those of a random order go through Spark, row by row."""
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
+        """Return the rows dealt to workers, each of which reads its own; those that are mixed go through Spark."""
         parts = self.table.in_order(self._slots()) if workers is None else self.table.dealt(workers)
         rdd = None if self.context is None else self._read_by_tasks(parts)
-        if seed is not None and rdd is not None:
-            return Data(len(parts), rdd=shuffled(rdd.mapPartitions(partial(_rows, self.plan)), len(parts), seed))
+        if mixing is not None and rdd is not None:
+            return Data(len(parts), rdd=mixing.of(rdd, len(parts)))
         return Data(len(parts), rdd=rdd, collect=lambda: (read_part(self.plan, part) for part in parts))
 
     def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
@@ -101,11 +103,6 @@ class ParquetRows(Source):
             return []
         leaves = [leaf[:1] for leaf in flatten(first.columns)[0]]  # type: ignore[index]  # arrays
         return [Block(self.plan.tree(leaves), 1)]
-
-
-def _rows(plan: FramePlan, blocks: Iterable[Block]) -> Iterator[object]:
-    for row in one_by_one(plan, blocks):
-        yield row if plan.has_target else row[0]  # type: ignore[index]  # (x,)
 
 
 def _told(plan: FramePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[object]:

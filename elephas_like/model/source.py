@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from elephas_like.rows.data import Data
 from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_rdd
+from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset
 from elephas_like.rows.spool import spool
 from elephas_like.spark.versions import versions
@@ -59,13 +60,15 @@ class Source(ABC):
         return self
 
     @abstractmethod
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
         """Return the rows divided among workers.
 
         Args:
             workers: how many; None takes one per partition, and one for arrays.
             options: how rows are written; with it, the data of a ShardedDataset has its shards.
-            seed: deals the rows in a random order. Blocks and shards keep theirs.
+            mixing: mixes them across workers. Arrays are mixed whole; Blocks and shards stay as they are.
         """
 
     @abstractmethod

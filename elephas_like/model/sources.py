@@ -34,8 +34,9 @@ from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.gang_rows import GangRows, collected, rows_of_frame
+from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.samples import first_element, first_row
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned, shuffled
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
@@ -59,10 +60,12 @@ class Arrays(Source):
         y = [cut_targets(part, model) for part in rest[:1]]
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
         """Return the rows dealt like cards."""
         workers = workers or 1
-        return Data(workers, blocks=dealt(self.columns, workers, seed=seed))
+        return Data(workers, blocks=dealt(self.columns, workers, seed=None if mixing is None else mixing.seed))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return the arrays."""
@@ -88,7 +91,9 @@ class Blocks(Source):
         """One worker per block."""
         return len(self.blocks)
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
         """Return the blocks."""
         return Data(workers or len(self.blocks), blocks=self.blocks)
 
@@ -116,10 +121,12 @@ class _SparkSource(Source):
         """The RDD's partitions."""
         return self.rdd.getNumPartitions()
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
         """Return the rows in as many partitions."""
         workers = workers or self.partitions or 1
-        return Data(workers, rdd=partitioned(self.rdd, workers) if seed is None else shuffled(self.rdd, workers, seed))
+        return Data(workers, rdd=partitioned(self.rdd, workers) if mixing is None else mixing.of(self.rdd, workers))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return an RDD with a partition for each worker."""
@@ -185,19 +192,21 @@ class FrameRows(_SparkSource):
         """Whether the plan has label columns."""
         return self.frame.plan.has_target
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
-        """Return the rows in as many partitions; Blocks are split if there are fewer, and shuffled row by row."""
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
+        """Return the rows in as many partitions; Blocks are split if there are fewer."""
         if self.context is None:
-            if seed is not None:
+            if mixing is not None:
                 refuse_connect(self.frame.df)
             dealt = self.gang_rows(self.session, workers or 1)
             return Data(dealt.num_workers, collect=partial(collected, dealt))
         rdd = self.rdd
         workers = workers or rdd.getNumPartitions() or 1
-        if seed is not None:
-            return Data(workers, rdd=shuffled(self.frame.rows(), workers, seed))
-        rdd = self.frame.dealt(workers) if rdd.getNumPartitions() < workers else rdd
-        return Data(workers, rdd=partitioned(rdd, workers))
+        sparse = rdd.getNumPartitions() < workers
+        if mixing is not None and (mixing.share == 1 or not sparse):
+            return Data(workers, rdd=mixing.of(rdd, workers))
+        return Data(workers, rdd=partitioned(self.frame.dealt(workers) if sparse else rdd, workers))
 
 
 @dataclass(frozen=True)
@@ -221,7 +230,9 @@ class Shards(_SparkSource):
         """Return the dataset, told whether its rows are pairs."""
         return replace(self, has_target=wants_target(model))
 
-    def data(self, workers: int | None = None, options: SpoolOptions | None = None, seed: int | None = None) -> Data:
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
         """Return the rows, with their shards if it is said how they are written."""
         plain = super().data(workers)
         if options is None:

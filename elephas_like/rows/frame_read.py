@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
 
 from elephas_like.core.errors import DataError, WaitError
-from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array
 from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
@@ -65,16 +64,6 @@ class Frame:
 
         return df.select(*plan.selected()).mapInArrow(pack, _PACKED)
 
-    def rows(self) -> RDD:
-        """The rows one by one, in order: `(x, y)`, `(x, y, sample_weight)`, or x alone where there is no target."""
-        plan = self.plan
-
-        def each(blocks: Iterable[Block]) -> Iterator[object]:
-            for row in one_by_one(plan, blocks):
-                yield row if plan.has_target else row[0]  # type: ignore[index]  # (x,)
-
-        return self.blocks.mapPartitions(each)
-
 
 def _packed(plan: FramePlan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     reader, error = BatchReader(plan), None
@@ -105,14 +94,6 @@ def _unpacked(rows: Iterable[sql.Row]) -> Iterator[Block]:
             yield pickle.loads(row.block)  # noqa: S301  Spark handed over what this module wrote
     if error is not None:
         raise DataError(error)
-
-
-def one_by_one(plan: FramePlan, blocks: Iterable[Block]) -> Iterator[object]:
-    """The rows of blocks as `(x, y)` or `(x, y, sample_weight)`, one by one."""
-    for block in blocks:
-        leaves, structure = flatten(block.columns)
-        for row in range(block.rows):
-            yield unflatten(structure, [leaf[row] for leaf in leaves])  # type: ignore[index]  # arrays
 
 
 def read(plan: FramePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:

@@ -371,21 +371,3 @@ def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStac
 def _nbytes(leaf: object) -> int:
     array = np.asarray(leaf)
     return sum(len(str(text)) for text in array.flat) if array.dtype == object else array.nbytes
-
-
-def shuffled(rdd: RDD, num_workers: int, seed: int) -> RDD:
-    """The rows dealt to `num_workers` partitions in a seeded random order; this one is a shuffle through Spark.
-
-    A row's place depends on its partition and number in it only, so it is recomputed as it was.
-    """
-
-    def keyed(index: int, rows: Iterable[object]) -> Iterator[tuple[tuple[int, int, int], object]]:
-        random = np.random.default_rng([seed, index])
-        for number, row in enumerate(rows):
-            yield (int(random.integers(2**62)), index, number), row
-
-    return (
-        rdd.mapPartitionsWithIndex(keyed)
-        .repartitionAndSortWithinPartitions(num_workers, lambda key: key[0] % num_workers)
-        .values()
-    )

@@ -69,3 +69,57 @@ def test_arrays_are_shuffled_over_shards_where_that_is_asked_for(sc, shuffle: bo
     assert [sorted(set(labels.tolist())) for _, labels in found] == ([[0, 1], [0, 1]] if shuffle else [[0], [1]])
     assert sorted(row for features, _ in found for row in features[:, 0].tolist()) == list(range(40))
     assert all((features[:, 0] % 2 == labels).all() for features, labels in found)
+
+
+def test_a_tenth_of_the_rows_is_mixed_where_labels_are_sorted(sc, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = digits()
+    order = np.argsort(y[:800], kind="stable")
+    rows = list(zip(x[order], y[order], strict=True))
+    apart = sc.parallelize(rows, 4)
+    caplog.set_level("INFO", "elephas_like")
+
+    def labels(rdd, **options) -> list[set]:
+        caplog.clear()
+        with shard(rdd, 4, **options) as dataset:
+            return dataset.source.map(lambda row: int(row[1])).glom().map(set).collect()
+
+    assert max(map(len, labels(apart))) < 5
+    assert not caplog.messages
+    assert min(map(len, labels(apart, mix="auto"))) > 7
+    assert "labels differ from shard to shard (distance 0." in caplog.messages[0]
+    assert "10 % of the rows of each of 4 shards are mixed" in caplog.messages[1]
+    assert min(map(len, labels(apart, mix=0.2, seed=2))) > 7
+    assert caplog.messages == ["20 % of the rows of each of 4 shards are mixed with the others'."]
+    labels(sc.parallelize(rows, 4).map(lambda row: (row[0], 0)), mix="auto")
+    assert "labels are alike in all shards (distance 0.00); rows stay" in caplog.messages[0]
+
+
+def test_a_fit_of_mixed_shards_trains_every_row_on_every_engine_alike(sc) -> None:
+    x, y = digits()
+    order = np.argsort(y[:200], kind="stable")
+    rdd, found = sc.parallelize(list(zip(x[order], y[order], strict=True)), 2), []
+    for engine in ("in_process", "jobs", "server"):
+        model = classifier()
+        with shard(rdd, 2, mix=0.3) as dataset:
+            history = SparkModel(model, engine=engine, seed=1).fit(dataset, verbose=0)
+        assert trained(history) == 200
+        found.append(model.get_weights())
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"mix": 0}, r"mix must be a share of the rows, as 0.1, or 'auto', or None; got 0"),
+        ({"mix": 1.5}, "got 1.5"),
+        ({"mix": True}, "got True"),
+        ({"mix": "yes"}, "got 'yes'"),
+        ({"mix": float("nan")}, "got nan"),
+        ({"mix": 0.1, "shuffle": True}, "give one of the two"),
+    ],
+)
+def test_what_is_no_share_is_refused(sc, options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        shard(sc.parallelize([([1.0], 2.0)], 1), 1, **options)

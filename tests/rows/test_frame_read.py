@@ -183,8 +183,6 @@ def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) 
     blocks = Frame(df, made).dealt(pieces).collect()
     assert sorted(int(i) for block in blocks for i in block.columns[0].reshape(-1)) == list(range(1001))
     assert max(block.rows for block in blocks) - min(block.rows for block in blocks) <= 1
-    rows = list(frame_read.one_by_one(made, blocks[:1]))
-    assert len(rows) == blocks[0].rows
 
 
 @pytest.mark.classic

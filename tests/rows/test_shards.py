@@ -16,7 +16,6 @@ from elephas_like.rows.shards import (
     partitioned,
     references,
     rows_of_partitions,
-    shuffled,
 )
 
 
@@ -83,16 +82,6 @@ def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, w
 @pytest.mark.spark
 def test_no_partitions_are_as_many_empty_ones(sc) -> None:
     assert list(rows_of_partitions(partitioned(sc.emptyRDD(), 2))) == [[], []]
-
-
-@pytest.mark.spark
-def test_shuffled_rows_are_all_there_in_an_order_that_only_the_seed_decides(sc) -> None:
-    rdd = sc.parallelize(range(200), 4)
-    first, again, other = (list(rows_of_partitions(shuffled(rdd, 3, seed))) for seed in (1, 1, 2))
-    assert sorted(row for rows in first for row in rows) == list(range(200))
-    assert first == again
-    assert first != other
-    assert all(len({row // 50 for row in rows}) == 4 for rows in first)  # some of each old partition in each new one
 
 
 @pytest.mark.spark
