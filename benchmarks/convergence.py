@@ -464,6 +464,29 @@ def mixed_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+BASELINES = {
+    "Keras alone": "iid/K1/B/keras",
+    "Keras with our outer step (`nesterov`), K = 1": "iid/K1/B/nesterov",
+    "Elephas 7.3's averages (an epoch, slots reset), K = 8": "iid/K8/B/elephas_newest",
+    "the defaults, K = 8": "iid/K8/B/defaults",
+    "the defaults, K = 32": "iid/K32/B/defaults",
+}
+
+
+def baseline_table(results: Results) -> str:
+    """Accuracy, and the paired difference to Keras alone, of the first three seeds."""
+
+    def told(cell: Cell) -> str:
+        values, apart = results.values(cell)[:3], results.paired(cell, cell.single)[:3]
+        return f"{np.mean(values):.1f} ({np.mean(apart):+.1f})" if values and apart else ""
+
+    rows = [
+        f"| {name} | {' | '.join(told(Cell.of(f'{data}/{cell}')) for data in ('digits', 'mnist'))} |"
+        for name, cell in BASELINES.items()
+    ]
+    return "\n".join(["| rows dealt at random | digits | MNIST-5k |", "|---|---|---|", *rows])
+
+
 MEASURED = (("digits", "iid"), ("digits", "sorted"), ("mnist", "iid"), ("mnist", "sorted"))
 """Rows of the column "measured" of docs/strategies.md, on eight workers in budget B."""
 
@@ -712,7 +735,12 @@ def main() -> None:
     targets = [gates(results)]
     if arguments.checks or arguments.docs:
         targets += [gate.row() for gate in [check_one_worker(), *check_batch_norm(arguments.seeds or (0, 1, 2))]]
-    sections = {"gates": "\n".join(targets), "mixed": mixed_table(results), "tables": tables(results)}
+    sections = {
+        "gates": "\n".join(targets),
+        "baselines": baseline_table(results),
+        "mixed": mixed_table(results),
+        "tables": tables(results),
+    }
     print("\n\n".join(sections.values()))
     if arguments.docs:
         put(arguments.docs, **sections)
