@@ -120,7 +120,7 @@ class _Targets:
 def _received(seed: int, index: int, batches: Iterable[tuple[_Key, _Batch]]) -> Iterator[object]:
     """Yield a worker's rows: the batches in the order of their keys, and in a random order within windows of some of them."""
     random = np.random.default_rng([seed, index, 1])
-    rows, blocks, full = list[object](), list[Block](), 0
+    rows, blocks, held, full = list[object](), list[Block](), 0, 0
 
     def in_order(count: int) -> list[int]:
         order: list[int] = random.permutation(count).tolist()
@@ -129,9 +129,10 @@ def _received(seed: int, index: int, batches: Iterable[tuple[_Key, _Batch]]) -> 
     for _, batch in batches:
         if isinstance(batch, Block):
             blocks.append(batch)
-            if sum(block.rows for block in blocks) >= _window_rows(_nbytes(batch.columns) // max(1, batch.rows)):
+            held += batch.rows
+            if held >= _window_rows(_nbytes(batch.columns) // max(1, batch.rows)):
                 yield from _together(blocks, random)
-                blocks = []
+                blocks, held = [], 0
             continue
         full = full or _window_rows(_nbytes(batch[0]))
         rows += batch

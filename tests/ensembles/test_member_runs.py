@@ -80,6 +80,7 @@ def test_a_sharded_dataset_serves_several_ensembles(sc, here: VotingModel) -> No
         for engine in ("auto", "auto", "in_process"):
             found = train_ensemble(build, dataset, 3, epochs=3, seed=5, verbose=0, engine=engine)
             same(found, here)
+            assert [len(history["loss"]) for history in found.histories] == [3, 3, 3]
 
 
 def test_several_workers_per_member(sc) -> None:

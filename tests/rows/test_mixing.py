@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elephas_like.rows.data import Data
-from elephas_like.rows.mixing import Mixing, distance, labels_apart
+from elephas_like.rows.mixing import Mixing, _sent, distance, labels_apart
 from elephas_like.rows.shards import dealt, rows_of_partitions
 from elephas_like.rows.spool import Block
 
@@ -97,7 +97,10 @@ def test_blocks_that_do_not_go_together_are_left_for_the_writer_to_refuse(sc) ->
 
 
 def test_large_rows_are_sent_and_mixed_few_at_a_time(sc) -> None:
-    """A row of 3 MiB: one in memory at a time, and none is lost."""
+    """Rows of 3 MiB travel one by one, and none is lost; small ones many at a time."""
+    large, small = ([np.full(size, i) for i in range(12)] for size in (3 * 2**17, 1))
+    assert {len(batch) for _, batch in _sent(Mixing(0), 2, 0, large)} == {1}
+    assert {len(batch) for _, batch in _sent(Mixing(0), 2, 0, small)} == {6}
     found = mixed(sc.range(0, 12, 1, 2).map(lambda i: np.full((3 * 2**17,), i)), 2, Mixing(0))
     assert sorted(int(row[0]) for rows in found for row in rows) == list(range(12))
 
@@ -114,9 +117,9 @@ def test_the_distance_is_that_of_the_rows_and_not_of_chance() -> None:
     random = np.random.default_rng(0)
     alike = [random.integers(0, 10, 60).tolist() for _ in range(32)]
     assert distance(alike) == pytest.approx(0, abs=0.03)
-    assert distance([[label] * 60 for label in range(10)]) == pytest.approx(0.9, abs=0.2)
+    # Ten classes of shares 1/10: 0.9 apart, and chance 1/2 * 10 * sqrt(2 * 0.09 / (60 pi)).
+    assert distance([[label] * 60 for label in range(10)]) == pytest.approx(0.9 - 5 * math.sqrt(0.18 / (60 * math.pi)))
     quantities = random.normal(size=3200)
-    assert distance(np.split(quantities, 32)) is not None
     assert distance([part.tolist() for part in np.split(quantities, 32)]) == pytest.approx(0, abs=0.04)
     assert distance([part.tolist() for part in np.split(np.sort(quantities), 32)]) > 0.6
 
@@ -151,3 +154,8 @@ def test_a_sample_of_many_labels_is_of_all_of_them(sc) -> None:
     shuffled = [(0.0, float(i % 2)) for i in range(20_000)]
     assert labels_apart(Data(4, rdd=sc.parallelize(rows, 2))) < 0.05
     assert labels_apart(Data(2, rdd=sc.parallelize(rows[:5_000] + shuffled[:5_000], 2))) > 0.2
+
+
+def test_no_rows_are_as_many_empty_shards(sc) -> None:
+    for rdd in (sc.emptyRDD(), sc.parallelize([], 3)):
+        assert mixed(rdd, 2, Mixing(0)) == mixed(rdd, 2, Mixing(0, 0.5)) == [[], []]
