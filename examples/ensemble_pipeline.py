@@ -24,6 +24,7 @@ names = [name.replace(" ", "_") for name in data.feature_names]
 rows = [(*map(float, x), float(y)) for x, y in zip(data.data, data.target, strict=True)]
 train, test = spark.createDataFrame(rows, [*names, "label"]).repartition(2).randomSplit([0.7, 0.3], seed=1)
 
+keras.utils.set_random_seed(1)
 model = keras.Sequential(
     [keras.Input((30,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1, activation="sigmoid")]
 )

@@ -19,6 +19,7 @@ x, y = load_diabetes(return_X_y=True)
 spark = SparkSession.builder.master("local[2]").appName("hadoop files").getOrCreate()
 folder = os.environ.get("MODELS", f"file://{tempfile.mkdtemp()}")  # hdfs://..., s3a://..., abfss://... work too
 
+keras.utils.set_random_seed(1)
 normalize = keras.layers.Normalization()
 normalize.adapt(x)
 model = keras.Sequential([keras.Input((10,)), normalize, keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])

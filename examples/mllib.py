@@ -20,6 +20,7 @@ x = (x - x.mean(axis=0)) / x.std(axis=0)
 spark = SparkSession.builder.master("local[2]").appName("mllib").getOrCreate()
 points = to_labeled_point(spark.sparkContext, x, y)
 
+keras.utils.set_random_seed(1)
 model = keras.Sequential(
     [
         keras.Input((13,)),

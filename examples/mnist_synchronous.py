@@ -17,6 +17,7 @@ builder = SparkSession.builder.appName("mnist, synchronous")  # on the master of
 spark = builder.config("spark.python.daemon.module", "elephas_like.daemon").getOrCreate()  # TensorFlow is imported once
 rows = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2)
 
+keras.utils.set_random_seed(1)
 model = keras.Sequential(
     [
         keras.Input((784,)),

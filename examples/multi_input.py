@@ -22,6 +22,7 @@ rows = [
     for text in texts
 ]
 
+keras.utils.set_random_seed(1)
 vectorize = keras.layers.TextVectorization(max_tokens=20, output_sequence_length=4)
 vectorize.adapt(texts)
 text = keras.Input((), dtype="string", name="text")

@@ -19,6 +19,7 @@ weights = np.where(y > 1, 2.0, 1.0)  # high values count twice
 spark = SparkSession.builder.master("local[2]").appName("regression").getOrCreate()
 rows = spark.sparkContext.parallelize(list(zip(x, y, weights, strict=True)), 2)
 
+keras.utils.set_random_seed(1)
 normalize = keras.layers.Normalization()
 normalize.adapt(x)
 model = keras.Sequential(

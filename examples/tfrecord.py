@@ -30,6 +30,7 @@ spark = SparkSession.builder.master("local[2]").appName("tfrecord").getOrCreate(
 digits = read_tfrecords(spark, f"{folder}/digits")  # types come from the first record, or from schema=
 digits.printSchema()
 
+keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
 model.compile(keras.optimizers.Adam(0.005), "sparse_categorical_crossentropy", metrics=["accuracy"])
 spark_model = SparkModel(model, num_workers=2, batch_size=16, seed=1)
