@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
@@ -30,6 +29,7 @@ from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
+from elephas_like.trainer.code import dumps
 from elephas_like.trainer.keras_settings import KerasSettings
 
 log = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ def run_on_workers(
     profile = profile_for(session, resources)
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
-    call, settings = cloudpickle.dumps((function, tuple(args))), KerasSettings.current()
-    under = FunctionSettings(cloudpickle.dumps(settings.applied), settings.plain)
+    call, settings = dumps((function, tuple(args))), KerasSettings.current()
+    under = FunctionSettings(dumps(settings.applied), settings.plain)
     try:
         with _listening(session, size) if verbose else contextlib.nullcontext() as listener:
             made = Call(call, listener, under)

@@ -6,16 +6,18 @@ beside the script, a notebook's helper) are not installed on workers, so they ar
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 import sysconfig
 import threading
 import types
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 
@@ -30,7 +32,35 @@ def pickle_by_value(thing: object) -> bytes:
     Modules which that code imports are sent by value too if they are not installed, unless one holds something that
     cannot be pickled.
     """
-    return with_code_by_value(_roots(thing), lambda: cloudpickle.dumps(thing))
+    return with_code_by_value(_roots(thing), lambda: dumps(thing))
+
+
+def dumps(thing: object) -> bytes:
+    """Return a cloudpickle whose code keeps the names of its files."""
+    file = io.BytesIO()
+    CodePickler(file).dump(thing)
+    return file.getvalue()
+
+
+_FILENAME, _NAME = 10, 11
+"""Which arguments of `types.CodeType` are the names of the file and of the function, since Python 3.11."""
+
+
+def _code_reduction(code: types.CodeType) -> tuple[Any, ...]:
+    """Return cloudpickle's reduction of code, with the name of its file."""
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    if make is not types.CodeType or arguments[_NAME] != code.co_name:  # a Python or a cloudpickle that is not known yet
+        return make, arguments
+    return make, (*arguments[:_FILENAME], "".join(code.co_filename), *arguments[_FILENAME + 1 :])
+
+
+class CodePickler(cloudpickle.Pickler):
+    """cloudpickle's pickler, but code keeps the name of its file.
+
+    Since version 3.1.3 cloudpickle leaves it out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
+    """
+
+    dispatch_table = ChainMap({types.CodeType: _code_reduction}, cloudpickle.Pickler.dispatch_table)
 
 
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:

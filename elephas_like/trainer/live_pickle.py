@@ -29,11 +29,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import cloudpickle
 import keras
 import numpy as np
 
 from elephas_like.core.pickle_digest import digest
+from elephas_like.trainer.code import CodePickler
 from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
@@ -168,7 +168,7 @@ class _VariableKeyed:
         return keys if self.values is None else list(zip(keys, self.values, strict=True))
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(CodePickler):
     """Writes the program.
 
     pending: objects that are written without their attributes so far.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from elephas_like.trainer.code import is_foreign, pickle_by_value
+from elephas_like.trainer.code import dumps, is_foreign, pickle_by_value
 
 SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
 
@@ -47,6 +49,22 @@ def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp
     import uses_of_mine
 
     assert called_elsewhere(uses_of_mine.f, tmp_path) == "5"
+
+
+def test_code_keeps_the_name_of_its_file_by_which_tracebacks_show_its_lines() -> None:
+    def outer() -> object:
+        def inner() -> None:
+            raise KeyError("no such weight")
+
+        return inner
+
+    assert pickle.loads(pickle_by_value([outer]))[0].__code__.co_filename == __file__
+    inner = pickle.loads(dumps(outer()))
+    assert inner.__code__.co_filename == __file__
+    with pytest.raises(KeyError) as caught:
+        inner()
+    assert 'raise KeyError("no such weight")' in "".join(traceback.format_exception(caught.value))
+    assert dumps(outer()) == dumps(outer())
 
 
 def test_what_is_installed_is_foreign_and_travels_by_name() -> None:
