@@ -63,12 +63,26 @@ class Datasets:
     """The shards of a fit, which may lie under several names: those of each time that the rows were written.
 
     names: ids of the times. training, validation: what each worker's shard must hold, as (rows, checksum); validation is None if
-    there are no rows for it.
+    there are no rows for it. in_one_place: all were written into one directory of one host.
     """
 
     names: tuple[str, ...]
     training: tuple[tuple[int, int], ...]
     validation: tuple[tuple[int, int], ...] | None
+    in_one_place: bool = False
+
+    @classmethod
+    def of(cls, names: Sequence[str], training: Sequence[ShardRef], validation: Sequence[ShardRef] | None) -> Datasets:
+        """Return the datasets whose newest time wrote these shards."""
+        places = {
+            (ref.host, os.path.dirname(os.path.dirname(ref.directory))) for ref in (*training, *(validation or ()))
+        }
+        return cls(
+            tuple(names),
+            tuple((ref.rows, ref.checksum) for ref in training),
+            None if validation is None else tuple((ref.rows, ref.checksum) for ref in validation),
+            len(places) == 1,
+        )
 
     @property
     def memory(self) -> str:
@@ -98,7 +112,7 @@ class Join:
     def __call__(self, member: Member, batches: Iterator[pa.RecordBatch]) -> Iterable[bytes]:
         """Open, compile, and close."""
         take_gpu()
-        shares = agreed(member, self.datasets, "")
+        shares = own(member, self.datasets) if self.datasets.in_one_place else agreed(member, self.datasets, "")
         if shares is None:
             return [pickle.dumps(_missing(member))]
         worker: Worker | None = None
@@ -210,6 +224,18 @@ class Shares:
     leader: str
 
 
+def own(member: Member, datasets: Datasets) -> Shares | None:
+    """Return the shards of the member's rank without a word to the others, which takes them a second. None if one is not here."""
+    rank = member.rank
+    training = _copy(datasets.names, rank, datasets.training[rank])
+    held = None
+    if datasets.validation is not None:
+        held = _copy([validation_name(name) for name in datasets.names], rank, datasets.validation[rank])
+    if training is None or (held is None and datasets.validation is not None):
+        return None
+    return Shares(rank, (training, held), "")
+
+
 def agreed(member: Member, datasets: Datasets, address: str) -> Shares | None:
     """Agree with all members on who takes which shards. Return None if some shard is where no free member runs.
 
@@ -271,17 +297,18 @@ def validation_name(name: str) -> str:
 
 
 def _here(names: Sequence[str], shards: Sequence[tuple[int, int]]) -> dict[int, ShardRef]:
-    """Return the shards that lie where this task runs, by their workers' numbers.
+    """Return the shards that lie where this task runs, by their workers' numbers."""
+    copies = {worker: _copy(names, worker, holds) for worker, holds in enumerate(shards)}
+    return {worker: ref for worker, ref in copies.items() if ref is not None}
+
+
+def _copy(names: Sequence[str], worker: int, holds: tuple[int, int]) -> ShardRef | None:
+    """Return a worker's shard if it lies where this task runs, or None.
 
     Rows that are written again lie elsewhere, under another name. Whichever copy is here will do, if it holds the same.
     """
-    found = {}
-    for worker, holds in enumerate(shards):
-        copies = (find_shard(name, worker) for name in names)
-        ref = next((ref for ref in copies if ref is not None and (ref.rows, ref.checksum) == holds), None)
-        if ref is not None:
-            found[worker] = ref
-    return found
+    copies = (find_shard(name, worker) for name in names)
+    return next((ref for ref in copies if ref is not None and (ref.rows, ref.checksum) == holds), None)
 
 
 def _missing(member: Member) -> Failure:

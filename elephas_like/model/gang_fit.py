@@ -32,7 +32,7 @@ from elephas_like.core.errors import (
     WorkerError,
 )
 from elephas_like.core.loop import FitPlan
-from elephas_like.core.types import Frequency, Joined, Mode
+from elephas_like.core.types import Frequency, Joined, Mode, ShardRef
 from elephas_like.engine.gang_rounds import Datasets, Join, TrainEpochs, WriteShards, remove_everywhere, validation_name
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.security import new_token
@@ -189,30 +189,36 @@ class GangFit:
         training = self._write(self._rows, name, "train on")
         held = self._validation
         validation = None if held is None else self._write(held, validation_name(name), "validate with")
-        before, self._datasets = self._datasets, Datasets(tuple(self._names), training, validation)
-        if before is not None and [rows for rows, _ in training] != [rows for rows, _ in before.training]:
+        before, self._datasets = self._datasets, Datasets.of(self._names, training, validation)
+        found = self._datasets.training
+        if before is not None and [rows for rows, _ in found] != [rows for rows, _ in before.training]:
             raise DataError(
-                f"the shards were lost, and written again they have {[rows for rows, _ in training]} rows instead of "
+                f"the shards were lost, and written again they have {[rows for rows, _ in found]} rows instead of "
                 f"{[rows for rows, _ in before.training]}: the data is not the same each time it is read. Persist it, or write it "
                 "down."
             )
-        if before is not None and training != before.training:
+        if before is not None and found != before.training:
             log.warning("%s: rows that were written again differ from those before; bits will, too", self._title)
 
-    def _write(self, rows: GangRows, dataset: str, purpose: str) -> tuple[tuple[int, int], ...]:
-        """Write one shard for each worker. Return (rows, checksum) of each."""
+    def _write(self, rows: GangRows, dataset: str, purpose: str) -> list[ShardRef]:
+        """Write one shard for each worker. Return their references."""
         task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
         answers = self._run(rows.frame, task, "write shards", math.inf)
         if not all(answers):  # Spark makes no partition at all of a DataFrame that it knows to be empty
             raise ValueError(f"there are no rows to {purpose}: the DataFrame is empty.")
-        refs = map(_unless_failed, answers)
-        return tuple((ref.rows, ref.checksum) for ref in refs)
+        return list(map(_unless_failed, answers))
 
     def _join(self) -> list[Joined]:
         """Return what the workers join with, each with its shard open and the model compiled."""
         assert self._datasets is not None
         found = self._gang(Join(self._fit.factory, self._datasets), "compile the model", [[b""]] * self._size)
-        return sorted(map(_unless_failed, found), key=lambda each: each.worker)
+        try:
+            return sorted(map(_unless_failed, found), key=lambda each: each.worker)
+        except ShardMissing:
+            if not self._datasets.in_one_place:
+                raise
+        self._datasets = replace(self._datasets, in_one_place=False)  # tasks run elsewhere now: they must agree
+        return self._join()
 
     def _train(self, plan: FitPlan) -> Epochs:
         """Train some epochs, from the fit's progress."""

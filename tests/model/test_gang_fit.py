@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 
 import keras
@@ -12,6 +13,7 @@ from port_blocks import range_of, taken_ports
 from small import digits
 
 from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WorkerError
+from elephas_like.model.gang_fit import GangFit
 from elephas_like.strategies import Nesterov
 from elephas_like.testing import fail, inject, kill
 
@@ -78,6 +80,37 @@ def test_callbacks_are_called_here_may_use_spark_and_end_the_training(rdd) -> No
     names = ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert callback.seen == [(0, 240, names), (1, 240, names)]
     assert history.epoch == [0, 1]
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["elsewhere", "lost"])
+def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(rdd, monkeypatch, caplog, back: bool) -> None:
+    """In one place everybody opens its own shard. If one is missing there, all agree; if it is nowhere, it is written again."""
+    expected, _ = fitted(rdd, epochs=1)
+    write, gang = GangFit._write, GangFit._gang
+    shards, jobs = [], []
+
+    def remembering(fit: GangFit, *how) -> list:
+        shards.extend(refs := write(fit, *how))
+        return refs
+
+    def hiding(fit: GangFit, task, title: str, given, **how) -> list:
+        jobs.append(title)
+        first = shards and title == "compile the model" and jobs.count(title) == 1
+        if first:
+            os.rename(shards[1].directory, shards[1].directory + ".hidden")
+        answers = gang(fit, task, title, given, **how)
+        if first and back:
+            os.rename(shards[1].directory + ".hidden", shards[1].directory)
+        return answers
+
+    monkeypatch.setattr(GangFit, "_write", remembering)
+    monkeypatch.setattr(GangFit, "_gang", hiding)
+    with caplog.at_level(logging.WARNING):
+        found, _ = fitted(rdd, epochs=1)
+    assert same(expected, found)
+    assert jobs.count("compile the model") == (2 if back else 3)
+    assert len(shards) == (2 if back else 4)
+    assert ("compiling the model was lost and is run again" in caplog.text) is not back
 
 
 @pytest.mark.fault(
