@@ -35,6 +35,7 @@ from elephas_like.core.types import (
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
 from elephas_like.spark.gpus import on_gpus, take_gpu
+from elephas_like.spark.session import settings_of
 from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
@@ -121,6 +122,7 @@ class JobRounds:
         self._datasets, self._invalidate = tuple(datasets), invalidate
         self._round_timeout, self._profile = round_timeout, profile
         self._num_workers = refs.getNumPartitions()
+        self._largest_result = size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
         self._written = False
         self._fingerprints: list[Fingerprints] = []
         self._jobs = 0
@@ -269,7 +271,7 @@ class JobRounds:
         self._fingerprints = fingerprints
 
     def _check_result_size(self, order: Order) -> None:
-        limit = size_bytes(self._context.getConf().get("spark.driver.maxResultSize", "1g"))
+        limit = self._largest_result
         each = 0 if order.state is None else order.state.nbytes - order.state.frozen.nbytes
         needed = self._num_workers * each
         if limit and needed > limit:

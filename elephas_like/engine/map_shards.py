@@ -21,7 +21,7 @@ from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_en
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import failed_tasks, tasks
-from elephas_like.spark.session import is_on
+from elephas_like.spark.session import is_on, settings_of
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
@@ -76,7 +76,7 @@ class MapJob:
             if message:
                 raise WaitError(message) from None
             raise
-        if failed_tasks(context, tag) or is_on(context.getConf(), "spark.speculation"):
+        if failed_tasks(context, tag) or is_on(settings_of(context), "spark.speculation"):
             self._sweep(rdd, tag)  # attempts that were killed, or died, have left their files
         return found
 

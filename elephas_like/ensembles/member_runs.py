@@ -28,7 +28,7 @@ from elephas_like.rows.shards import SpoolOptions, new_dataset, sweep
 from elephas_like.rows.spool import spool
 from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import Outcome, Runs, RunsInTurn
-from elephas_like.spark.session import conf_of
+from elephas_like.spark.session import conf_of, settings_of
 from elephas_like.spark.slots import slots, task_cpus
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.spec import Carry, ModelSpec
@@ -220,7 +220,7 @@ def _as_tasks(members: Members, context: SparkContext) -> Iterator[Opened]:
         )
 
         def fit(number: int) -> MemberResult:
-            with shipped(context, members.fit(number, task_cpus(context.getConf()))) as told:
+            with shipped(context, members.fit(number, task_cpus(settings_of(context)))) as told:
                 title = f"elephas_like: member {number + 1} of {members.count}"
                 result: MemberResult = data.rewriting(
                     lambda: runs.result(number, _MemberOrder(told, keys[number]), title)

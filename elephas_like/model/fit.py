@@ -30,7 +30,15 @@ from elephas_like.model.plan import Fit
 from elephas_like.model.source import Source
 from elephas_like.model.sources import Arrays
 from elephas_like.model.training_page import PageRequest, training_page
-from elephas_like.spark.session import active_remote, conf_of, context_for, is_remote, started_context, warn_if_stopped
+from elephas_like.spark.session import (
+    active_remote,
+    conf_of,
+    context_for,
+    is_remote,
+    settings_of,
+    started_context,
+    warn_if_stopped,
+)
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.bars import Bar
@@ -78,7 +86,7 @@ def train(
     if session is not None and remote:
         options.check_encryption(conf_of(session))
     elif context is not None:
-        options.check_encryption(context.getConf())
+        options.check_encryption(settings_of(context))
     steady = bool(request.worker_callbacks)
     choosing = (
         chosen_remotely(options, session, asked)
@@ -173,7 +181,7 @@ def _describe(fit: Fit, engine: EngineName, num_workers: int) -> None:
 
 def _task_cpus(session: SparkSession | None, context: SparkContext | None) -> int | None:
     if context is not None:
-        return task_cpus(context.getConf())
+        return task_cpus(settings_of(context))
     return None if session is None else task_cpus(conf_of(session))
 
 

@@ -56,7 +56,7 @@ from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, r
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
-from elephas_like.spark.session import context_of, is_local
+from elephas_like.spark.session import context_of, is_local, settings_of
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.factories import SharingFactory
 
@@ -245,7 +245,7 @@ def server_addresses(context: SparkContext, host: str | None = None) -> tuple[st
 
     In local mode workers are on this machine, and are told where the server listens.
     """
-    spark = context.getConf()
+    spark = settings_of(context)
     driver_host = spark.get("spark.driver.host")
     bound = bind_address(
         host,
@@ -266,7 +266,7 @@ def server_identity(
         PlainTextError: tls=False, and Spark's own network is encrypted.
         ValueError: files that cannot serve.
     """
-    if not wants_tls(context.getConf(), tls, allow_plain_text=allow_plain_text):
+    if not wants_tls(settings_of(context), tls, allow_plain_text=allow_plain_text):
         return None
     return identity(tls if isinstance(tls, tuple) else None)
 

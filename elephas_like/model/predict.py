@@ -39,7 +39,7 @@ from elephas_like.rows.shards import ShardedDataset, SpoolOptions
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import on_gpus, profile_for
-from elephas_like.spark.session import check_executors, conf_of
+from elephas_like.spark.session import check_executors, conf_of, settings_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
@@ -213,7 +213,7 @@ def _score_without_context(
 
 def _task_cpus(source: Source) -> int | None:
     if source.context is not None:
-        return task_cpus(source.context.getConf())
+        return task_cpus(settings_of(source.context))
     return None if source.session is None else task_cpus(conf_of(source.session))
 
 

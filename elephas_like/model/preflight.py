@@ -40,7 +40,7 @@ from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.gpus import worker_slots
-from elephas_like.spark.session import active_context, active_remote, check_executors, is_remote
+from elephas_like.spark.session import active_context, active_remote, check_executors, is_remote, settings_of
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
 from elephas_like.spark.slots import free
 from elephas_like.spark.versions import installed, minor_differences, versions
@@ -158,7 +158,7 @@ def _findings(
     if context is not None and found is not None:
         yield from slot_findings(choice, found, free(context, found, options.resources))
         yield from setting_findings(
-            context.getConf(),
+            settings_of(context),
             server=choice.engine is EngineName.SERVER,
             tls=options.tls,
             allow_plain_text=options.allow_plain_text,
@@ -364,10 +364,10 @@ def _room_findings(
     probes: Sequence[ExecutorProbe],
 ) -> Iterator[Finding]:
     if state_bytes is not None:
-        limit = 0 if context is None else size_bytes(context.getConf().get("spark.driver.maxResultSize", "1g"))
+        limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
         yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory())
         if context is not None and choice.engine is not EngineName.IN_PROCESS:
-            yield executor_memory(context.getConf(), context.master, state_bytes)
+            yield executor_memory(settings_of(context), context.master, state_bytes)
     if row_bytes and samples and probes:
         yield disk_finding(samples, row_bytes, probes)
 

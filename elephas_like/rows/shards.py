@@ -24,6 +24,7 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
+from elephas_like.spark.session import settings_of
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import (
     TIDY_SECONDS,
@@ -67,7 +68,7 @@ class SpoolOptions:
         Raises:
             PlainTextError: Spark encrypts its own files there, and this is not allowed beside them.
         """
-        check_disks(context.getConf(), allow_plain_text=self.allow_plain_text)
+        check_disks(settings_of(context), allow_plain_text=self.allow_plain_text)
 
 
 def new_dataset() -> str:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError
 from elephas_like.core.types import Resources
-from elephas_like.spark.session import Conf, conf_of, context_of, is_local, is_local_master
+from elephas_like.spark.session import Conf, conf_of, context_of, is_local, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus, task_gpus
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def profile_for(session: SparkSession | SparkContext, resources: str | None) -> 
     """
     if resources is None:
         return None
-    conf: Conf = session.getConf() if isinstance(session, SparkContext) else conf_of(session)
+    conf: Conf = settings_of(session) if isinstance(session, SparkContext) else conf_of(session)
     if is_local_master(conf.get("spark.master", "") or ""):
         if isinstance(session, SparkContext) or context_of(session) is not None:
             check_host()

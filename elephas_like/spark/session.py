@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import pyspark
 from pyspark import SparkContext
@@ -25,7 +27,7 @@ _CONNECT = "pyspark.sql.connect"
 
 
 class Conf(Protocol):
-    """Spark's settings, read only: a SparkConf, or what a session of Spark Connect shows of the server's."""
+    """Spark's settings, read only: by name, or what a session of Spark Connect shows of the server's."""
 
     def get(self, name: str, default: str, /) -> str | None:
         """Return a setting, or the default where it is not set."""
@@ -85,6 +87,19 @@ def context_of(session: SparkSession) -> SparkContext | None:
     return None if is_remote(session) else session.sparkContext
 
 
+_settings: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
+
+
+def settings_of(context: SparkContext) -> Mapping[str, str]:
+    """Return the settings that a context was started with.
+
+    They stay what they are while it runs, so each context is asked once: PySpark makes dozens of calls to the JVM to tell them.
+    """
+    if context not in _settings:
+        _settings[context] = dict(context.getConf().getAll())
+    return _settings[context]
+
+
 class RemoteConf:
     """The settings that a session of Spark Connect shows; platforms may hide some, which count as not set."""
 
@@ -103,7 +118,7 @@ class RemoteConf:
 def conf_of(session: SparkSession) -> Conf:
     """Return the settings that a session's jobs run with."""
     context = context_of(session)
-    return RemoteConf(session) if context is None else context.getConf()
+    return RemoteConf(session) if context is None else settings_of(context)
 
 
 def active_session() -> SparkSession | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from pyspark import SparkConf
+from collections.abc import Iterator, Mapping
 
 from elephas_like.core.errors import PlainTextError
 from elephas_like.core.findings import Finding, Level, one_line, size_text
@@ -33,7 +31,7 @@ def size_bytes(text: str, unit: int = 1) -> int:
 
 
 def setting_findings(
-    conf: SparkConf, *, server: bool, tls: bool | tuple[str, str] | None = None, allow_plain_text: bool = False
+    conf: Mapping[str, str], *, server: bool, tls: bool | tuple[str, str] | None = None, allow_plain_text: bool = False
 ) -> Iterator[Finding]:
     """Yield what settings of Spark mean for a fit.
 
@@ -47,7 +45,9 @@ def setting_findings(
     yield _encryption(conf, server, tls, allow_plain_text)
 
 
-def _encryption(conf: SparkConf, server: bool, tls: bool | tuple[str, str] | None, allow_plain_text: bool) -> Finding:
+def _encryption(
+    conf: Mapping[str, str], server: bool, tls: bool | tuple[str, str] | None, allow_plain_text: bool
+) -> Finding:
     try:
         check_disks(conf, allow_plain_text=allow_plain_text)
         encrypted = server and wants_tls(conf, tls, allow_plain_text=allow_plain_text)
@@ -58,7 +58,7 @@ def _encryption(conf: SparkConf, server: bool, tls: bool | tuple[str, str] | Non
     return Finding("encryption", Level.OK, f"the parameter server speaks {'TLS' if encrypted else 'plain text'}")
 
 
-def executor_memory(conf: SparkConf, master: str, state_bytes: int) -> Finding:
+def executor_memory(conf: Mapping[str, str], master: str, state_bytes: int) -> Finding:
     """Return whether an executor has room for its workers' Python processes, outside of its Java heap.
 
     Args:
@@ -84,7 +84,7 @@ def executor_memory(conf: SparkConf, master: str, state_bytes: int) -> Finding:
     return Finding(name, Level.OK, f"{text}, which {master.partition(':')[0]} does not enforce")
 
 
-def _overhead(conf: SparkConf, heap: int) -> int:
+def _overhead(conf: Mapping[str, str], heap: int) -> int:
     """Return the bytes that an executor has for Python, by Spark's own defaults."""
     factor = float(conf.get("spark.executor.memoryOverheadFactor", str(_OVERHEAD_FACTOR)))
     default = str(max(_LEAST_OVERHEAD, int(factor * heap)) // 2**20)
@@ -94,7 +94,7 @@ def _overhead(conf: SparkConf, heap: int) -> int:
     )
 
 
-def _dynamic_allocation(conf: SparkConf) -> Finding:
+def _dynamic_allocation(conf: Mapping[str, str]) -> Finding:
     name = "dynamic allocation"
     if not is_on(conf, "spark.dynamicAllocation.enabled"):
         return Finding(name, Level.OK, "off: executors stay for the whole fit")
@@ -107,14 +107,14 @@ def _dynamic_allocation(conf: SparkConf) -> Finding:
     )
 
 
-def _speculation(conf: SparkConf, server: bool) -> Finding:
+def _speculation(conf: Mapping[str, str], server: bool) -> Finding:
     if not is_on(conf, "spark.speculation"):
         return Finding("speculation", Level.OK, "off")
     costs = "a copy of a slow worker waits in a slot of its own; each update counts once" if server else "harmless"
     return Finding("speculation", Level.NOTE if server else Level.OK, f"on: {costs}")
 
 
-def _task_cpus(conf: SparkConf) -> Finding:
+def _task_cpus(conf: Mapping[str, str]) -> Finding:
     cores, cpus = conf.get("spark.executor.cores"), int(conf.get("spark.task.cpus", "1"))
     if cores is not None and int(cores) < cpus:
         text = (

@@ -16,7 +16,7 @@ from pyspark.resource import ResourceProfile
 from elephas_like.core.errors import CapacityError, ElephasError, WaitError
 from elephas_like.core.types import Resources
 from elephas_like.spark.job_tags import tasks, waits_for_slots
-from elephas_like.spark.session import Conf, is_local, is_on
+from elephas_like.spark.session import Conf, is_local, is_on, settings_of
 from elephas_like.spark.waits import GONE, stopped
 
 _reserved: dict[str, int] = {}
@@ -64,11 +64,11 @@ def slots(
 
 def allocates_dynamically(context: SparkContext) -> bool:
     """Return whether Spark adds executors while tasks wait, and removes idle ones. In local mode it never does."""
-    return not is_local(context) and is_on(context.getConf(), "spark.dynamicAllocation.enabled")
+    return not is_local(context) and is_on(settings_of(context), "spark.dynamicAllocation.enabled")
 
 
 def _slots_of_growing(context: SparkContext, profile: ResourceProfile | None, *, may_grow: bool) -> int:
-    conf = context.getConf()
+    conf = settings_of(context)
     each = int(conf.get("spark.executor.cores", "1")) // task_cpus(conf)
     gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
     if gpus:

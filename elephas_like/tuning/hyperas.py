@@ -17,6 +17,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.voting import Voting, normalized
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.rows.shards import new_dataset
+from elephas_like.spark.session import settings_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
@@ -187,7 +188,7 @@ class HyperParamModel:
             function=pickle_by_value([function]),
             data=pickle_by_value([data]),
             seed=seed,
-            cores=None if context is None else task_cpus(context.getConf()),
+            cores=None if context is None else task_cpus(settings_of(context)),
         )
         with opened(context, evaluate, [], monitor, parallelism=parallel, reports=False, name=name) as slots:
             running.run(slots)

@@ -29,7 +29,7 @@ from elephas_like.model.sources import validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice, ColumnChoice
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.session import conf_of, context_for, remote_session
+from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -244,7 +244,7 @@ class _Request:
         """
         if context is None:
             return None
-        check_disks(context.getConf(), allow_plain_text=self.allow_plain_text)
+        check_disks(settings_of(context), allow_plain_text=self.allow_plain_text)
         if self.workers is None and not self.reports:
             return None
         return server_identity(context, self.tls, allow_plain_text=self.allow_plain_text)
@@ -333,7 +333,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, judge: Judge) -
     """Slots for the trials: of one task each, or fits of several workers on rows that all of them share."""
     context, seed, split = given.context, asked.kept.seed, asked.validation_split
     if asked.workers is None:
-        conf = conf_of(asked.remote) if asked.remote is not None else context and context.getConf()
+        conf = conf_of(asked.remote) if asked.remote is not None else context and settings_of(context)
         trial = KerasTrial(
             build=pickle_by_value([asked.build]),
             objective=asked.objective,

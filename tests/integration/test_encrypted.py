@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -22,6 +23,7 @@ from elephas_like.ensembles.soups import recalibrate_batch_norm
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.ml_ensemble import EnsembleEstimator
 from elephas_like.ml_model import ElephasEstimator
+from elephas_like.spark import session
 
 NETWORK, DISKS = "spark.network.crypto.enabled", "spark.io.encryption.enabled"
 
@@ -49,6 +51,7 @@ def encrypt(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Have the session's settings say that Spark encrypts."""
     given = SparkContext.getConf
     monkeypatch.setattr(SparkContext, "getConf", lambda context: given(context).setAll([(n, "true") for n in names]))
+    monkeypatch.setattr(session, "_settings", WeakKeyDictionary())  # a context is asked once
 
 
 def weights(rdd: RDD, **options: object) -> list[np.ndarray]:

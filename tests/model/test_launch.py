@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import SparkConf
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import Nesterov
@@ -33,6 +32,7 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
     )
     data: Any = SimpleNamespace(num_workers=2)
     monkeypatch.setattr(launch, "server_addresses", lambda context, host: ("127.0.0.1", "127.0.0.1"))
-    context: Any = SimpleNamespace(getConf=lambda: SparkConf(loadDefaults=False))
+    monkeypatch.setattr(launch, "settings_of", lambda context: {})
+    context: Any = SimpleNamespace()
     with launch._listening(fit, context, data) as listening:
         assert 800 * MiB <= listening.store._waits.read_ahead < 805 * MiB

@@ -27,6 +27,7 @@ from elephas_like.spark.session import (
     is_local_master,
     is_on,
     is_remote,
+    settings_of,
     started_context,
 )
 
@@ -48,6 +49,14 @@ def test_a_classic_session(spark, sc) -> None:
     assert active_remote() is None
     assert active_context(EngineName.GANG) is sc
     assert active_context(EngineName.IN_PROCESS) is None
+
+
+def test_a_context_is_asked_for_its_settings_once(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = dict(sc.getConf().getAll())
+    assert settings_of(sc) == told
+    assert told["spark.master"] == "local[2]"
+    monkeypatch.setattr(type(sc), "getConf", lambda context: pytest.fail("asked again"))
+    assert settings_of(sc) == told
 
 
 def test_any_thread_finds_the_session(spark, sc) -> None:
