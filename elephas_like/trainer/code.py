@@ -49,7 +49,9 @@ _FILENAME, _NAME = 10, 11
 def _code_reduction(code: types.CodeType) -> tuple[Any, ...]:
     """Return cloudpickle's reduction of code, with the name of its file."""
     make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    if make is not types.CodeType or arguments[_NAME] != code.co_name:  # a Python or a cloudpickle that is not known yet
+    if (
+        make is not types.CodeType or arguments[_NAME] != code.co_name
+    ):  # a Python or a cloudpickle that is not known yet
         return make, arguments
     return make, (*arguments[:_FILENAME], "".join(code.co_filename), *arguments[_FILENAME + 1 :])
 

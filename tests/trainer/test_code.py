@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import traceback
@@ -58,8 +57,8 @@ def test_code_keeps_the_name_of_its_file_by_which_tracebacks_show_its_lines() ->
 
         return inner
 
-    assert pickle.loads(pickle_by_value([outer]))[0].__code__.co_filename == __file__
-    inner = pickle.loads(dumps(outer()))
+    assert cloudpickle.loads(pickle_by_value([outer]))[0].__code__.co_filename == __file__
+    inner = cloudpickle.loads(dumps(outer()))
     assert inner.__code__.co_filename == __file__
     with pytest.raises(KeyError) as caught:
         inner()
