@@ -76,6 +76,15 @@ class Center(Protocol):
         ...
 
 
+Projection = Callable[[Vector], Vector]
+"""Weights as a model's constraints allow them."""
+
+
+def unconstrained(weights: Vector) -> Vector:
+    """Return the same weights."""
+    return weights
+
+
 def plain_rate(state: TrainState, steps: int) -> float:
     """Return the learning rate that a state holds, whatever the steps; 1 if it holds none."""
     return float(state.learning_rate[0]) if state.learning_rate.size else 1.0
@@ -89,6 +98,7 @@ class _Center(Center):
         budget: rows that the whole fit trains, for `Context.progress`; 0 if unknown.
         monitor: measures the drift of applied updates.
         learning_rate: the optimizers' in a state, after so many further steps.
+        constrain: what the model's constraints make of weights.
     """
 
     def __init__(
@@ -104,6 +114,7 @@ class _Center(Center):
         max_staleness: int | None = None,
         monitor: DriftMonitor | None = None,
         learning_rate: LearningRate = plain_rate,
+        constrain: Projection = unconstrained,
     ) -> None:
         self.version = 0
         self.max_staleness = max_staleness
@@ -116,6 +127,7 @@ class _Center(Center):
         self._budget = budget
         self._monitor = monitor or DriftMonitor()
         self._learning_rate = learning_rate
+        self._constrain = constrain
         self._samples = 0
         self._merge = RunningMerge(layout, num_workers)
         self._prepare()
@@ -195,6 +207,7 @@ class LockedCenter(_Center):
         if direction is not None:
             context = replace(context, weight=self._weight)
             weights, self._outer = self._strategy.step(weights, direction, self._outer, context)
+            weights = self._constrain(weights.astype(np.float32, copy=False))
         self.version += 1
         self._begin()
         return weights
@@ -202,7 +215,9 @@ class LockedCenter(_Center):
     def served(self, *, live: bool = False) -> tuple[int, TrainState]:
         """Return the version and the state with the weights that the strategy serves, which no commit changes."""
         weights = self._strategy.serve(self._state.weights, self._outer, self._context())
-        return self.version, self._state.but(weights=weights.astype(np.float32, copy=False))
+        if weights is not self._state.weights:  # a point ahead of them
+            weights = self._constrain(weights.astype(np.float32, copy=False))
+        return self.version, self._state.but(weights=weights)
 
     def snapshot(self) -> TrainState:
         """Return the state, which is never changed in place."""
@@ -258,7 +273,7 @@ class HogwildCenter(_Center):
     def _prepare(self) -> None:
         if not self._strategy.additive:
             raise ValueError(f"hogwild needs an additive strategy such as 'downpour'; got {self._strategy.name!r}.")
-        self._state = self.snapshot()  # the one that is changed in place
+        self._state = self._copy()  # the one that is changed in place
 
     def _apply(self, update: Update) -> None:
         """Add the update in place, while others may be adding."""
@@ -282,10 +297,15 @@ class HogwildCenter(_Center):
 
     def served(self, *, live: bool = False) -> tuple[int, TrainState]:
         """Return the version and a copy, taken while others may be adding; the state itself if it may be `live`."""
-        return self.version, self._state if live else self.snapshot()
+        version, state = self.version, self._state if live else self._copy()
+        return version, state.but(weights=self._constrain(state.weights))
 
     def snapshot(self) -> TrainState:
-        """Return a copy."""
+        """Return a copy, whose weights are constrained: the shared ones are where updates have added up to."""
+        state = self._copy()
+        return state.but(weights=self._constrain(state.weights))
+
+    def _copy(self) -> TrainState:
         return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
 
     def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:

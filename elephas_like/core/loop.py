@@ -12,7 +12,15 @@ import numpy as np
 from elephas_like.core import scores
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.averaging import Round
-from elephas_like.core.center import HogwildCenter, LearningRate, LockedCenter, context_of, plain_rate
+from elephas_like.core.center import (
+    HogwildCenter,
+    LearningRate,
+    LockedCenter,
+    Projection,
+    context_of,
+    plain_rate,
+    unconstrained,
+)
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
@@ -69,6 +77,7 @@ class FitPlan:
     waits_for_all: whether every round has an update of every worker. With a quorum an epoch may lack rows of stragglers.
     until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
+    constrain: what the model's constraints make of weights.
     """
 
     layout: Layout
@@ -94,6 +103,7 @@ class FitPlan:
     waits_for_all: bool = True
     until: int | None = None
     workers_remember: bool = False
+    constrain: Projection = unconstrained
 
     @property
     def end(self) -> int:
@@ -268,7 +278,9 @@ class _SynchronousFit:
         rate = plan.learning_rate(state, 0)
         context = context_of(plan.layout, progress.version, plan.num_workers, progress.samples, plan.budget, rate)
         ahead = plan.strategy.serve(state.weights, progress.outer, context)
-        served = state.but(weights=ahead.astype(np.float32, copy=False))
+        if ahead is not state.weights:
+            ahead = plan.constrain(ahead.astype(np.float32, copy=False))
+        served = state.but(weights=ahead)
         # Updates are merged in worker order, as they come.
         exchange = Round(
             state, progress.outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, self._monitor
@@ -277,6 +289,7 @@ class _SynchronousFit:
             exchange.add(update)
             del update  # which may be large: the next one comes while this one would still be here
         state, outer = exchange.finish()
+        state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
         self.round_length.adapt(agreement.drift)
         # Only a finished round becomes the fit's progress.
@@ -352,6 +365,7 @@ def fit_asynchronously(
         max_staleness=plan.max_staleness,
         monitor=monitor,
         learning_rate=plan.learning_rate,
+        constrain=plan.constrain,
     )
     if progress.center:
         center.restore(progress.center)

@@ -19,6 +19,7 @@ from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.trainer.callbacks import DriverHooks
+from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.learning_rate import LearningRates
 from elephas_like.trainer.request import FitRequest
@@ -111,6 +112,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         learning_rate=LearningRates(fit.hooks.model),
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
+        constrain=WeightConstraints(fit.hooks.model),
     )
 
 

@@ -25,6 +25,7 @@ Questions about a model
     label_rules which labels a loss takes
     compile_arguments, learning_rate, metric_names, metric_sums
     momentum    whether its optimizer gathers speed by itself
+    constraints what its constraints make of averaged weights
 Others
     factories   makers of workers, which the driver sends
     inference   predictions on executors

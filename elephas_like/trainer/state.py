@@ -62,9 +62,16 @@ class Variables:
 
     def place(self, variable: AnyVariable) -> slice:
         """Return the slice of a variable in the flat vector of its role."""
-        number = next(number for number, held in enumerate(self._variables) if held is variable)
+        number = self._number(variable)
         role = self.layout.entries[number].role
         return self.layout.slices(role)[sum(entry.role is role for entry in self.layout.entries[:number])]
+
+    def role(self, variable: AnyVariable) -> Role:
+        """Return the role of a variable."""
+        return self.layout.entries[self._number(variable)].role
+
+    def _number(self, variable: AnyVariable) -> int:
+        return next(number for number, held in enumerate(self._variables) if held is variable)
 
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
         """Assign a state, or only some of its roles; what it holds of the others does not matter."""
@@ -110,7 +117,9 @@ def _roles(
 
     # The model's variables first, then its optimizers'.
     for variable in model.trainable_variables:
-        take(Role.WEIGHT, variable)
+        # What a step overwrites (scales of FP8) is no weight that moves: an outer momentum would carry it off.
+        overwritten = getattr(variable, "overwrite_with_gradient", False)
+        take(Role.STATISTIC if overwritten else Role.WEIGHT, variable)
     for variable in model.non_trainable_variables:
         take(untrained(variable), variable)
     for optimizer in optimizers:

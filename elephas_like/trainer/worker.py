@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from elephas_like.core import rounds, scores
+from elephas_like.core.center import Projection, unconstrained
 from elephas_like.core.columns import signature
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.merging import finite
@@ -42,6 +43,7 @@ from elephas_like.core.types import (
     same,
 )
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
 from elephas_like.trainer.state import read_metrics, write_metrics
@@ -78,6 +80,10 @@ class LocalTrainer:
         self._program = program
         self._config = config
         self._sender = Sender(strategy, codec)
+        # Elastic methods start from weights of their own, which they have moved since the last step of the optimizer.
+        self._constrain: Projection = unconstrained
+        if program is not None and strategy.remembers:
+            self._constrain = WeightConstraints(program.model)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
         self._frozen: Vector | None = None
@@ -140,7 +146,7 @@ class LocalTrainer:
         if self._config.num_workers > 1:
             state = state.but(seeds=self._round_seeds(state.seeds.size, order.number))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
-        program.variables.write(state.but(weights=self._sender.start(state.weights, context)))
+        program.variables.write(state.but(weights=self._constrain(self._sender.start(state.weights, context))))
         # Train, one epoch after the other.
         samples, sums = 0, []
         for epoch in range(span.epoch, span.epoch + span.epochs):

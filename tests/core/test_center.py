@@ -31,6 +31,15 @@ def test_weights_step_and_the_version_counts(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", CENTERS)
+def test_constraints_hold_for_what_is_served(kind: type) -> None:
+    center = center_of(kind, constrain=lambda weights: np.minimum(weights, np.float32(2)))
+    center.commit(update(0, 1.5, -1))  # 1 + 1.5, 2 - 1
+    for live in (False, True):
+        assert center.served(live=live)[1].weights.tolist() == [2, 1]
+    assert center.snapshot().weights.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
 def test_slots_move_a_share_of_the_way(kind: type) -> None:
     # K = 4: the first is taken whole, then the mean of two, (4 + 6)/2 and (0 + 2)/2, of three, 5 + (8 - 5)/3 and
     # 1 + (1 - 1)/3, of four, 6 + (10 - 6)/4 and 1 + (5 - 1)/4, and a quarter of the way from then on, 7 - 4/4 and 2 + 4/4

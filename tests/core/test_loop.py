@@ -107,6 +107,23 @@ def test_no_state_of_an_earlier_moment_is_kept() -> None:
     assert notes.kept == [0, 0, 0, 0]
 
 
+def test_constraints_hold_after_each_exchange_and_where_a_strategy_looks_ahead() -> None:
+    # as below, but w1 is at most 0.6: it would be 0.5, then 0.875; look-ahead workers begin no further either
+    workers = pair()
+    end, _, _ = fit(workers, constrain=lambda weights: np.minimum(weights, np.float32(0.6)))
+    assert end.weights.tolist() == [0.4375, np.float32(0.6)]
+
+    class Ahead(Average):
+        def serve(self, weights: np.ndarray, outer: OuterState, context: Context) -> np.ndarray:
+            return weights + 1
+
+    workers = pair()
+    fit(workers, strategy=Ahead(), constrain=lambda weights: np.minimum(weights, np.float32(0.6)))
+    assert {tuple(order.state.weights.tolist()) for worker in workers for order in worker.orders} == {
+        (np.float32(0.6), np.float32(0.6))
+    }
+
+
 def test_two_rounds_by_hand() -> None:
     # round 1 from (0, 0): deltas (1/2, 0) and (0, 1), mean (1/4, 1/2); errors 1 and 2, squares 1 + 4 = 5
     # round 2 from (1/4, 1/2): deltas (3/8, 0) and (0, 3/4), mean (3/16, 3/8); squares 9/16 + 9/4 = 2.8125

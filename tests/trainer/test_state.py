@@ -78,6 +78,18 @@ def test_statistics_seeds_and_counts_of_layers() -> None:
     assert shapes(model, Role.COUNTER) == [(), ()]  # Normalization.count and the optimizer's iteration
 
 
+def test_what_a_step_overwrites_is_averaged_like_a_statistic() -> None:
+    """FP8 keeps scales and the largest values of the last steps, which no momentum may carry off."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.layers[0].quantize("float8")
+    model.compile("adam", "mse")
+    build(model, (X[:1], Y[:1]))
+    assert shapes(model, Role.WEIGHT) == KERNEL
+    overwritten = [tuple(each.shape) for each in model.trainable_variables if each.overwrite_with_gradient]
+    assert len(overwritten) == 6
+    assert Counter(overwritten) <= Counter(shapes(model, Role.STATISTIC))
+
+
 def test_what_frozen_layers_hold_has_a_role_of_its_own() -> None:
     frozen = keras.Sequential([keras.layers.Dense(3), keras.layers.BatchNormalization()])
     frozen.trainable = False
