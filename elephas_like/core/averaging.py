@@ -15,7 +15,7 @@ import numpy as np
 from elephas_like.core.drift import UNKNOWN, DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.layout import Layout
-from elephas_like.core.merging import RoundMerge, finite
+from elephas_like.core.merging import Replaced, RoundMerge, finite
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
 from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, Vector, WorkerRecord
@@ -83,6 +83,7 @@ class Round:
     """One synchronous exchange: merges updates in worker order into the next state.
 
     monitor: measures the drift, round by round. agreement: of this round, once it has finished.
+    replaced: what callbacks have set.
     """
 
     start: TrainState
@@ -93,6 +94,7 @@ class Round:
     on_nan: OnNaN = OnNaN.RAISE
     codec: Codec | None = None
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
+    replaced: Replaced = field(default_factory=Replaced)
     records: list[WorkerRecord] = field(default_factory=list)
     metrics: list[Floats] = field(default_factory=list)
 
@@ -117,7 +119,8 @@ class Round:
         weight = self.strategy.weight(update, self.context) * (1 + staleness * self.monitor.apart)
         self._weights.add(update.delta, weight)
         self._weight += weight
-        self._parts.add(update, late=staleness > 0)
+        statistics = self.replaced.kept(Role.STATISTIC, self.start.statistics, update.statistics, update.version)
+        self._parts.add(replace(update, statistics=statistics), late=staleness > 0)
         self._moved = True
 
     def finish(self) -> tuple[TrainState, OuterState]:

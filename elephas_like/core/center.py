@@ -67,8 +67,8 @@ class Center(Protocol):
         """Return the state itself, unchanged by later commits."""
         ...
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Replace parts that callbacks changed, by the name of their role, and add `moved` to the weights."""
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        """Change the state as callbacks have changed one that was taken before. How they moved weights is added."""
         ...
 
     def checkpoint(self) -> dict[str, Array]:
@@ -170,6 +170,21 @@ class _Center(Center):
     def _apply(self, update: Update) -> None:
         raise NotImplementedError
 
+    def _changed(self, before: TrainState, after: TrainState) -> dict[str, Array]:
+        """Return the state's parts, without weights, as callbacks have changed them. Numbers that they left alone stay as they are now.
+
+        Workers that began before are known by their version. Whether a state of the present version was served before cannot be
+        told: it counts as such.
+        """
+        self._merge.replaced.note(before, after, self.version + 1)
+        parts: dict[str, Array] = {}
+        for role in set(Role) - {Role.WEIGHT}:
+            was, now = before.part(role), after.part(role)
+            if now is not was:
+                moves_on = role in (Role.STATISTIC, Role.COUNTER)
+                parts[role.value] = np.where(was != now, now, self._state.part(role)) if moves_on else now
+        return parts
+
     def _context(self) -> Context:
         rate = self._learning_rate(self._state, 0)
         return context_of(self._layout, self.version, self._num_workers, self._samples, self._budget, rate)
@@ -223,11 +238,11 @@ class LockedCenter(_Center):
         """Return the state, which is never changed in place."""
         return self._state
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Replace parts that callbacks changed, and add `moved` to the weights."""
-        self._state = self._state.but(**parts)
-        if moved is not None:
-            self._state = self._state.but(weights=self._state.weights + moved)
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        """Change the state as callbacks have changed one that was taken before."""
+        self._state = self._state.but(**self._changed(before, after))
+        if after.weights is not before.weights:
+            self._state = self._state.but(weights=self._state.weights + (after.weights - before.weights))
 
     def checkpoint(self) -> dict[str, Array]:
         """Return what it remembers beside its state: the strategy's memory, a half-full buffer, counts."""
@@ -308,11 +323,11 @@ class HogwildCenter(_Center):
     def _copy(self) -> TrainState:
         return TrainState(**{name: part.copy() for name, part in self._state.parts().items()})  # type: ignore[arg-type]
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Overwrite parts that callbacks changed, and add `moved` to the weights."""
-        self._take(parts)
-        if moved is not None:
-            self.add(self._state.weights, moved)
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        """Change the state, while others may be adding, as callbacks have changed one that was taken before."""
+        self._take(self._changed(before, after))
+        if after.weights is not before.weights:
+            self.add(self._state.weights, after.weights - before.weights)
 
     def _take(self, parts: Mapping[str, Array]) -> None:
         """Overwrite parts. Frozen layers get new values: they are sent only where they are not the ones that were sent before."""

@@ -24,6 +24,7 @@ from elephas_like.core.center import (
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
+from elephas_like.core.merging import Replaced
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
@@ -185,6 +186,7 @@ def fit_synchronously(
         # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.
         before = hooks.epoch_begin(first, progress.state)
         if progress.span is None:
+            fit.callbacks_set(progress.state, before)
             progress.state, progress.epoch = before, first
         del before  # no state of an earlier moment is kept: it may be large
         if hooks.stopped():
@@ -206,6 +208,7 @@ def fit_synchronously(
             validation = fit.evaluate()
         record = EpochRecord(epoch, progress.state, progress.metrics, trained, validation, tuple(rounds))
         progress.state = hooks.epoch_end(record)
+        fit.callbacks_set(record.state, progress.state)
         del record
         progress.end_epoch(epoch)
         if hooks.stopped():
@@ -238,6 +241,7 @@ class _SynchronousFit:
         self._workers, self._plan, self._hooks, self._progress = workers, plan, hooks, progress
         self._loss_of, self._saving = loss_of, saving
         self._monitor = DriftMonitor(progress.directions)
+        self._replaced = Replaced()
         self._largest_loss, self._least_cosine, self._noted_overshoot = 0.0, 1.0, False
         if progress.outer is None:
             progress.outer = plan.strategy.init(progress.state.weights)
@@ -252,6 +256,10 @@ class _SynchronousFit:
                 break
             if span.end < span.of:  # at the end of an epoch its callbacks come first
                 self.save()
+
+    def callbacks_set(self, before: TrainState, after: TrainState) -> None:
+        """Note which parts of the state callbacks have changed: stragglers of a quorum may have begun before."""
+        self._replaced.note(before, after, self._progress.version)
 
     def save(self) -> None:
         """Save the progress if that is due, with what workers remember."""
@@ -283,7 +291,15 @@ class _SynchronousFit:
         served = state.but(weights=ahead)
         # Updates are merged in worker order, as they come.
         exchange = Round(
-            state, progress.outer, plan.layout, plan.strategy, context, plan.on_nan, plan.codec, self._monitor
+            state,
+            progress.outer,
+            plan.layout,
+            plan.strategy,
+            context,
+            plan.on_nan,
+            plan.codec,
+            self._monitor,
+            self._replaced,
         )
         for update in self._workers.train(Order("train", progress.orders, progress.version, span, served)):
             exchange.add(update)
@@ -417,12 +433,8 @@ def _through_epochs(
             saving.save(progress, due)
             progress.memories = None
             state = progress.state = hooks.epoch_begin(record.epoch + 1, state)
-            changed = {role.value: state.part(role) for role in Role if state.part(role) is not record.state.part(role)}
-            # Workers have gone on from the epoch's weights: how a callback moved these is added, so their way is not lost.
-            weights = changed.pop(Role.WEIGHT.value, None)
-            moved = None if weights is None else state.weights - record.state.weights
-            if changed or moved is not None:
-                workers.replace(changed, moved)
+            if any(state.part(role) is not record.state.part(role) for role in Role):
+                workers.replace(record.state, state)
             if hooks.stopped():
                 break
     return progress.state

@@ -11,12 +11,15 @@ merges asynchronous updates one by one, each as a share of a moving mean.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies.algebra import WeightedMean
 from elephas_like.core.types import Array, Floats, Integers, Role, TrainState, Update, Vector
+
+Numbers = TypeVar("Numbers", Vector, Integers)
 
 
 def finite(vector: Vector) -> bool:
@@ -56,6 +59,32 @@ class StatisticsMean:
         for mean, variance in self.layout.variances(self.role):
             pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
         return pooled.astype(np.float32)
+
+
+class Replaced:
+    """Which numbers callbacks have set, and since which version of the state workers begin with them.
+
+    A worker that began before brings the values of before, also of a variable that it does not train, such as the weight of a
+    loss that a callback raises from epoch to epoch. Those values are no result of its training.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Role, Integers] = {}
+
+    def note(self, before: TrainState, after: TrainState, version: int) -> None:
+        """Note that callbacks have made `after` of `before`, and that states have it from a version on."""
+        for role in (Role.STATISTIC, Role.COUNTER):
+            was, now = before.part(role), after.part(role)
+            if now is not was:
+                since = self._since.get(role, np.zeros(was.size, np.int64))
+                self._since[role] = np.where(now != was, version, since)
+
+    def kept(self, role: Role, ours: Numbers, theirs: Numbers, version: int) -> Numbers:
+        """Return a worker's numbers, with ours in the place of those that were set after it had begun at `version`."""
+        since = self._since.get(role)
+        if since is None or not theirs.size or not (since > version).any():
+            return theirs
+        return np.where(since > version, ours, theirs)  # type: ignore[return-value]  # of their dtype
 
 
 def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
@@ -175,12 +204,14 @@ class RunningMerge:
     another one found out.
 
     steps: of each worker so far. lowered: the version since which loss scales are as low as they are.
+    replaced: what callbacks have set.
     """
 
     layout: Layout
     num_workers: int
     steps: dict[int, int] = field(default_factory=dict)
     lowered: int = 0
+    replaced: Replaced = field(default_factory=Replaced)
 
     def merge(self, state: TrainState, update: Update, share: float, version: int) -> dict[str, Array]:
         """Return the state's parts after an update, by the name of their role, without weights and slots.
@@ -189,8 +220,9 @@ class RunningMerge:
             share: how far statistics move towards the worker's.
             version: from which on every served state has this update.
         """
+        statistics = self.replaced.kept(Role.STATISTIC, state.statistics, update.statistics, update.version)
         merged: dict[str, Array] = {
-            "statistics": mix_statistics(state.statistics, update.statistics, share, self.layout),
+            "statistics": mix_statistics(state.statistics, statistics, share, self.layout),
             "counters": self._counters(state.counters, update),
             "loss_scale": self._loss_scale(state.loss_scale, update, version),
         }
@@ -202,7 +234,8 @@ class RunningMerge:
 
     def _counters(self, ours: Integers, update: Update) -> Integers:
         self.steps[update.worker] = self.steps.get(update.worker, 0) + update.steps
-        return update.counters if self.steps[update.worker] >= max(self.steps.values()) else ours
+        theirs = self.replaced.kept(Role.COUNTER, ours, update.counters, update.version)
+        return theirs if self.steps[update.worker] >= max(self.steps.values()) else ours
 
     def _loss_scale(self, ours: Vector, update: Update, version: int) -> Vector:
         if update.version >= self.lowered:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.types import (
-    Array,
     EpochRecord,
     Evaluation,
     Joined,
     Memories,
     Order,
     Recollection,
+    TrainState,
     Update,
-    Vector,
 )
 
 
@@ -83,11 +82,6 @@ class AsyncWorkers(Protocol):
         """Wait for the next finished epoch, evaluated if it is to be. Return None after the last."""
         ...
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Pass what callbacks changed to the shared state.
-
-        Args:
-            parts: by the name of their role.
-            moved: what callbacks added to the weights.
-        """
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        """Pass to the shared state what callbacks have made of one that was taken before: `before` became `after`."""
         ...

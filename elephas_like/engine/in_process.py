@@ -7,7 +7,7 @@ The same seed gives the same run.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -19,7 +19,6 @@ from elephas_like.core.center import Center
 from elephas_like.core.quorum import Quorum
 from elephas_like.core.types import (
     ASIDE,
-    Array,
     EpochRecord,
     Evaluation,
     Floats,
@@ -27,8 +26,8 @@ from elephas_like.core.types import (
     Memories,
     Order,
     Recollection,
+    TrainState,
     Update,
-    Vector,
     Worker,
 )
 
@@ -163,9 +162,9 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))
         return record
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+    def replace(self, before: TrainState, after: TrainState) -> None:
         """Replace parts of the shared state by what callbacks changed."""
-        self._center.replace(parts, moved)
+        self._center.replace(before, after)
 
     def _schedule(self, index: int) -> None:
         """Puts a worker's next arrival on the clock: the state it starts from is the one served now."""

@@ -23,8 +23,8 @@ from elephas_like.core.types import (
     Order,
     Recollection,
     Result,
+    TrainState,
     Update,
-    Vector,
 )
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.store import Store
@@ -136,11 +136,11 @@ class CenterStore(Store):
                 # An epoch waits for each of its evaluations; training goes on as long as anybody does.
                 self._wait_for_answers(due, (min if self._epochs else max)(due.values()))
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
-        """Replace parts of the center, by the name of their role, and add `moved` to its weights."""
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        """Pass to the center what callbacks have made of a state that was taken before."""
         center, _ = self._begun()
         with self._center_lock:
-            center.replace(parts, moved)
+            center.replace(before, after)
 
     def _begun(self) -> tuple[Center, AsyncProgress]:
         if self._center is None or self._progress is None:

@@ -11,7 +11,6 @@ from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.fit_monitor import FitMonitor, RoundTimes, WorkerSign
 from elephas_like.core.types import (
-    Array,
     EpochRecord,
     Evaluation,
     Joined,
@@ -165,6 +164,6 @@ class WatchedAlone:
             self._monitor.moved(*self._workers.traffic())
         return record
 
-    def replace(self, parts: Mapping[str, Array], moved: Vector | None = None) -> None:
+    def replace(self, before: TrainState, after: TrainState) -> None:
         """Pass what callbacks changed to the shared state."""
-        self._workers.replace(parts, moved)
+        self._workers.replace(before, after)

@@ -276,11 +276,12 @@ class Arrivals:
             self._arrive()
         return self._progress.finished.popleft()
 
-    def replace(self, parts: Mapping[str, np.ndarray], moved: np.ndarray | None = None) -> None:
-        self.replaced.append({name: part.tolist() for name, part in parts.items()})
-        if moved is not None:
-            self.replaced[-1]["moved"] = moved.tolist()
-        self._center.replace(parts, moved)
+    def replace(self, before: TrainState, after: TrainState) -> None:
+        changed = {name: part for name, part in after.parts().items() if part is not before.parts()[name]}
+        if "weights" in changed:
+            changed["moved"] = changed.pop("weights") - before.weights
+        self.replaced.append({name: part.tolist() for name, part in changed.items()})
+        self._center.replace(before, after)
 
     def _arrive(self) -> None:
         index = self._order.pop(0)

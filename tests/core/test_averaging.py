@@ -12,6 +12,7 @@ from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 from elephas_like.core.averaging import Round, admit, record
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.merging import Replaced
 from elephas_like.core.strategies import Average, Context, Nesterov, Strategy
 from elephas_like.core.types import OnNaN, RoundRecord, Update, WorkerRecord
 
@@ -182,3 +183,14 @@ def test_a_late_update_counts_for_the_rounds_that_it_took_where_rows_differ(
     # its slots and integers are out of date; statistics count by samples
     assert (after.counters.tolist(), after.slots.tolist(), after.statistics[0]) == ([6], [1, 2], 2)
     assert [(record.worker, record.staleness) for record in exchange.records] == [(1, 2), (0, 0)]
+
+
+def test_a_late_update_does_not_bring_back_what_a_callback_has_replaced_since() -> None:
+    before, replaced = state(0, 0), Replaced()
+    now = before.but(statistics=floats(5, 1))
+    replaced.note(before, now, version=4)
+    exchange = Round(now, {}, LAYOUT, Average(), Context(5, 2, LAYOUT), replaced=replaced)
+    exchange.add(update(1, 8.0, 0.0, version=3, statistics=floats(0, 3)))
+    exchange.add(update(0, 4.0, 0.0, version=5, statistics=floats(5, 1)))
+    after, _ = exchange.finish()
+    assert after.statistics.tolist() == [5, 2]  # the variance, which nobody set, is the mean of both

@@ -101,8 +101,7 @@ def test_the_loss_scale_grows_from_where_it_was_lowered(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", CENTERS)
 def test_an_infinite_statistic_becomes_what_a_worker_found(kind: type) -> None:
-    center = center_of(kind)
-    center.replace({"statistics": floats(np.inf, 1)})
+    center = center_of(kind, state(1, 2).but(statistics=floats(np.inf, 1)))
     center.commit(update(0, statistics=floats(3, 1)))
     assert center.snapshot().statistics.tolist()[0] == 3
 
@@ -147,7 +146,7 @@ def test_a_snapshot_stays(kind: type) -> None:
     _, served = center.served()
     taken = center.snapshot()
     center.commit(update(0, 1, 1, slots=floats(4, 4), statistics=floats(3, 3), counters=integers(1)))
-    center.replace({"learning_rate": floats(0.125)})
+    center.replace(state(1, 2), state(1, 2).but(learning_rate=floats(0.125)))
     for one in (start, served, taken):
         assert {k: v.tolist() for k, v in one.parts().items()} == {
             k: v.tolist() for k, v in state(1, 2).parts().items()
@@ -158,13 +157,32 @@ def test_a_snapshot_stays(kind: type) -> None:
 def test_callbacks_replace_parts(kind: type) -> None:
     center = center_of(kind)
     center.commit(update(0, 1, 1))
-    center.replace(
-        {"learning_rate": floats(0.125)}, floats(3, 3)
-    )  # a worker was faster than the callback: 1 + 1 + 3, 2 + 1 + 3
+    seen = state(1, 2)  # a worker was faster than the callback: 1 + 1 + 3, 2 + 1 + 3
+    center.replace(seen, seen.but(learning_rate=floats(0.125), weights=floats(4, 5)))
     after = center.served()[1]
     assert after.learning_rate.tolist() == [0.125]
     assert after.weights.tolist() == [5, 6]
     assert after.seeds.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_what_a_callback_sets_is_not_undone_by_workers_that_began_before(kind: type) -> None:
+    center = center_of(kind)
+    center.commit(update(0, counters=integers(4), statistics=floats(0, 1)))
+    seen = center.snapshot()
+    center.commit(update(0, counters=integers(6), statistics=floats(0, 3)))  # a worker was faster than the callback
+    center.replace(seen, seen.but(statistics=floats(5, 1), counters=integers(0)))
+    after = center.snapshot()
+    # The variance, which the callback left alone, is as it is by now: 1 + (3 - 1)/2.
+    assert (after.statistics.tolist(), after.counters.tolist()) == ([5, 2], [0])
+    # Workers that began before carry what was there then; it is no result of their training. The variance is: 2 + (5 - 2)/3.
+    center.commit(update(1, counters=integers(7), statistics=floats(0, 5), steps=9, version=1))
+    after = center.snapshot()
+    assert (after.statistics.tolist(), after.counters.tolist()) == ([5, 3], [0])
+    # One that began with it goes on from it: a quarter of the way to 9.
+    center.commit(update(1, counters=integers(2), statistics=floats(9, 3), steps=9, version=3))
+    after = center.snapshot()
+    assert (after.statistics.tolist()[0], after.counters.tolist()) == (6, [2])
 
 
 def test_without_other_threads_hogwild_is_downpour() -> None:
@@ -271,7 +289,7 @@ def test_what_a_strategy_is_told() -> None:
     strategy = Watching()
     center = LockedCenter(state(0, 0, learning_rate=0.5), LAYOUT, strategy, 4, budget=40)
     center.commit(update(0, 1, 1, samples=10))
-    center.replace({"learning_rate": floats(0.25)})
+    center.replace(center.snapshot(), center.snapshot().but(learning_rate=floats(0.25)))
     center.commit(update(1, 1, 1, samples=100))
     center.commit(update(2, 1, 1, samples=1))
     told = strategy.told

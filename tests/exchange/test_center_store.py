@@ -97,7 +97,7 @@ def test_epochs_are_evaluated_in_between_and_the_run_ends_on_its_budget() -> Non
 def test_what_callbacks_change_reaches_the_next_exchange() -> None:
     store, _ = asynchronous()
     store.ask(0, 100)
-    store.replace({"learning_rate": floats(0.5)})
+    store.replace(state(), state().but(learning_rate=floats(0.5)))
     order = store.answer(100, update(0, 0, 1.0, 2.0))
     assert order.state is not None
     assert order.state.learning_rate.tolist() == [0.5]

@@ -459,6 +459,37 @@ def test_early_stopping_restores_the_best_epoch_s_weights() -> None:
     assert not np.array_equal(state(model)["weights"], recorder.states[-1]["weights"])
 
 
+class Scaled(keras.layers.Layer):
+    """Adds beta times the mean square of its inputs to the loss; nothing trains beta."""
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self.beta = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: object) -> object:
+        self.add_loss(self.beta * keras.ops.mean(x**2))
+        return x
+
+
+class Annealing(keras.callbacks.Callback):
+    """Raises beta over the first four epochs, as a variational autoencoder's is, and starts the optimizer's count again."""
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        if epoch < 4:
+            self.model.layers[0].beta.assign((epoch + 1) / 4)
+        if epoch == 4:
+            self.model.optimizer.iterations.assign(0)
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "asynchronous"}, {"mode": "hogwild"}, {"quorum": 2}])
+def test_workers_do_not_undo_what_callbacks_set(how: dict[str, object]) -> None:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), Scaled(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    fitted(model, 4, options=how, epochs=6, callbacks=[Annealing()])
+    assert float(model.layers[0].beta.numpy()) == 1.0
+    assert 2 <= int(model.optimizer.iterations.numpy()) <= 8  # of two epochs of two steps; six epochs have twelve
+
+
 def test_a_checkpoint_is_the_whole_model_with_its_optimizer(tmp_path: Path) -> None:
     recorder = Recorder()
     checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}-{loss:.2f}.keras"))
