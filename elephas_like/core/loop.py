@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from elephas_like.core.center import (
     unconstrained,
 )
 from elephas_like.core.drift import DriftMonitor
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.layout import Layout
 from elephas_like.core.merging import Replaced
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
@@ -202,6 +202,8 @@ def fit_synchronously(
             )
         if due and not trained and not hooks.stopped():
             raise ElephasError(f"epoch {epoch + 1} trained no row of the {due} that the shards hold.")
+        if not hooks.stopped():
+            _check_applied(epoch, rounds)
         # Validate, and let callbacks see the epoch's results.
         validation = None
         if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):
@@ -216,6 +218,20 @@ def fit_synchronously(
         if progress.epoch < plan.epochs:
             fit.save()
     return progress.state
+
+
+def _check_applied(epoch: int, rounds: Sequence[RoundRecord]) -> None:
+    """Do nothing if some update of an epoch was applied.
+
+    Raises:
+        NonFiniteError: all of them held NaN or infinity, and were dropped.
+    """
+    brought = [worker for finished in rounds for worker in finished.workers if worker.samples]
+    if brought and all(worker.dropped and not worker.stale for worker in brought):
+        raise NonFiniteError(
+            f"all updates of epoch {epoch + 1} held NaN or infinity and were dropped (on_nan='drop'): nothing was trained. Look for "
+            "a learning rate that is too high, a loss that takes log(0), or NaN among the rows."
+        )
 
 
 log = logging.getLogger(__name__)
@@ -422,6 +438,8 @@ def _through_epochs(
             hooks.round_end(finished, metrics)
         if record.rounds:
             hooks.round_end(replace(record.rounds[-1], loss=loss_of(metrics)), metrics)
+        if not hooks.stopped():
+            _check_applied(record.epoch, record.rounds)
         state = hooks.epoch_end(record)
         progress.state, progress.center, progress.memories = state, record.center, record.memories
         progress.end_epoch(record.epoch)

@@ -84,7 +84,7 @@ class Replaced:
         since = self._since.get(role)
         if since is None or not theirs.size or not (since > version).any():
             return theirs
-        return np.where(since > version, ours, theirs)  # type: ignore[return-value]  # of their dtype
+        return np.where(since > version, ours, theirs)
 
 
 def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:

@@ -197,6 +197,7 @@ class DriverHooks:
         self._told_of_rounds = [
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
+        self._compiled_with = self._compiled()
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -222,6 +223,7 @@ class DriverHooks:
         self.model.stop_training = False
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
+        self._check_not_recompiled()
         return self.variables.read(), restored or initial_epoch
 
     def train_end(self, state: TrainState) -> None:
@@ -305,11 +307,27 @@ class DriverHooks:
             return state
         before = self.variables.read()
         call()
+        self._check_not_recompiled()
         after = self.variables.read()
         changed = {
             role.value: after.part(role) for role in Role if before.part(role).tobytes() != after.part(role).tobytes()
         }
         return state.but(**changed) if changed else state
+
+    def _compiled(self) -> tuple[object, object]:
+        return getattr(self.model, "optimizer", None), getattr(self.model, "loss", None)
+
+    def _check_not_recompiled(self) -> None:
+        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are.
+
+        Raises:
+            ElephasError: a callback has compiled it anew.
+        """
+        if any(now is not was for now, was in zip(self._compiled(), self._compiled_with, strict=True)):
+            raise ElephasError(
+                "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
+                "(model.stop_training = True), compile, and fit again: it goes on from the weights."
+            )
 
 
 def warn_of_metrics(model: keras.Model, sample: tuple[object, ...]) -> None:

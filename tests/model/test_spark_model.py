@@ -490,6 +490,26 @@ def test_workers_do_not_undo_what_callbacks_set(how: dict[str, object]) -> None:
     assert 2 <= int(model.optimizer.iterations.numpy()) <= 8  # of two epochs of two steps; six epochs have twelve
 
 
+def test_a_callback_that_compiles_anew_is_refused() -> None:
+    class Recompiling(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+            if epoch == 1:
+                self.model.compile(keras.optimizers.SGD(0.05), "mse")
+
+    with pytest.raises(ElephasError, match=r"compiled the model anew.*fit again"):
+        fitted(mlp(), 2, epochs=3, callbacks=[Recompiling()])
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_an_epoch_whose_updates_are_all_dropped_is_an_error(mode: str) -> None:
+    model = mlp(keras.optimizers.SGD(1e30))
+    before = model.get_weights()
+    with pytest.raises(NonFiniteError, match=r"all updates of epoch 1 .*dropped.*learning rate"):
+        fitted(model, 2, options={"on_nan": "drop", "mode": mode}, epochs=3)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_checkpoint_is_the_whole_model_with_its_optimizer(tmp_path: Path) -> None:
     recorder = Recorder()
     checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}-{loss:.2f}.keras"))
