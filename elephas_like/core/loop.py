@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -28,12 +29,13 @@ from elephas_like.core.merging import Replaced
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
-from elephas_like.core.strategies.algebra import Strategy
+from elephas_like.core.strategies.algebra import Strategy, WeightedMean
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
     EpochRecord,
     Floats,
     Frequency,
+    Memories,
     Mode,
     OnNaN,
     Order,
@@ -41,6 +43,7 @@ from elephas_like.core.types import (
     RoundRecord,
     Span,
     TrainState,
+    Vector,
 )
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 
@@ -79,6 +82,7 @@ class FitPlan:
     until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
+    keeps_slots: whether workers keep the optimizer's slots to themselves; the fit ends with the mean of them.
     """
 
     layout: Layout
@@ -105,6 +109,7 @@ class FitPlan:
     until: int | None = None
     workers_remember: bool = False
     constrain: Projection = unconstrained
+    keeps_slots: bool = False
 
     @property
     def end(self) -> int:
@@ -208,16 +213,38 @@ def fit_synchronously(
         validation = None
         if plan.validates_after(epoch) or (plan.validates and plan.frequency is Frequency.FIT):
             validation = fit.evaluate()
+        if plan.keeps_slots and epoch + 1 >= plan.end:
+            progress.state = fit.with_mean_slots()
         record = EpochRecord(epoch, progress.state, progress.metrics, trained, validation, tuple(rounds))
         progress.state = hooks.epoch_end(record)
         fit.callbacks_set(record.state, progress.state)
         del record
         progress.end_epoch(epoch)
         if hooks.stopped():
+            if plan.keeps_slots and epoch + 1 < plan.end:
+                progress.state = fit.with_mean_slots()
             break
         if progress.epoch < plan.epochs:
             fit.save()
     return progress.state
+
+
+def _with_mean_slots(state: TrainState, memories: Memories, rounds: Sequence[RoundRecord]) -> TrainState:
+    """Return a state with the mean of the slots that workers remember, weighted by the samples that each has trained.
+
+    Its own are those of the fit's begin, beside a step counter that has gone on: with Adam the first steps of whatever trains next
+    would be up to three times too long.
+    """
+    samples: Counter[int] = Counter()
+    for finished in rounds:
+        samples.update({worker.worker: worker.samples for worker in finished.workers})
+    mean = WeightedMean()
+    for worker, memory in memories.items():
+        slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
+        if slots is not None and samples[worker]:
+            mean.add(slots, float(samples[worker]))
+    slots = mean.result()
+    return state if slots is None else state.but(slots=slots.astype(np.float32, copy=False))
 
 
 def _check_applied(epoch: int, rounds: Sequence[RoundRecord]) -> None:
@@ -286,6 +313,12 @@ class _SynchronousFit:
             progress.memories = {one.worker: one.memory for one in recalled}
         self._saving.save(progress, due)
         progress.memories = None  # as large as a state of every worker
+
+    def with_mean_slots(self) -> TrainState:
+        """Return the state with the mean of the slots that workers have kept to themselves."""
+        progress = self._progress
+        recalled = self._workers.recall(progress.orders - 1)
+        return _with_mean_slots(progress.state, {one.worker: one.memory for one in recalled}, progress.rounds)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -408,7 +441,9 @@ def fit_asynchronously(
     saving = saving or NotSaved()
 
     def recalls(epoch: int) -> bool:
-        return plan.workers_remember and epoch + 1 < plan.end and saving.due(False)
+        if epoch + 1 >= plan.end:
+            return plan.keeps_slots
+        return plan.workers_remember and saving.due(False)
 
     workers.begin(center, counts, plan.validates_after, recalls, progress.memories or {})
     del state  # no state of an earlier moment is kept: it may be large
@@ -433,6 +468,9 @@ def _through_epochs(
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.
         record = replace(record, state=record.state.but(learning_rate=state.learning_rate))
         progress.rounds.extend(record.rounds)
+        if plan.keeps_slots and record.epoch + 1 >= plan.end:
+            state = _with_mean_slots(record.state, record.memories or {}, progress.rounds)
+            record = replace(record, state=state, memories=None)
         metrics = record.metrics
         for finished in record.rounds[:-1]:
             hooks.round_end(finished, metrics)

@@ -258,7 +258,9 @@ def _prepared(
     config = replace(
         config,
         initial_epoch=begin,
-        keeps_before=remember and ahead and checkpoints is not None,
+        keeps_before=remember
+        and ahead
+        and (checkpoints is not None or options.optimizer_state is OptimizerState.PER_WORKER),
         fused_optimizer=options.fused_optimizer,
         names_nan=options.on_nan is OnNaN.RAISE and not hooks.terminates_on_nan and not isinstance(source, Arrays),
     )

@@ -113,6 +113,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
         constrain=WeightConstraints(fit.hooks.model),
+        keeps_slots=config.optimizer_state is OptimizerState.PER_WORKER,
     )
 
 

@@ -80,6 +80,14 @@ def _given_rate(optimizer: Any) -> Any:
     return given if callable(given) and not isinstance(given, keras.Variable) else None
 
 
+def step_counters(variables: Variables) -> list[slice]:
+    """Return where the optimizers' step counters lie among a state's counters; nowhere if a schedule reads one."""
+    if any(_given_rate(optimizer) is not None for optimizer in variables.optimizers):
+        return []
+    counters = [each for optimizer in variables.optimizers for each in optimizer.variables if each.name == "iteration"]
+    return [variables.place(counter) for counter in counters]
+
+
 class LearningRates:
     """A function of (state, further steps): the optimizer's learning rate there; 1 without an optimizer. Picklable.
 

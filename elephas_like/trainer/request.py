@@ -27,6 +27,10 @@ _REFUSED_BY_FIT = {
 """Arguments of Keras' fit and evaluate that are refused, with what to do instead."""
 
 
+_WEIGHTS_FROM_SLOTS = ("Ftrl", "ScheduleFreeAdamW")
+"""Optimizers whose weights are a function of their slots."""
+
+
 @dataclass(frozen=True)
 class FitSeeds:
     """Random seeds of one fit.
@@ -145,9 +149,17 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
     Averaged weights (`use_ema`) are slots of the optimizer, and the model ends with them. If slots stay on the workers,
     or are reset, the driver's are still zeros.
 
+    Some optimizers compute weights from their slots: what averaging does to the weights is lost if it is not done to them.
+
     Raises:
-        ValueError: the optimizer has `use_ema`, and its slots are not averaged.
+        ValueError: the optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged.
     """
+    own = type(own_optimizer(model)).__name__
+    if optimizer_state is not OptimizerState.AVERAGE and own in _WEIGHTS_FROM_SLOTS:
+        raise ValueError(
+            f"{own} computes the weights from its slots, and needs optimizer_state='average'; got {optimizer_state.value!r}, with "
+            "which each step would go back to a worker's own weights, or to those of the fit's begin."
+        )
     if optimizer_state is not OptimizerState.AVERAGE and getattr(own_optimizer(model), "use_ema", False):
         raise ValueError(
             f"an optimizer with use_ema=True needs optimizer_state='average'; got {optimizer_state.value!r}, with which "

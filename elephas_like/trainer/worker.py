@@ -44,6 +44,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.constraints import WeightConstraints
+from elephas_like.trainer.learning_rate import step_counters
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
 from elephas_like.trainer.state import read_metrics, write_metrics
@@ -84,6 +85,9 @@ class LocalTrainer:
         self._constrain: Projection = unconstrained
         if program is not None and strategy.remembers:
             self._constrain = WeightConstraints(program.model)
+        self._anew: list[slice] = []
+        if program is not None and config.optimizer_state == "reset":
+            self._anew = step_counters(program.variables)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
         self._frozen: Vector | None = None
@@ -171,13 +175,22 @@ class LocalTrainer:
             delta=self._sender.message(order.state.weights, after.weights, steps, context),
             statistics=after.statistics,
             slots=slots,
-            counters=after.counters,
+            counters=self._counted(state.counters, after.counters),
             loss_scale=after.loss_scale,
             seeds=after.seeds,
             metrics=scores.add(sums),
             seconds=time.perf_counter() - started,
             frozen=nothing() if same(after.frozen, state.frozen) else after.frozen,
         )
+
+    def _counted(self, before: Integers, after: Integers) -> Integers:
+        """Return the counters after a span. With `optimizer_state="reset"` steps are counted anew from the round's slots on."""
+        if not self._anew:
+            return after
+        counted = after.copy()
+        for place in self._anew:
+            counted[place] = before[place]
+        return counted
 
     def _name_nan(self, number: int) -> None:
         """Do nothing if the shard's numbers are finite: NaN has another cause, which the driver's error lists.

@@ -241,7 +241,45 @@ def test_optimizer_state_is_averaged_kept_or_reset() -> None:
         found[treatment] = state(model)
     assert found["average"]["slots"].any()
     assert not found["reset"]["slots"].any()
+    assert found["per_worker"]["slots"].any()
+    assert [part["counters"].tolist() for part in found.values()] == [[8], [8], [0]]  # 2 epochs of 4 steps
     assert len({part["weights"].tobytes() for part in found.values()}) == 3
+
+
+class Stopping(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self.model.stop_training = epoch == 1
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "asynchronous", "strategy": "downpour"}, {"callbacks": [Stopping()]}])
+def test_slots_that_a_worker_kept_to_itself_are_the_models_at_the_end(how: dict[str, object]) -> None:
+    ends = []
+    for kept in ("average", "per_worker"):
+        fit = {name: how[name] for name in how if name == "callbacks"}
+        options = {name: how[name] for name in how if name != "callbacks"} | {"frequency": 2, "optimizer_state": kept}
+        model = mlp("adam")
+        fitted(model, 1, options=options, epochs=3, **fit)
+        ends.append(model)
+    assert_states_close(*ends, atol=1e-5)
+
+
+def test_with_slots_that_are_reset_every_round_begins_as_a_new_optimizer_does() -> None:
+    """The first step of Adam has the length of the learning rate, in each weight, if its step counter begins with its moments."""
+    weights: list[np.ndarray] = []
+    seen = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(np.copy(model.get_weights()[0]))
+    )
+    model = mlp(keras.optimizers.Adam(0.01, epsilon=1e-12))
+    options = {"optimizer_state": "reset", "strategy": "average", "batch_size": 50}
+    fitted(model, 1, options=options, epochs=6, callbacks=[seen])
+    for before, after in itertools.pairwise(weights):
+        np.testing.assert_allclose(np.abs(after - before), 0.01, rtol=1e-3)
+
+
+def test_a_schedule_goes_on_where_slots_are_reset() -> None:
+    model = mlp(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 4, 0.5)))
+    fitted(model, 2, options={"optimizer_state": "reset", "strategy": "average"}, epochs=2)
+    assert int(model.optimizer.iterations.numpy()) == 8
 
 
 def test_a_batch_over_all_workers_is_split_among_them() -> None:
@@ -746,6 +784,11 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), strategy=1), TypeError, "Strategy object; got int"),
     (lambda: SparkModel(mlp(), engine="spark"), ValueError, "'server', 'jobs', 'gang', 'in_process'; got 'spark'"),
     (lambda: SparkModel(mlp(), optimizer_state="mean"), ValueError, "'average', 'per_worker', 'reset'; got 'mean'"),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.Ftrl()), optimizer_state="per_worker"),
+        ValueError,
+        "Ftrl computes the weights from its slots.*'average'; got 'per_worker'",
+    ),
     (
         lambda: SparkModel(mlp(keras.optimizers.SGD(use_ema=True)), optimizer_state="reset"),
         ValueError,
