@@ -37,6 +37,8 @@ from elephas_like.trainer.request import FitRequest, FitSeeds
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+ADDED = ("optimizer", "loss", "loss_weights")
+"""What checkpoints of earlier versions do not say: it counts as equal there."""
 SLOTS = 2
 """Checkpoints that are kept: while one is written, the other is whole."""
 
@@ -48,6 +50,7 @@ class Found:
     number: counts the checkpoints of a fit. place: its file, for messages.
     described: what the fit that wrote it was asked for. initial_epoch, num_workers, seeds: of that fit.
     shards: rows and checksum of each worker's shard; None for one that writes none.
+    learning_rate: of each optimizer when that fit began; None in a checkpoint of an earlier version.
     """
 
     number: int
@@ -60,6 +63,7 @@ class Found:
     history: Any
     callbacks: Any
     arrays: Mapping[str, Array]
+    learning_rate: list[float] | None = None
 
     def progress(self, like: TrainState) -> FitProgress:
         """The progress of the fit.
@@ -157,22 +161,29 @@ class Checkpoints:
         initial_epoch: int,
         hooks: DriverHooks,
         found: Found | None,
+        learning_rate: list[float] | None = None,
     ) -> None:
         """Takes what every checkpoint of this fit says, and gives callbacks and History what was found.
 
         Args:
             described: what the fit is asked for: plain values by name. It must be what the checkpoint's fit was asked for.
             hooks: after `train_begin`.
+            learning_rate: of each optimizer when the fit began for the first time.
 
         Raises:
             ElephasError: the checkpoint is of another fit.
         """
-        self._content = {"described": dict(described), "seeds": asdict(seeds), "initial_epoch": initial_epoch}
+        self._content = {
+            "described": dict(described),
+            "seeds": asdict(seeds),
+            "initial_epoch": initial_epoch,
+            "learning_rate": learning_rate,
+        }
         self._hooks, self._states, self._found = hooks, CallbackStates(hooks.callbacks), found
         if found is None:
             return
         for name, value in self._content["described"].items():
-            if found.described.get(name) != value:
+            if found.described.get(name, value if name in ADDED else None) != value:
                 raise ElephasError(
                     f"{found.place} is a checkpoint of another fit: {name} was {found.described.get(name)!r}, and is "
                     f"{value!r}. Give each fit a checkpoint_dir of its own, or begin anew with resume=False."
@@ -316,6 +327,7 @@ class Checkpoints:
             described=described,
             seeds=seeds,
             arrays=arrays,
+            learning_rate=marker.get("learning_rate"),
             **{name: marker[name] for name in same},
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role, TrainState
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
@@ -44,11 +45,14 @@ from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.learning_rate import scaled_learning_rate
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
+
+log = logging.getLogger(__name__)
 
 
 def train(
@@ -243,6 +247,8 @@ def _prepared(
     if engine is not EngineName.IN_PROCESS:
         hooks.sizes = exchanged_bytes(hooks.variables.layout, options)
     described = _described(options, request, strategy, frequency, drawn, num_workers)
+    if checkpoints is not None:
+        described |= compiled_as(model)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
@@ -297,13 +303,30 @@ def _begun(
     kept = None
     if found is not None:
         # Callbacks see its state in on_train_begin. What they change there is dropped: they had changed it when the fit began.
-        kept = found.progress(hooks.variables.read())
+        own = hooks.variables.read()
+        kept = found.progress(own)
+        _note_other_rate(found, own, kept.state)
         hooks.variables.write(kept.state)
     state, begin = hooks.train_begin(initial_epoch)
     begin = begin if found is None else found.initial_epoch
     if checkpoints is not None:
-        checkpoints.begin(described, seeds, begin, hooks, found)
+        rates = state.learning_rate.tolist() if found is None else found.learning_rate
+        checkpoints.begin(described, seeds, begin, hooks, found, rates)
     return kept or FitProgress(state), begin
+
+
+def _note_other_rate(found: Found, own: TrainState, kept: TrainState) -> None:
+    """Say in the log if a fit that goes on trains with another learning rate than its model has now."""
+    here, there = (state.learning_rate.tolist() for state in (own, kept))
+    if here not in (
+        there,
+        found.learning_rate,
+    ):  # the checkpoint's fit may have begun with the model's, and its callbacks changed it
+        log.warning(
+            "the fit goes on with the learning rate of %s, %g. The model's own, %g, does not count: to train with that, begin anew with "
+            "resume=False, or set it in a callback.",
+            *(found.place, there[0], here[0]),
+        )
 
 
 def _described(

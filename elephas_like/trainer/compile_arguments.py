@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
 from elephas_like.trainer.backends.chosen import BACKEND
+from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.serialization import output_count
 from elephas_like.trainer.tensors import check_backend
@@ -46,6 +50,44 @@ def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
     """Return the arguments of `compile` by name, as the model keeps them; None where it keeps none."""
     arguments = getattr(getattr(model, "_compile_config", None), "config", None)
     return arguments if isinstance(arguments, dict) else None
+
+
+def compiled_as(model: keras.Model) -> dict[str, str]:
+    """Return in words what decides how a model trains, the same in every process: its optimizer, loss and loss weights.
+
+    Names, and a learning rate that is a number, are left out: Keras numbers the first, and callbacks change the second.
+    """
+    given = _compile_arguments(model) or {}
+    said = {name: given.get(name, getattr(model, name, None)) for name in ("loss", "loss_weights")}
+    return {"optimizer": _words(own_optimizer(model)), **{name: _words(value) for name, value in said.items()}}
+
+
+def _words(thing: object) -> str:
+    if isinstance(thing, str):
+        return thing
+    if isinstance(thing, Mapping):
+        return "{" + ", ".join(f"{name}: {_words(value)}" for name, value in sorted(thing.items(), key=str)) + "}"
+    if isinstance(thing, list | tuple):
+        return "[" + ", ".join(map(_words, thing)) + "]"
+    name = getattr(thing, "__qualname__", None)
+    if name is not None:  # a function or a class
+        return str(name)
+    if isinstance(thing, keras.optimizers.Optimizer):
+        return f"{type(thing).__name__}{_words(_settings(thing.get_config()))}"
+    if isinstance(thing, keras.losses.Loss):  # whose get_config seldom has its arguments
+        return f"{type(thing).__name__}{_words(_settings(vars(thing)))}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, object]:
+    """Return what is plain data, or functions, of an object's attributes; no name, and no learning rate that is a number."""
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in ("name", "_name")
+        and not (name == "learning_rate" and isinstance(value, int | float))
+        and (value is None or isinstance(value, int | float | str | dict | list | tuple) or callable(value))
+    }
 
 
 def repair_compile(model: keras.Model) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -416,6 +417,44 @@ def test_a_checkpoint_of_another_fit_is_refused(died: Path, options: dict, given
     with pytest.raises(ElephasError, match=f"is a checkpoint of another fit: {said}"):
         fit(model, died, options=options, **given)
     assert {path.name: path.read_bytes() for path in died.iterdir()} == kept
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [
+        ({"loss": "mae"}, "loss was 'mse', and is 'mae'"),
+        ({"loss": [keras.losses.Huber(2.0)]}, r"loss was 'mse', and is '.Huber.*delta: 2\.0"),
+        (
+            {"optimizer": keras.optimizers.Adam(beta_1=0.8)},
+            "optimizer was 'Adam.*beta_1: 0.9.*, and is 'Adam.*beta_1: 0.8",
+        ),
+        ({"loss_weights": [2.0]}, r"loss_weights was 'None', and is '.2.0."),
+    ],
+)
+def test_a_checkpoint_of_a_model_that_was_compiled_otherwise_is_refused(died: Path, compiled: dict, said: str) -> None:
+    model = regression()
+    model.compile(**({"optimizer": "adam", "loss": "mse", "metrics": ["mae"]} | compiled))
+    with pytest.raises(ElephasError, match=f"is a checkpoint of another fit: {said}"):
+        fit(model, died)
+
+
+def test_another_learning_rate_is_warned_of(died: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who lowers the rate after a NaN and runs again goes on with the old one, as callbacks may have changed it."""
+    fit(regression(lambda: keras.optimizers.Adam(1e-5)), died)
+    assert re.search(
+        r"goes on with the learning rate of .*, 0.001. The model's own, 1e-05, .*resume=False", caplog.text
+    )
+
+
+def test_a_learning_rate_that_callbacks_had_changed_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    assert fit(regression(), tmp_path, dies_at=14, callbacks=[halving]) is None
+    model = regression()
+    fit(model, tmp_path, callbacks=[halving])
+    assert "learning rate" not in caplog.text
+    assert float(model.optimizer.learning_rate) == np.float32(0.001 / 2**6)
 
 
 def test_a_checkpoint_of_another_model_is_refused(died: Path) -> None:
