@@ -61,13 +61,16 @@ class TrialRecord:
 
 def parameters(point: Point, params: Any) -> dict[str, Any]:
     """The value of each parameter: what the function got under that name, or its place in the space."""
-    found = {}
-    for label in point:
-        value = params
-        for name in label.split("."):
-            value = value.get(name, None) if isinstance(value, dict) else None
-        found[label] = point[label] if value is None or isinstance(value, dict) else value
-    return found
+    return {label: _value(label, point, params) for label in point}
+
+
+def _value(label: str, point: Point, params: Any) -> Any:
+    value = params
+    for name in label.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return point[label]
+        value = value[name]
+    return point[label] if isinstance(value, dict) else value
 
 
 class PruningMonitor:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hyperopt import hp
 
 from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
@@ -15,7 +16,7 @@ from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.tuning.log import ModelStore, SearchLog
-from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, parameters, summary
 from elephas_like.tuning.space import Sampler, Space
 from elephas_like.tuning.trial_runs import TrialRuns, count_parallel, in_process
 
@@ -265,6 +266,12 @@ def test_an_attempt_that_begins_again_replaces_its_losses() -> None:
     for epoch, loss in ((0, 3.0), (1, 2.0), (1, 2.0), (0, 5.0)):  # a report that came twice; another attempt
         monitor(7, epoch, {"loss": loss})
     assert seen == [(3.0,), (3.0, 2.0), (3.0, 2.0), (5.0,)]
+
+
+def test_parameters_are_shown_as_the_function_got_them() -> None:
+    space = Space({"d": [0.5, None, 0.9], "head": {"units": [16, 32]}, "way": hp.choice("other", ["a", "b"])})
+    point = {"d": 1, "head.units": 1, "other": 0}
+    assert parameters(point, space.at(point)) == {"d": None, "head.units": 32, "other": 0}
 
 
 def test_without_spark_trials_run_one_by_one() -> None:
