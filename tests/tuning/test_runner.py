@@ -238,6 +238,30 @@ def test_an_algorithm_without_more_points_ends_the_search() -> None:
         search.run(slots)
 
 
+def test_a_search_without_more_points_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    search, slots, _ = made(evals=5)
+    algo = search._sampler._algo
+    search._sampler._algo = lambda ids, *given: algo(ids, *given) if ids[0] < 3 else []
+    with caplog.at_level("INFO", "elephas_like"):
+        search.run(slots)
+    assert summary(search.records) == {"ok": 3}
+    assert "search: the algorithm has no more points after 3 of 5 trials" in caplog.text
+
+
+def test_a_trial_is_kept_before_the_algorithm_hears_of_it(tmp_path: Path) -> None:
+    def fails(result: TrialResult) -> None:
+        raise ZeroDivisionError
+
+    search, slots, _ = made()
+    search._log = SearchLog(tmp_path)
+    search._log.begin({"seed": 0}, "never")
+    search._sampler.tell = fails
+    with pytest.raises(ZeroDivisionError):
+        search.run(slots)
+    assert list(search.records) == [0]
+    assert [result.number for result, _ in SearchLog(tmp_path).begin({"seed": 0}, "auto")] == [0]
+
+
 def test_recalled_trials_are_not_tried_again() -> None:
     first, slots, _ = made(evals=5)
     first.run(slots)
