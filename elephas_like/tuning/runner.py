@@ -65,11 +65,13 @@ def parameters(point: Point, params: Any) -> dict[str, Any]:
 
 
 def _value(label: str, point: Point, params: Any) -> Any:
-    value = params
+    value, path = params, ""
     for name in label.split("."):
-        if not isinstance(value, dict) or name not in value:
-            return point[label]
-        value = value[name]
+        if str(point.get(path, "")) != name:  # else it is the number of an option, which is in its place
+            if not isinstance(value, dict) or name not in value:
+                return point[label]
+            value = value[name]
+        path = f"{path}.{name}" if path else name
     return point[label] if isinstance(value, dict) else value
 
 

@@ -104,6 +104,17 @@ def test_a_sampler_with_a_seed_of_its_own_tries_nothing_twice_when_it_goes_on() 
     assert again.suggest(2)["rate"] not in [point["rate"] for _, point in told]
 
 
+def test_what_a_plain_option_holds_is_asked_for_where_it_is_chosen() -> None:
+    options = {"opt": [{"name": "sgd", "rate": ("loguniform", -9, -2)}, {"name": "adam", "rate": [0.1, 0.2]}]}
+    sampler = OptunaSampler(Space(options), "optuna", 0, GOAL)
+    points = [sampler.suggest(number) for number in range(20)]
+    assert {tuple(point) for point in points} == {("opt", "opt.0.rate"), ("opt", "opt.1.rate")}
+    study = study_of(sampler.space, GOAL, [(TrialResult(0, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0), points[0])])
+    assert study.trials[0].params == points[0]
+    with pytest.raises(ValueError, match=r"parameter 'opt\.0\.x': Optuna has no distribution like normal"):
+        OptunaSampler(Space({"opt": [{"x": ("normal", 0, 1)}, 1]}), "optuna", 0, GOAL)
+
+
 EVERYTHING = {
     "units": [16, 32],
     "way": hp.choice("way", [{"kind": "sgd", "nesterov": hp.choice("nesterov", [False, True])}, {"kind": "adam"}]),

@@ -296,6 +296,11 @@ def test_parameters_are_shown_as_the_function_got_them() -> None:
     space = Space({"d": [0.5, None, 0.9], "head": {"units": [16, 32]}, "way": hp.choice("other", ["a", "b"])})
     point = {"d": 1, "head.units": 1, "other": 0}
     assert parameters(point, space.at(point)) == {"d": None, "head.units": 32, "other": 0}
+    space = Space({"opt": [{"units": [16, 32]}, {"more": {"units": [16, 32]}}], "rate": [0.5, ("choice", [1, None])]})
+    point = {"opt": 1, "opt.1.more.units": 1, "rate": 1, "rate.1": 1}
+    assert parameters(point, space.at(point)) == {"opt": 1, "opt.1.more.units": 32, "rate": None, "rate.1": None}
+    point = {"opt": 0, "opt.0.units": 1, "rate": 0}
+    assert parameters(point, space.at(point)) == {"opt": 0, "opt.0.units": 32, "rate": 0.5}
 
 
 def test_without_spark_trials_run_one_by_one() -> None:
