@@ -44,11 +44,11 @@ class SearchLog:
             ValueError: they are another search's; the message says in what.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._trials.touch()  # before search.json: a driver that dies between them leaves a search without trials
         described = {"version": VERSION, **identity}
         about = self._directory / "search.json"
         if not about.exists():
             write_whole(about, json.dumps(described, indent=1).encode())
-            self._trials.touch()
             return []
         if resume == "never":
             raise FileExistsError(

@@ -6,6 +6,7 @@ conditional parameters are asked for where they count.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,9 @@ from optuna.trial import TrialState  # noqa: E402
 
 _NUMBER = "trial"
 """The attribute of an Optuna trial that has the number of ours."""
+
+_EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
+"""Samplers that try each point once. What they know of running and recalled trials does not suffice for that."""
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
@@ -87,6 +91,8 @@ class OptunaSampler:
         self._distributions = {parameter.label: distribution_of(parameter) for parameter in space.parameters}
         self._own = None if isinstance(algo, str) else algo
         self._study = _new_study(self._own, ["minimize"] * len(objective.all))
+        self._study.stop = self._stop  # Optuna's own works within `optimize` only
+        self._over = False
         self._asked: dict[int, optuna.Trial] = {}
         self._told: list[tuple[TrialResult, Point]] = []
         self._points: dict[int, Point] = {}
@@ -99,17 +105,21 @@ class OptunaSampler:
             sampler.recall(result, point)
         return sampler.trials
 
-    def suggest(self, number: int) -> dict[str, int | float]:
-        """The point of trial `number`."""
+    def suggest(self, number: int) -> dict[str, int | float] | None:
+        """The point of trial `number`; None where the sampler has tried everything."""
         if self._own is None:
             self._study.sampler = optuna.samplers.TPESampler(seed=seed_of(self._seed, number))
         if number < len(self._first):
             self._study.enqueue_trial(dict(self._first[number]))
-        trial = self._asked[number] = self._study.ask()
-        trial.set_user_attr(_NUMBER, number)
-        point = self.space.walk(lambda parameter: self._ask(trial, parameter))
-        self._points[number] = point
-        return dict(point)
+        while not self._over:
+            trial = self._study.ask()
+            trial.set_user_attr(_NUMBER, number)
+            point = self.space.walk(functools.partial(self._ask, trial))
+            if not self._is_repeated(point):
+                self._asked[number], self._points[number] = trial, point
+                return dict(point)
+            self._study.tell(trial, state=TrialState.FAIL)
+        return None
 
     def tell(self, result: TrialResult) -> None:
         """Notes a trial that has ended."""
@@ -129,6 +139,16 @@ class OptunaSampler:
             self._own.reseed_rng()  # its own seed would give the points of the first session again
         self._told.append((result, point))
         self._study.add_trial(_frozen(self._objective, result, point, self._distributions))
+
+    def _stop(self) -> None:
+        """Note that the sampler has tried everything."""
+        self._over = True
+
+    def _is_repeated(self, point: Point) -> bool:
+        """Whether a sampler that tries everything once suggests a point again: of an earlier session, or of a running trial."""
+        if not isinstance(self._own, _EXHAUSTIVE):
+            return False
+        return point in [*self._points.values(), *(told for _, told in self._told)]
 
     def _ask(self, trial: optuna.Trial, parameter: Parameter) -> int | float:
         label, asked = parameter.label, self._distributions[parameter.label]

@@ -180,18 +180,20 @@ class SearchResult:
         """The trained models of the `n` best trials, the best first. The same objects at every call.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: there are fewer, or one of them was not kept.
         """
         positive_int("n", n)
         if self._restore is None:
             raise ValueError(_NO_MODELS)
-        numbers = self._store.numbers
-        if n > len(numbers):
+        numbers, kept = [record.result.number for record in self._ranked[:n]], self._store.numbers
+        missing = [number for number in numbers if number not in kept]
+        if missing or n > len(numbers):
+            named = f", but not that of trial {missing[0]}, one of the best" if missing else ""
             raise ValueError(
-                f"{n} models are asked for, and {len(numbers)} were kept of {len(self._ranked)} trials that finished. "
-                f"Search with keep_models={n} or more, and enough max_evals."
+                f"{n} models are asked for, and {len(kept)} were kept of {len(self._ranked)} trials that finished{named}. "
+                f"Search with keep_models={n} or more from the first session on, and enough max_evals."
             )
-        return [self._model(number) for number in numbers[:n]]
+        return [self._model(number) for number in numbers]
 
     def best_ensemble(self, n: int, voting: str = "soft", weights: Any = None) -> Any:
         """A VotingModel of the `n` best trials' models."""

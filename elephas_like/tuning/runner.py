@@ -61,13 +61,18 @@ class TrialRecord:
 
 def parameters(point: Point, params: Any) -> dict[str, Any]:
     """The value of each parameter: what the function got under that name, or its place in the space."""
-    found = {}
-    for label in point:
-        value = params
-        for name in label.split("."):
-            value = value.get(name, None) if isinstance(value, dict) else None
-        found[label] = point[label] if value is None or isinstance(value, dict) else value
-    return found
+    return {label: _value(label, point, params) for label in point}
+
+
+def _value(label: str, point: Point, params: Any) -> Any:
+    value, path = params, ""
+    for name in label.split("."):
+        if str(point.get(path, "")) != name:  # else it is the number of an option, which is in its place
+            if not isinstance(value, dict) or name not in value:
+                return point[label]
+            value = value[name]
+        path = f"{path}.{name}" if path else name
+    return point[label] if isinstance(value, dict) else value
 
 
 class PruningMonitor:
@@ -160,10 +165,7 @@ class Search:
         begun = 0 if self._log is None else self._log.begun()
         again = sum(number not in self.records for number in range(begun))
         if earlier or again:
-            text = f"search: {len(self.records)} of {self._limits.max_evals} done, {again} to retry"
-            log.info("%s", text)
-            if self._verbose:
-                Bar.write(text)
+            self._say(f"search: {len(self.records)} of {self._limits.max_evals} done, {again} to retry")
 
     def run(self, slots: TrialRuns) -> None:
         """Tries points until the limits, or Ctrl-C.
@@ -213,6 +215,11 @@ class Search:
         for number in list(self._running):
             self._take(TrialResult(number, TrialStatus.INTERRUPTED), bar)
 
+    def _say(self, text: str) -> None:
+        log.info("%s", text)
+        if self._verbose:
+            Bar.write(text)
+
     def _goes_on(self) -> str:
         over = sum(record.result.status is not TrialStatus.INTERRUPTED for record in self.records.values())
         if self._log is None:
@@ -221,7 +228,11 @@ class Search:
 
     def _begin(self, number: int | None, slots: TrialRuns) -> bool:
         point = None if number is None else self._sampler.suggest(number)
-        if number is None or point is None:
+        if number is None:
+            return False
+        if point is None:
+            begun = len(self.records) + len(self._running)
+            self._say(f"search: the algorithm has no more points after {begun} of {self._limits.max_evals} trials")
             return False
         params = self._sampler.space.at(point)
         self._running[number] = point, params
@@ -235,11 +246,11 @@ class Search:
         result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
         self._store.offer(result)
-        self._sampler.tell(result)
         kept = replace(result, model=b"")
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
         self.records[result.number] = TrialRecord(kept, point, params)
+        self._sampler.tell(result)  # after the trial is kept: an algorithm of the user's may fail
         show_trial(self._page, self.records[result.number], self._objective)
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)

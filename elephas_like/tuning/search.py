@@ -100,7 +100,7 @@ def search(
         build: makes a compiled Keras model from one point of the space; without `data` any function of a point, which
             returns a number or hyperopt's dict (docs/tuning.md). It travels to the executors by value.
         space: hyperopt's (`{"rate": hp.loguniform("rate", -9, -2)}`), or a plain dict of `("loguniform", -9, -2)`-like
-            tuples, lists of options, nested dicts and constants; both may be mixed.
+            tuples, lists of options (which may hold such tuples and dicts), nested dicts and constants; both may be mixed.
         data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, a DataFrame, the path of Parquet files, or a
             ShardedDataset. Unless
             `trial_workers` is given it goes through the driver, once, and to each executor's disk, once.

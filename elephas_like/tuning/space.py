@@ -60,7 +60,8 @@ class Space:
     """A hyperopt space, or a plain dict of `("uniform", 0, 1)`-like entries, made into hyperopt's.
 
     In a dict an entry is a node of hyperopt's (`hp.uniform("x", 0, 1)`), a tuple of a kind and its arguments
-    (`("loguniform", -9, -2)`), a list of options, another such dict, or a constant.
+    (`("loguniform", -9, -2)`), a list of options, another such dict, or a constant. An option may be such a tuple or dict, too:
+    parameters in it have its number in their labels (`optimizer.0.rate`), and are drawn where it is chosen.
 
     Raises:
         ValueError: an empty space, an unknown kind of parameter, or two parameters of one label.
@@ -253,15 +254,39 @@ def _entry(label: str, value: Any) -> Any:
     if isinstance(value, dict):
         return _entries(value, f"{label}.")
     if isinstance(value, tuple) and value and isinstance(value[0], str):
-        return node(label, value[0], value[1:])
+        return node(label, value[0], _arguments(label, *value))
     if isinstance(value, list) and not any(isinstance(item, pyll.Apply) for item in value):
-        return node(label, "choice", (value,))
+        return node(label, "choice", _arguments(label, "choice", value))
     if isinstance(value, tuple | set) or (hasattr(value, "rvs") and not isinstance(value, pyll.Apply)):
         raise ValueError(
             f"parameter {label!r}: expected hyperopt's hp.*, a list of options, a tuple of a kind and its arguments such as "
             f"('uniform', 0, 1), or a constant; got {type(value).__name__}. Kinds: {', '.join(KINDS)}."
         )
     return value
+
+
+def _arguments(label: str, kind: str, *arguments: Any) -> tuple[Any, ...]:
+    """The arguments of a parameter, the options of a choice as hyperopt takes them."""
+    if kind not in ("choice", "pchoice") or len(arguments) != 1 or not isinstance(arguments[0], list | tuple):
+        return arguments
+    if kind == "choice":
+        return ([_option(f"{label}.{number}", one) for number, one in enumerate(arguments[0])],)
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in arguments[0]):
+        return arguments
+    return ([(share, _option(f"{label}.{number}", one)) for number, (share, one) in enumerate(arguments[0])],)
+
+
+def _option(label: str, value: Any) -> Any:
+    """An option with the parameters in it, which are drawn where it is chosen. Tuples and sets of no kind are constants."""
+    if isinstance(value, dict):
+        return {name: _inside(f"{label}.{name}", one) for name, one in value.items()}
+    named = isinstance(value, tuple) and value and isinstance(value[0], str) and value[0] in KINDS
+    return _entry(label, value) if named else value
+
+
+def _inside(label: str, value: Any) -> Any:
+    """What the dict of an option holds: a list is a choice there, and a constant where it is the option."""
+    return _entry(label, value) if isinstance(value, list) else _option(label, value)
 
 
 def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, Any] | None = None) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
+import optuna
 import pytest
 
 from elephas_like import search
@@ -96,6 +97,25 @@ def test_a_search_is_resumed_as_it_would_have_gone_on(algo: str, tmp_path: Path)
     assert again.trials["loss"][0] == 2.25
     with pytest.raises(ValueError, match="its objective is"):
         small(checkpoint_dir=tmp_path, resume="auto", objective="accuracy", **given)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("evals", [3, 6])
+@pytest.mark.parametrize("algo", ["GridSampler", "BruteForceSampler"])
+def test_a_search_ends_with_the_last_point_of_a_grid_also_when_resumed(algo: str, evals: int, tmp_path: Path) -> None:
+    def tried(evals: int) -> list[int]:
+        grid = ({"n": [0, 1, 2]},) if algo == "GridSampler" else ()
+        given = {"max_evals": evals, "seed": 0, "verbose": 0, "checkpoint_dir": tmp_path, "resume": "auto"}
+        sampler = getattr(optuna.samplers, algo)(*grid)
+        return list(
+            search(lambda params: float(params["n"]), {"n": [4, 5, 6]}, algo=sampler, **given).trials["param_n"]
+        )
+
+    first = tried(2)
+    assert len(set(first)) == 2
+    assert sorted(tried(evals)) == [4, 5, 6]
+    assert tried(evals)[:2] == first
+    assert len(tried(evals)) == 3
 
 
 @pytest.mark.parametrize(

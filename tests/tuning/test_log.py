@@ -50,6 +50,15 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
 
 
+def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(tmp_path: Path) -> None:
+    SearchLog(tmp_path).begin(IDENTITY, "never")
+    (tmp_path / "trials.jsonl").unlink()
+    log = SearchLog(tmp_path)
+    assert log.begin(IDENTITY, "auto") == []
+    log.write(GOOD, {"x": 1})
+    assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0]
+
+
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
     SearchLog(tmp_path).begin(IDENTITY, "never")
     assert SearchLog(tmp_path).seed() == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import optuna
 import pytest
@@ -101,6 +102,56 @@ def test_a_sampler_with_a_seed_of_its_own_tries_nothing_twice_when_it_goes_on() 
     again.recall(*told[0])
     again.recall(*told[1])
     assert again.suggest(2)["rate"] not in [point["rate"] for _, point in told]
+
+
+def test_what_a_plain_option_holds_is_asked_for_where_it_is_chosen() -> None:
+    options = {"opt": [{"name": "sgd", "rate": ("loguniform", -9, -2)}, {"name": "adam", "rate": [0.1, 0.2]}]}
+    sampler = OptunaSampler(Space(options), "optuna", 0, GOAL)
+    points = [sampler.suggest(number) for number in range(20)]
+    assert {tuple(point) for point in points} == {("opt", "opt.0.rate"), ("opt", "opt.1.rate")}
+    study = study_of(sampler.space, GOAL, [(TrialResult(0, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0), points[0])])
+    assert study.trials[0].params == points[0]
+    with pytest.raises(ValueError, match=r"parameter 'opt\.0\.x': Optuna has no distribution like normal"):
+        OptunaSampler(Space({"opt": [{"x": ("normal", 0, 1)}, 1]}), "optuna", 0, GOAL)
+
+
+EVERYTHING = {
+    "units": [16, 32],
+    "way": hp.choice("way", [{"kind": "sgd", "nesterov": hp.choice("nesterov", [False, True])}, {"kind": "adam"}]),
+}
+POINTS = [
+    {"units": units, **way}
+    for units in (0, 1)
+    for way in ({"way": 0, "nesterov": 0}, {"way": 0, "nesterov": 1}, {"way": 1})
+]
+
+
+def grid() -> optuna.samplers.BaseSampler:
+    return optuna.samplers.GridSampler({"units": [0, 1], "way": [0, 1], "nesterov": [0, 1]})
+
+
+def brute() -> optuna.samplers.BaseSampler:
+    return optuna.samplers.BruteForceSampler(seed=0)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("algo", [grid, brute])
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("earlier", [0, 1, 4, 6])
+def test_a_sampler_that_tries_everything_tries_it_once_and_ends(algo: Callable, slots: int, earlier: int) -> None:
+    sampler = OptunaSampler(Space(EVERYTHING), algo(), 0, GOAL)
+    for number, point in enumerate(POINTS[:earlier]):
+        sampler.recall(TrialResult(number, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0), point)
+    tried, running, number = POINTS[:earlier], [], earlier
+    while (point := sampler.suggest(number)) is not None:
+        tried.append(point)
+        running.append(number)
+        number += 1
+        if len(running) == slots:
+            sampler.tell(TrialResult(running.pop(0), TrialStatus.OK, ({"loss": 1.0},), 0, 1.0))
+    for left in running:
+        sampler.tell(TrialResult(left, TrialStatus.OK, ({"loss": 1.0},), 0, 1.0))
+    assert sorted(tried, key=str) == sorted(POINTS, key=str)
 
 
 def test_first_points_come_first_and_count() -> None:

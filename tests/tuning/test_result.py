@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +12,11 @@ import pytest
 from small_search import cancer, small
 
 from elephas_like import VotingModel
+from elephas_like.core.objective import Objective
+from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.tuning.log import ModelStore
+from elephas_like.tuning.result import SearchResult
+from elephas_like.tuning.runner import TrialRecord
 
 
 def test_a_search_finds_and_returns_the_best_model() -> None:
@@ -53,6 +60,27 @@ def test_models_beyond_those_kept_are_not_promised() -> None:
         found.best_models(2)
 
 
+def test_models_that_an_earlier_session_dropped_are_not_replaced_by_worse_ones(tmp_path: Path) -> None:
+    goal, store = Objective("loss"), ModelStore(1, tmp_path)
+    losses = [4.0, 1.0, 3.0, 6.0, 2.0, 5.0]
+    results = [TrialResult(number, TrialStatus.OK, ({"loss": loss},), 0, loss) for number, loss in enumerate(losses)]
+    for result in results[:4]:
+        store.offer(replace(result, model=b"m"))
+    store = ModelStore(3, tmp_path)
+    for result in results[:4]:
+        store.recall(result)
+    for result in results[4:]:
+        store.offer(replace(result, model=b"m"))
+    records = {result.number: TrialRecord(result, {"x": 1.0}, {"x": 1.0}) for result in results}
+    found = SearchResult(records, goal, 1, store, lambda params, content, suffix: params, None)
+    assert store.numbers == [1, 4, 5]  # and trials 0 and 2 were better than 5
+    assert len(found.best_models(2)) == 2
+    with pytest.raises(
+        ValueError, match=r"3 models are asked for, and 3 were kept of 6.*not that of trial 2, .*keep_models=3"
+    ):
+        found.best_models(3)
+
+
 def test_the_best_make_an_ensemble() -> None:
     assert isinstance(small().best_ensemble(2, voting="soft"), VotingModel)
 
@@ -70,12 +98,6 @@ def test_a_table_of_trials_can_be_read() -> None:
 
 
 def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None:
-    from elephas_like.core.objective import Objective
-    from elephas_like.core.trials import TrialResult, TrialStatus
-    from elephas_like.tuning.log import ModelStore
-    from elephas_like.tuning.result import SearchResult
-    from elephas_like.tuning.runner import TrialRecord
-
     cut = TrialRecord(TrialResult(0, TrialStatus.INTERRUPTED), {"x": 1.0}, {"x": 1.0})
     for records in ({}, {0: cut}):
         found = SearchResult(records, Objective("loss"), 3, ModelStore(1), None, None, interrupted=True)

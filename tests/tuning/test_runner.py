@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hyperopt import hp
 
 from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
@@ -15,7 +16,7 @@ from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.tuning.log import ModelStore, SearchLog
-from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, parameters, summary
 from elephas_like.tuning.space import Sampler, Space
 from elephas_like.tuning.trial_runs import TrialRuns, count_parallel, in_process
 
@@ -237,6 +238,30 @@ def test_an_algorithm_without_more_points_ends_the_search() -> None:
         search.run(slots)
 
 
+def test_a_search_without_more_points_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    search, slots, _ = made(evals=5)
+    algo = search._sampler._algo
+    search._sampler._algo = lambda ids, *given: algo(ids, *given) if ids[0] < 3 else []
+    with caplog.at_level("INFO", "elephas_like"):
+        search.run(slots)
+    assert summary(search.records) == {"ok": 3}
+    assert "search: the algorithm has no more points after 3 of 5 trials" in caplog.text
+
+
+def test_a_trial_is_kept_before_the_algorithm_hears_of_it(tmp_path: Path) -> None:
+    def fails(result: TrialResult) -> None:
+        raise ZeroDivisionError
+
+    search, slots, _ = made()
+    search._log = SearchLog(tmp_path)
+    search._log.begin({"seed": 0}, "never")
+    search._sampler.tell = fails
+    with pytest.raises(ZeroDivisionError):
+        search.run(slots)
+    assert list(search.records) == [0]
+    assert [result.number for result, _ in SearchLog(tmp_path).begin({"seed": 0}, "auto")] == [0]
+
+
 def test_recalled_trials_are_not_tried_again() -> None:
     first, slots, _ = made(evals=5)
     first.run(slots)
@@ -265,6 +290,17 @@ def test_an_attempt_that_begins_again_replaces_its_losses() -> None:
     for epoch, loss in ((0, 3.0), (1, 2.0), (1, 2.0), (0, 5.0)):  # a report that came twice; another attempt
         monitor(7, epoch, {"loss": loss})
     assert seen == [(3.0,), (3.0, 2.0), (3.0, 2.0), (5.0,)]
+
+
+def test_parameters_are_shown_as_the_function_got_them() -> None:
+    space = Space({"d": [0.5, None, 0.9], "head": {"units": [16, 32]}, "way": hp.choice("other", ["a", "b"])})
+    point = {"d": 1, "head.units": 1, "other": 0}
+    assert parameters(point, space.at(point)) == {"d": None, "head.units": 32, "other": 0}
+    space = Space({"opt": [{"units": [16, 32]}, {"more": {"units": [16, 32]}}], "rate": [0.5, ("choice", [1, None])]})
+    point = {"opt": 1, "opt.1.more.units": 1, "rate": 1, "rate.1": 1}
+    assert parameters(point, space.at(point)) == {"opt": 1, "opt.1.more.units": 32, "rate": None, "rate.1": None}
+    point = {"opt": 0, "opt.0.units": 1, "rate": 0}
+    assert parameters(point, space.at(point)) == {"opt": 0, "opt.0.units": 32, "rate": 0.5}
 
 
 def test_without_spark_trials_run_one_by_one() -> None:

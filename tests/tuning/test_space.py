@@ -78,6 +78,88 @@ def test_a_list_of_hyperopts_is_a_space() -> None:
     assert Space([hp.uniform("x", 0, 1), 7]).at({"x": 0.5}) == (0.5, 7)
 
 
+OPTIONS = {
+    "opt": [
+        {"name": "sgd", "rate": ("loguniform", -9, -2), "more": {"nesterov": [False, True]}},
+        {
+            "name": "adam",
+            "units": [1, (2, 3)],
+            "betas": (0.9, 0.99),
+            "on": {1, 2},
+            "say": ("a", "b"),
+            "own": hp.uniform("x", 0, 1),
+        },
+        "none",
+        [64, ("uniform", 0, 1)],
+    ],
+    "size": [("uniform", 0, 1), 7, (8, 9)],
+    "some": ("pchoice", [(0.5, {"depth": ("randint", 1, 4)}), (0.5, None)]),
+    "also": ("choice", [{"wide": [1, 2]}, ("lognormal", 0, 1)]),
+}
+
+
+def test_what_an_option_holds_is_read_as_an_entry_is() -> None:
+    space = Space(OPTIONS)
+    assert space.labels == [
+        "also",
+        "also.0.wide",
+        "also.1",
+        "opt",
+        "opt.0.more.nesterov",
+        "opt.0.rate",
+        "opt.1.units",
+        "size",
+        "size.0",
+        "some",
+        "some.0.depth",
+        "x",
+    ]
+    left = {"size": 2, "some": 1, "also": 1, "also.1": 2.5}
+    got = {"size": (8, 9), "some": None, "also": 2.5}
+    sgd = {"opt": 0, "opt.0.rate": 0.01, "opt.0.more.nesterov": 1}
+    assert space.at({**left, **sgd}) == {**got, "opt": {"name": "sgd", "rate": 0.01, "more": {"nesterov": True}}}
+    constants = {"name": "adam", "betas": (0.9, 0.99), "on": {1, 2}, "say": ("a", "b")}
+    adam = {"opt": 1, "opt.1.units": 1, "x": 0.5}
+    assert space.at({**left, **adam}) == {**got, "opt": {**constants, "units": (2, 3), "own": 0.5}}
+    assert space.at({**left, "opt": 3})["opt"] == (64, ("uniform", 0, 1))  # a list in a list is a constant
+    other = {"size": 0, "size.0": 0.25, "some": 0, "some.0.depth": 3, "also": 0, "also.0.wide": 1, "opt": 2}
+    assert space.at(other) == {"size": 0.25, "some": {"depth": 3}, "also": {"wide": 2}, "opt": "none"}
+
+
+def test_options_without_parameters_are_constants_and_hyperopts_choices_are_its_own() -> None:
+    plain = {"opt": [{"name": "sgd", "shape": (3, 3), "deep": {"kept": None}}, {"name": "adam"}]}
+    assert Space(plain).labels == ["opt"]
+    assert Space(plain).at({"opt": 0})["opt"] == {"name": "sgd", "shape": (3, 3), "deep": {"kept": None}}
+    nodes = {"opt": hp.choice("opt", [{"units": [1, 2]}, 3])}
+    assert Space(nodes).labels == ["opt"]
+    assert Space(nodes).at({"opt": 0}) == {"opt": {"units": (1, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([{"rate": ("loguniform", -9)}, 1], "parameter 'opt.0.rate': loguniform"),
+        ([1, {"deep": {"units": []}}], "parameter 'opt.1.deep.units': choice takes one list of at least one option"),
+        (("pchoice", [1, 2]), "parameter 'opt': pchoice"),
+        (("choice",), "parameter 'opt': choice takes one list"),
+    ],
+)
+def test_what_is_no_parameter_of_an_option_is_refused(options: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Space({"opt": options})
+
+
+@pytest.mark.parametrize("algo", ["random", "tpe", "anneal"])
+def test_algorithms_draw_what_hangs_on_an_option_only_where_it_is_chosen(algo: str) -> None:
+    space = Space(OPTIONS)
+    sampler = Sampler(space, algo, 0)
+    for number in range(30):
+        point = sampler.suggest(number)
+        assert point is not None
+        assert space.walk(lambda one, point=point: point[one.label]).keys() == point.keys()
+        sampler.tell(TrialResult(number, TrialStatus.OK, loss=float(number)))
+
+
 @pytest.mark.parametrize("algo", ["random", "tpe", "anneal", hyperopt.rand.suggest])
 def test_a_seed_gives_the_same_points(algo: object) -> None:
     assert search(PLAIN, algo, 1, 25) == search(PLAIN, algo, 1, 25)
@@ -184,7 +266,7 @@ def test_a_walk_asks_for_the_parameters_that_count() -> None:
     assert space.walk(lambda one: {**chosen, "way": 0, "momentum": 0.5}[one.label])["momentum"] == 0.5
 
 
-@pytest.mark.parametrize("space", [PLAIN, NESTED, [hp.uniform("x", 0, 1), 7]])
+@pytest.mark.parametrize("space", [PLAIN, NESTED, OPTIONS, [hp.uniform("x", 0, 1), 7]])
 def test_the_point_of_parameters_is_the_inverse_of_at(space: object) -> None:
     made = Space(space)
     for seed in range(20):
