@@ -264,10 +264,11 @@ class _Pickler(CodePickler):
             return function
         return self._written_functions.setdefault((function.__code__, id(function.__globals__)), function)
 
-    def _value_of(self, variable: Any) -> _TableValue:
+    def _value_of(self, variable: Any) -> object:
+        """Return a variable's value for the table, or the value itself if no state can bring another one: it is part of the program."""
         if id(variable) in self._omitted:
             return _TableValue(None)
-        return _TableValue(value_of(variable) if is_number(variable) else np.asarray(variable.numpy()))
+        return _TableValue(value_of(variable)) if is_number(variable) else np.asarray(variable.numpy())
 
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
         name = attributes.get("name") or attributes.get("_name")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elephas_like import SparkModel
 from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import build
 from elephas_like.trainer.graph import path_to
@@ -283,3 +284,56 @@ def test_tensorflow_s_own_objects() -> None:
     assert float(copy.compiled(tf.constant(1.0))) == 2
     assert copy.compiled._jit_compile is True
     assert copy.left is None
+
+
+class Held(keras.layers.Layer):
+    """Multiplies by what a variable without a place in a state says; counts up in it if asked."""
+
+    def __init__(self, start: object, factor: Callable[[object], object], *, counts: bool = False) -> None:
+        super().__init__()
+        shape = tf.TensorShape([None]) if isinstance(start, list) else None
+        self.held = tf.Variable(start, trainable=False, shape=shape)
+        self.factor, self.counts = factor, counts
+
+    def call(self, x):
+        if self.counts:
+            self.held.assign(self.held + 1)
+        return x * tf.cast(self.factor(self.held), x.dtype)
+
+
+def loss_of_a_fit(model: keras.Model) -> float:
+    spark_model = SparkModel(model, num_workers=1, strategy="average", engine="in_process")
+    return spark_model.fit(X, Y, epochs=1, shuffle=False, verbose=0).history["loss"][0]
+
+
+def held(start: object, factor: Callable[[object], object], **how: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), Held(start, factor, **how), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.layers[1].set_weights([np.ones((3, 1)), np.ones(1)])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("start", "later", "factor"),
+    [
+        (1 + 2j, 3 + 4j, lambda z: tf.math.real(z) + tf.math.imag(z)),
+        ("small", "big", lambda text: tf.where(text == "small", 1, 5)),
+        ([1.0], [2.0, 3.0], tf.reduce_sum),
+    ],
+    ids=["complex", "text", "no fixed shape"],
+)
+def test_a_fit_sees_what_was_assigned_to_variables_that_no_state_carries(
+    start: object, later: object, factor: Callable[[object], object]
+) -> None:
+    model = held(start, factor)
+    losses = [loss_of_a_fit(model) for _ in range(2)]
+    model.layers[0].held.assign(later)
+    losses.append(loss_of_a_fit(model))
+    assert losses[0] == losses[1]
+    assert losses[2] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-5)
+    assert losses[2] != losses[0]
+
+
+def test_what_training_leaves_in_variables_that_no_state_carries_reaches_no_other_fit() -> None:
+    losses = [loss_of_a_fit(held([1.0], tf.reduce_sum, counts=True)) for _ in range(2)]
+    assert losses[0] == losses[1]
