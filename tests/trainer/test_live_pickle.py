@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import threading
@@ -337,3 +338,63 @@ def test_a_fit_sees_what_was_assigned_to_variables_that_no_state_carries(
 def test_what_training_leaves_in_variables_that_no_state_carries_reaches_no_other_fit() -> None:
     losses = [loss_of_a_fit(held([1.0], tf.reduce_sum, counts=True)) for _ in range(2)]
     assert losses[0] == losses[1]
+
+
+class Averages(keras.layers.Layer):
+    """Multiplies by a weight whose moving average TensorFlow keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.averages = tf.train.ExponentialMovingAverage(0.5)
+
+    def build(self, input_shape: object) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        self.averages.apply([self.scale.value])
+
+    def call(self, x):
+        self.averages.apply([self.scale.value])
+        return x * self.scale
+
+    def kept(self) -> float:
+        return float(self.averages.average(self.scale.value))
+
+
+@dataclasses.dataclass(slots=True)
+class Box:
+    calls: keras.Variable
+
+
+class Boxed(keras.layers.Layer):
+    """Counts its calls in an object with slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = Box(keras.Variable(0.0, trainable=False))
+
+    def call(self, x):
+        self.box.calls.assign_add(1.0)
+        return x
+
+    def kept(self) -> float:
+        return float(self.box.calls)
+
+
+@pytest.mark.parametrize("layer", [Averages, Boxed])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_tensorflow_and_slots_keep_comes_back_from_a_fit(layer: type, workers: int) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), layer(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    ours, keras_own = made(), made()
+    rows = [
+        np.repeat(array, workers, axis=0) for array in (X, Y)
+    ]  # rows are dealt like cards: each worker gets X and Y
+    spark_model = SparkModel(ours, num_workers=workers, batch_size=2, strategy="average", engine="in_process")
+    spark_model.fit(*rows, epochs=2, shuffle=False, verbose=0)
+    start = keras_own.layers[0].kept()
+    keras_own.fit(X, Y, epochs=2, batch_size=2, shuffle=False, verbose=0)
+    assert ours.layers[0].kept() == pytest.approx(keras_own.layers[0].kept(), rel=1e-5)
+    assert ours.layers[0].kept() != start
