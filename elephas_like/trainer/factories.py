@@ -58,12 +58,13 @@ class TrainerFactory:
         self.limit_threads()
         self.check_labels(shard, validation)
         sample = _sample(shard, validation, self.config.batch_size)
-        program = (
-            None
-            if sample is None
-            else PROGRAMS.borrow(self.spec, sample, self.config.seed, fused=self.config.fused_optimizer)
-        )
+        program = None if sample is None else self.program(sample)
         return self.trainer(worker, shard, validation, program, owns_program=True)
+
+    def program(self, sample: tuple[object, ...]) -> Program:
+        """Return a compiled model for such rows: a kept one, or a new one where worker callbacks may change it."""
+        make = Program if self.callbacks else PROGRAMS.borrow
+        return make(self.spec, sample, self.config.seed, fused=self.config.fused_optimizer)
 
     def check_labels(self, shard: ShardRef, validation: ShardRef | None) -> None:
         """Do nothing if the model takes the labels of a worker's rows. Those of a shard are read once in each process.
@@ -119,7 +120,7 @@ def parts_of(thing: object) -> Iterator[object]:
 class SharingFactory:
     """Makes LocalTrainers in this process that share one compiled model, swapping their states in and out.
 
-    K workers cost one trace. A context manager: leaving it gives the model back.
+    K workers cost one trace. A context manager: leaving it gives the model back, or drops it.
     """
 
     def __init__(self, inner: TrainerFactory) -> None:
@@ -132,8 +133,7 @@ class SharingFactory:
         self._inner.check_labels(shard, validation)
         sample = _sample(shard, validation, self._inner.config.batch_size)
         if sample is not None and self._program is None:
-            config = self._inner.config
-            self._program = PROGRAMS.borrow(self._inner.spec, sample, config.seed, fused=config.fused_optimizer)
+            self._program = self._inner.program(sample)
         program = None if sample is None else self._program
         return self._inner.trainer(worker, shard, validation, program, owns_program=False)
 
@@ -142,10 +142,10 @@ class SharingFactory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the shared model back."""
-        if self._program is not None:
+        """Give the shared model back, unless worker callbacks have seen it (LocalTrainer.close)."""
+        if self._program is not None and not self._inner.callbacks:
             PROGRAMS.give_back(self._program)
-            self._program = None
+        self._program = None
 
 
 def _sample(shard: ShardRef, validation: ShardRef | None, rows: int) -> tuple[object, ...] | None:

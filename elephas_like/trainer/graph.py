@@ -37,14 +37,22 @@ _KERAS_INTERNALS = frozenset(
         "_compiled_trainable_state",
         "_dtype_policy",
         "_loss_ids",
+    }
+)
+
+_TRACKING = "_self_setattr_tracking"
+"""An attribute that TensorFlow gives to objects whose attributes it tracks."""
+_TRACKED = frozenset(
+    {
         "_self_unconditional_checkpoint_dependencies",
         "_self_unconditional_dependency_names",
         "_self_unconditional_deferred_dependencies",
         "_self_name_based_restores",
         "_self_saveable_object_factories",
+        "_self_destruction_context",
     }
 )
-
+"""What it keeps of them: all are attributes, or were some once."""
 
 _TORCH_REGISTRY = "_torch_params"
 """Where Keras lists a layer's variables for PyTorch: all are reached by other attributes, and what a layer had before it was quantized
@@ -55,7 +63,7 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
     """Yield the objects that one refers to, each with its access path: ".loss", "[0]", ".__closure__['rate']"."""
     if isinstance(thing, Mapping):
         for key, value in list(thing.items()):
-            if key != _TORCH_REGISTRY:
+            if not (isinstance(key, str) and key == _TORCH_REGISTRY):  # other keys may refuse to be compared
                 yield f"[{key!r}]", value
     elif isinstance(thing, list | tuple | set | frozenset | deque):
         for number, value in enumerate(thing):
@@ -72,12 +80,32 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
     elif is_compiled(thing):
         yield ".python_function", thing.python_function  # type: ignore[attr-defined]  # a tf.function has it
         return
-    attributes = getattr(thing, "__dict__", None)
-    if isinstance(attributes, dict) and not isinstance(thing, type | types.ModuleType | types.FunctionType):
+    if not isinstance(thing, type | types.ModuleType | types.FunctionType):
         keras_own = isinstance(thing, KERAS_KINDS)
-        for name, value in list(attributes.items()):
-            if not (keras_own and name in _KERAS_INTERNALS and _is_keras_wrapper(name, value)):
+        for name, value in _attributes(thing):
+            internal = keras_own and name in _KERAS_INTERNALS and _is_keras_wrapper(name, value)
+            if not internal and name not in _TRACKED:
                 yield f".{name}", value
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of an object by name: those in its `__dict__`, then those in slots."""
+    attributes = getattr(thing, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from list(attributes.items())
+    for kind in type(thing).__mro__:
+        for name in _slots(kind):
+            slot = vars(kind).get(name)
+            if isinstance(slot, types.MemberDescriptorType) and hasattr(thing, name):
+                yield name, slot.__get__(thing)
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the names under which a class has slots; private ones bear the name of the class."""
+    names = vars(kind).get("__slots__", ())
+    own = kind.__name__.lstrip("_")
+    listed = [names] if isinstance(names, str) else names
+    return [f"_{own}{name}" if name.startswith("__") and not name.endswith("__") else name for name in listed]
 
 
 def _is_keras_wrapper(name: str, value: object) -> bool:
@@ -99,11 +127,19 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, o
     if function.__kwdefaults__:
         yield ".__kwdefaults__", function.__kwdefaults__
     if not is_foreign(function):
-        for name in code.co_names:
+        for name in _names_in(code):
             if name in function.__globals__:
                 yield f".__globals__[{name!r}]", function.__globals__[name]
     for name, value in function.__dict__.items():
         yield f".{name}", value
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes that code uses, functions inside of it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
 
 
 KERAS_KINDS: tuple[type, ...] = (
@@ -156,7 +192,28 @@ def _is_visited(thing: object) -> bool:
     module = type(thing).__module__
     if module.startswith("keras."):
         return not module.startswith("keras.src.dtype_policies")
-    return isinstance(thing, KERAS_KINDS) or (hasattr(thing, "__dict__") and not _is_library(module))
+    if module.split(".")[0] == "tensorflow":
+        return _may_keep_variables(thing)
+    return isinstance(thing, KERAS_KINDS) or (_has_attributes(thing) and not _is_library(module))
+
+
+def _has_attributes(thing: object) -> bool:
+    return hasattr(thing, "__dict__") or any(map(_slots, type(thing).__mro__))
+
+
+def _may_keep_variables(thing: object) -> bool:
+    """Return whether an object of a class of TensorFlow's has variables, or attributes that TensorFlow tracks.
+
+    Tensors, graphs and devices have neither; they lead to everything that a process has.
+    """
+    attributes = getattr(thing, "__dict__", {})
+    return _TRACKING in attributes or any(map(_is_or_has_variable, list(attributes.values())))
+
+
+def _is_or_has_variable(thing: object) -> bool:
+    """Return whether an object is a variable, or a list or dict of some, such as those of an ExponentialMovingAverage."""
+    held = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list | tuple) else [thing]
+    return any(map(is_variable, held))
 
 
 def _is_library(module: str) -> bool:

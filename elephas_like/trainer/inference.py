@@ -19,17 +19,54 @@ from elephas_like.core.types import (
     FitConfig,
     Floats,
     Order,
+    Role,
     ShardRef,
     Structure,
     WorkerFactory,
 )
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_width
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
-from elephas_like.trainer.tensors import text_tensors
+from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of
 
 _MODELS_KEPT = 2
+
+
+class _Kept:
+    """Models that belong together, with the values that predictions may change in them.
+
+    nbytes: size of all variables, and of what is kept beside them.
+    """
+
+    def __init__(self, models: tuple[keras.Model, ...]) -> None:
+        every = [(model, Variables(model)) for model in models]
+        changing = [variable for model, variables in every for variable in _changed_by_calls(model, variables)]
+        self._models, self._start = models, [(variable, value_of(variable)) for variable in changing]
+        self.nbytes = sum(variables.nbytes for _, variables in every) + sum(value.nbytes for _, value in self._start)
+
+    def as_shipped(self) -> tuple[keras.Model, ...]:
+        """Return the models without what earlier predictions have changed in them."""
+        for variable, value in self._start:
+            assign(variable, value)
+        return self._models
+
+
+def _changed_by_calls(model: keras.Model, variables: Variables) -> Iterator[AnyVariable]:
+    """Yield the variables that a call may change, such as the states of an RNN.
+
+    Seeds are left out: as in Keras' predict, a layer that draws goes on from its last draw.
+    """
+    trained = [
+        layer._trainable_variables for layer in (model, *layers_of(model))
+    ]  # `trainable_variables` lacks frozen ones
+    owned = [*trained, *(optimizer.variables for optimizer in variables.optimizers)]
+    constant = {id(backend_variable(variable)) for each in owned for variable in each}
+    for entry, variable in zip(variables.layout.entries, variables, strict=True):
+        counts = entry.role in (Role.STATISTIC, Role.COUNTER, Role.FROZEN)
+        if counts and id(backend_variable(variable)) not in constant:
+            yield variable
 
 
 class KeptModels:
@@ -43,38 +80,33 @@ class KeptModels:
 
     def __init__(self, count: int = _MODELS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
         self._count, self._nbytes = count, nbytes
-        self._kept: OrderedDict[str, tuple[tuple[keras.Model, ...], int]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._lock, self._building = threading.Lock(), threading.Lock()
 
     def get(self, key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
-        """Return the models that belong together under one key, built when this process first uses them."""
+        """Return the models that belong together under one key, built when this process first uses them, in the state that was shipped."""
         kept = self._used(key)
-        if kept is not None:
-            return kept
-        with self._building:  # one after the other; others may predict with what is kept meanwhile
-            kept = self._used(key)
-            if kept is not None:
-                return kept
-            models = tuple(spec.build() for spec in specs)
-            self._keep(key, models)
-            return models
+        if kept is None:
+            with self._building:  # one after the other; others may predict with what is kept meanwhile
+                kept = self._used(key) or self._keep(key, tuple(spec.build() for spec in specs))
+        return kept.as_shipped()
 
-    def _used(self, key: str) -> tuple[keras.Model, ...] | None:
+    def _used(self, key: str) -> _Kept | None:
         with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
-    def _keep(self, key: str, models: tuple[keras.Model, ...]) -> None:
-        size = sum(Variables(model).nbytes for model in models)
+    def _keep(self, key: str, models: tuple[keras.Model, ...]) -> _Kept:
+        kept = _Kept(models)
         with self._lock:
-            self._kept[key] = models, size
+            self._kept[key] = kept
             while len(self._kept) > 1 and (len(self._kept) > self._count or self._size() > self._nbytes):
                 self._kept.popitem(last=False)
+        return kept
 
     def _size(self) -> int:
-        return sum(size for _, size in self._kept.values())
+        return sum(kept.nbytes for kept in self._kept.values())
 
 
 MODELS = KeptModels()
@@ -111,7 +143,7 @@ class Predictor:
             yield _predicted(model, batch)
 
     def model(self) -> keras.Model:
-        """Return the model, built when this process first uses it."""
+        """Return the model in the state that was shipped, built when this process first uses it."""
         (model,) = MODELS.get(self.key, [self.spec])
         return model
 
@@ -140,7 +172,7 @@ class EnsemblePredictor:
             yield [self._combined(models, batch)], 0
 
     def models(self) -> tuple[keras.Model, ...]:
-        """Return the members, built when this process first uses them."""
+        """Return the members in the state that was shipped, built when this process first uses them."""
         key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
         return MODELS.get(key, [member.spec for member in self.members])
 

@@ -48,11 +48,13 @@ class LivePickle:
     program: structure, code and attributes.
     values: the table: arrays for variables; None for a variable without its value.
     digest: equal for models that train alike from the same state; automatic names count by their order.
+    variables: all that were written.
     """
 
     program: bytes
     values: tuple[object, ...]
     digest: str
+    variables: tuple[Any, ...] = ()
 
 
 class PickleError(TypeError):
@@ -102,7 +104,7 @@ def dumps(
     program = file.getvalue()
     view = [program[begin:end] for begin, end in pairwise(ends)]
     names = pickler.automatic_names(frozenset(kept_names))
-    return LivePickle(program, tuple(pickler.values), digest(view, names))
+    return LivePickle(program, tuple(pickler.values), digest(view, names), tuple(pickler.variables))
 
 
 def loads(program: bytes, values: Sequence[object]) -> keras.Model:
@@ -173,6 +175,7 @@ class _Pickler(CodePickler):
 
     pending: objects that are written without their attributes so far.
     values: the table.
+    variables: those that were written so far.
     last: the object that was reduced last, the likely culprit of an error.
     """
 
@@ -180,6 +183,7 @@ class _Pickler(CodePickler):
         super().__init__(file)
         self.pending: list[object] = []
         self.values: list[object] = []
+        self.variables: list[object] = []
         self.last: object = None
         self._omitted = omitted
         self._model = model
@@ -264,10 +268,12 @@ class _Pickler(CodePickler):
             return function
         return self._written_functions.setdefault((function.__code__, id(function.__globals__)), function)
 
-    def _value_of(self, variable: Any) -> _TableValue:
+    def _value_of(self, variable: Any) -> object:
+        """Return a variable's value for the table, or the value itself if no state can bring another one: it is part of the program."""
+        self.variables.append(variable)
         if id(variable) in self._omitted:
             return _TableValue(None)
-        return _TableValue(value_of(variable) if is_number(variable) else np.asarray(variable.numpy()))
+        return _TableValue(value_of(variable)) if is_number(variable) else np.asarray(variable.numpy())
 
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
         name = attributes.get("name") or attributes.get("_name")

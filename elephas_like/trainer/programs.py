@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import Any
 
 import keras
 import numpy as np
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
+from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, own_optimizer
+from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
+from elephas_like.trainer.tensors import is_number, is_variable
 
 PROGRAMS_KEPT = 4
 """Maximum number of compiled models that a process keeps for later fits."""
@@ -40,6 +44,17 @@ class Program:
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)
         self.testing = StepLoop(self.model, self.model.test_step)
+        self._start = [] if self.is_eager else _beside_state(self.model)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether its Python code runs at every step, and may leave something behind in attributes."""
+        return BACKEND.is_eager(self.model)
+
+    @property
+    def is_as_made(self) -> bool:
+        """Whether a state brings all of it that training has changed, as far as variables tell."""
+        return all(map(np.array_equal, self._start, _beside_state(self.model)))
 
     @property
     def nbytes(self) -> int:
@@ -50,6 +65,12 @@ class Program:
     def accumulation(self) -> int:
         """Keras' `gradient_accumulation_steps`; 1 without."""
         return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
+
+
+def _beside_state(model: keras.Model) -> list[Array]:
+    """Return the values of the variables that no state carries: of text, complex numbers, or no fixed shape."""
+    held: list[Any] = [thing for thing in reachable(model) if is_variable(thing) and not is_number(thing)]
+    return [np.array(variable.numpy()) for variable in held]
 
 
 def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool) -> str:
@@ -91,8 +112,9 @@ class Programs:
         """Keep a program for the next borrower, and drop the least recently used ones beyond the limits.
 
         A model that runs eagerly is not kept: what its code leaves in Python's attributes is no state, and must not reach another fit.
+        Nor is one whose training has changed a variable that no state carries.
         """
-        if BACKEND.is_eager(program.model):
+        if program.is_eager or not program.is_as_made:
             return
         with self._lock:
             self._free[program.key] = program

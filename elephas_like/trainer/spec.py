@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -20,11 +21,11 @@ from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
-from elephas_like.trainer.graph import code_of, path_to
+from elephas_like.trainer.graph import code_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.state import Variables
-from elephas_like.trainer.tensors import at_rest
+from elephas_like.trainer.tensors import at_rest, backend_variable, is_variable, name_of
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class ModelSpec:
         backend, settings = keras.backend.backend(), KerasSettings.current()
         key = hashlib.blake2b(f"{pickled.digest} {backend} {settings}".encode(), digest_size=16).hexdigest()
         spec = cls(pickled.program, pickled.values, backend, settings, key)
-        _check_once(model, variables, spec)
+        if _check_once(model, variables, spec) and carry is Carry.NOTHING:
+            _warn_of_unreached(model, pickled.variables)
         return spec
 
     def build(self) -> keras.Model:
@@ -140,15 +142,30 @@ def _cannot_travel(model: keras.Model, error: live_pickle.PickleError) -> str:
 _checked: set[tuple[str, int]] = set()
 
 
-def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> None:
-    """Compare the rebuilt model with the model itself, once per kind of model in this process.
+def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
+    """Warn of variables that workers get and that no state brings back, since `reachable` does not find them."""
+    reached = {id(backend_variable(thing)) for thing in reachable(model) if is_variable(thing)}
+    lost = [name_of(variable).split(":")[0] for variable in pickled if id(backend_variable(variable)) not in reached]
+    if lost:
+        shown = ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        log.warning(
+            "the model %r refers to variables in places that elephas_like does not look into, such as attributes of a class and "
+            "globals of its methods: %s. If training changes them, their values on the workers are lost. Keep them in "
+            "attributes of a layer or of the model.",
+            model.name,
+            shown,
+        )
+
+
+def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> bool:
+    """Compare the rebuilt model with the model itself, once per kind of model in this process. Return whether it was now.
 
     Raises:
         ElephasError: they differ.
     """
     held = (spec.key, len([value for value in spec.values if value is not None]))
     if held in _checked:
-        return
+        return False
     try:
         copy = spec.build()
         found = Variables(copy)
@@ -173,6 +190,7 @@ def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> No
         _refuse(model, f"compiled={model.compiled}, run_eagerly={model.run_eagerly}", "other settings")
     _compare_outputs(model, variables, copy, found)
     _checked.add(held)
+    return True
 
 
 def _refuse(model: keras.Model, expected: str, found: object) -> NoReturn:

@@ -304,12 +304,16 @@ class LocalTrainer:
             self._answered = order.number
 
     def close(self) -> None:
-        """Call `on_train_end`; always release model and rows."""
+        """Call `on_train_end`; always release model and rows.
+
+        A model that worker callbacks have seen is not kept: its key does not tell what they changed in it.
+        """
+        seen = self._callbacks is not None
         try:
             if self._callbacks is not None:
                 self._callbacks.on_train_end()
         finally:
-            if self._program is not None and self._owns_program:
+            if self._program is not None and self._owns_program and not seen:
                 PROGRAMS.give_back(self._program)
             self._program = self._shard = self._validation = self._resident = self._order = self._callbacks = None
 

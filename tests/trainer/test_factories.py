@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import cloudpickle
 import keras
 import numpy as np
+import pytest
 
 from elephas_like.core.strategies import Average, Clipped, Context
 from elephas_like.core.types import Order, Span, TrainState, Update
@@ -49,6 +51,26 @@ def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path)
             update = train(trainer, start)
             for name, array in expected.arrays().items():
                 np.testing.assert_array_equal(update.arrays()[name], array, err_msg=name)
+
+
+class Clips(keras.callbacks.Callback):
+    def on_train_begin(self, logs: object = None) -> None:
+        self.model.optimizer.clipnorm = 1e-9  # Adam's first step is shorter for so small a gradient
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_worker_callbacks_change_in_a_model_reaches_no_other_fit(tmp_path: Path, shared: bool) -> None:
+    model, ref = prepared(), shard(tmp_path, X, Y)
+    spec, start, updates = ModelSpec.from_model(model), Variables(model).read(), []
+    for callbacks in ([], [Clips()], []):
+        factory = TrainerFactory(spec, config(), Average(), "", cloudpickle.dumps(callbacks) if callbacks else b"")
+        with SharingFactory(factory) if shared else nullcontext(factory) as workers:
+            trainer = workers(0, ref, None)
+            updates.append(train(trainer, start))
+            trainer.close()
+    first, clipped, after = (update.delta for update in updates)
+    assert not np.allclose(first, clipped)
+    np.testing.assert_array_equal(after, first)
 
 
 def test_what_is_the_user_s_own_reaches_workers_without_its_module(tmp_path: Path, monkeypatch: object) -> None:

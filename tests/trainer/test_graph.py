@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import keras
@@ -52,6 +53,61 @@ def powered(y_true, y_pred, power):
 def test_variables_are_found_through_functions(loss: object) -> None:
     assert any(thing is SCALE for thing in reachable(model_of(loss)))
     assert not any(thing is SCALE for thing in reachable(model_of("mse")))
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    inner: object
+
+
+class Private:
+    __slots__ = ("__inner", "unset")
+
+    def __init__(self, inner: object) -> None:
+        self.__inner = inner
+
+
+def namespace(**attributes: object) -> tf.Module:
+    module = tf.Module()
+    for name, value in attributes.items():
+        setattr(module, name, value)  # TensorFlow tracks it
+    return module
+
+
+def averages() -> tf.train.ExponentialMovingAverage:
+    average = tf.train.ExponentialMovingAverage(0.5)
+    average._averages = {tf.Variable(1.0).ref(): SCALE}
+    return average
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Slots(SCALE),
+        Private([SCALE]),
+        averages(),
+        tf.train.Checkpoint(held=SCALE),
+        namespace(parts=[namespace(layer=Slots(SCALE))]),
+        {SCALE.ref(): SCALE},
+        lambda: [SCALE for _ in range(2)],
+        lambda: lambda: SCALE,
+    ],
+)
+def test_variables_are_found_wherever_objects_keep_them(holder: object) -> None:
+    model = model_of("mse")
+    assert not any(thing is SCALE for thing in reachable(model))
+    model.holder = holder
+    assert [thing for thing in reachable(model) if thing is SCALE] == [SCALE]
+    assert path_to(model, SCALE).startswith(".holder")
+
+
+def test_tensors_graphs_and_tables_are_not_looked_into() -> None:
+    model = model_of("mse")
+    kinds = {type(thing) for thing in reachable(model)}
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
+    graph = tf.function(lambda: SCALE * 2).get_concrete_function().graph
+    model.held = [tf.constant(1.0), graph, graph.outputs, table]
+    assert {type(thing) for thing in reachable(model)} - kinds <= {type(table)}
 
 
 def test_optimizers_once_each_and_none_inside_another() -> None:

@@ -17,7 +17,7 @@ from elephas_like.core.types import Order
 from elephas_like.trainer import inference
 from elephas_like.trainer.building import build
 from elephas_like.trainer.factories import TrainerFactory
-from elephas_like.trainer.inference import KeptModels, MetricSums, Predictor
+from elephas_like.trainer.inference import EnsemblePredictor, KeptModels, MetricSums, Predictor
 from elephas_like.trainer.programs import PROGRAMS
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
@@ -95,6 +95,66 @@ def test_a_process_keeps_two_models_and_rebuilds_none_of_them(tmp_path: Path, mo
     for each in (one, two, one, two, three, three, two):
         list(each(ref))
     assert [spec is each.spec for spec, each in zip(built, (one, two, three), strict=True)] == [True] * 3
+
+
+class Counts(keras.layers.Layer):
+    """Adds the number of calls so far, in a weight and in a variable that no layer tracks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.beside = tf.Variable(10, trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        self.beside.assign_add(10)
+        return x + self.calls + tf.cast(self.beside, x.dtype)
+
+
+def counting() -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), Counts()])
+    model.compile("sgd", "mse")
+    return model
+
+
+def stateful() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input(batch_shape=(5, 4, 1)), keras.layers.LSTM(3, stateful=True)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_every_prediction_starts_from_the_state_that_was_shipped(tmp_path: Path) -> None:
+    model = stateful()
+    expected = model.predict(X[..., None], batch_size=5, verbose=0)  # the second batch goes on from the first
+    model.layers[0].reset_states()
+    assert np.abs(expected - np.concatenate([model.predict(X[5:, :, None], verbose=0)] * 2)).max() > 0.01
+    model.layers[0].reset_states()
+    each, ref = predictor(model, 5), shard(tmp_path, X[..., None])
+    for chunks in (each.of_arrays(X[..., None], 10), each.of_arrays(X[..., None], 10), each(ref), each(ref)):
+        np.testing.assert_allclose(np.concatenate([arrays[0] for arrays, _ in chunks]), expected, atol=1e-6)
+
+
+def test_members_start_from_the_state_that_was_shipped() -> None:
+    model = counting()
+    model.layers[0].trainable = False  # what frozen layers count is no constant either
+    members = EnsemblePredictor((predictor(model), predictor(counting())), sum, 1)
+    for _ in range(3):
+        calls = [arrays[0][0, 0] for arrays, _ in members.of_arrays(np.zeros((3, 4), "float32"), 3)]
+        assert calls == [2 * 21, 2 * 32, 2 * 43]
+
+
+def test_weights_are_not_written_again_for_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr(inference, "assign", lambda variable, value: written.append(variable.shape))
+    inputs = keras.Input((4,))
+    model = keras.Sequential(
+        [inputs, keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    )
+    model.layers[0].trainable = False
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    list(predictor(model).of_arrays(X, 10))
+    assert written == [(3,), (3,)]  # moving mean and variance
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like import SparkModel
 from elephas_like.core.structure import flatten
 from elephas_like.trainer.backends.jax_loop import JaxLoop, has_convolution, state_variables, unshared
 from elephas_like.trainer.building import build
@@ -160,3 +161,40 @@ def test_an_array_that_two_variables_hold_is_given_to_a_step_twice() -> None:
     assert values[0][0] is shared
     assert values[0][1] is not shared
     assert [len(group) for group in state_variables(model, trains=True)] == [4, 0, len(model.optimizer.variables), 2]
+
+
+def test_a_step_sees_the_value_that_a_variable_of_no_layer_has_now() -> None:
+    offset, scale = keras.Variable(0.0, trainable=False), keras.Variable(1.0, trainable=False)
+
+    @jax.jit
+    def scaled(error: jax.Array) -> jax.Array:
+        return error * scale.value  # as JAX wants it only where the value stays
+
+    model = ready(
+        lambda: dense(loss=lambda y, p: keras.ops.mean(scaled((y - p) ** 2)) + 100 * offset + 0 * scale), (X, Y)
+    )
+    losses, traces = [], []
+    loop = StepLoop(model, model.train_step)
+    for value in (0.0, 1.0, 3.0):
+        offset.assign(value)
+        scale.assign(1.0)
+        model.reset_metrics()
+        run(loop, (X, Y), 0, 6)
+        losses.append(metrics_of(model)["loss"])
+        traces.append(list(loop._loop._compiled.values()))
+        assert float(offset.value) == value
+    assert np.diff(losses) == pytest.approx([100, 200], abs=10)
+    assert traces[0] != traces[1] == traces[2]
+
+
+def test_fits_of_equal_models_have_the_values_of_their_own_variables() -> None:
+    offset = keras.Variable(0.0, trainable=False)
+
+    def loss_of_a_fit() -> float:
+        model = ready(lambda: dense(loss=lambda y, p: keras.ops.mean((y - p) ** 2) + 100 * offset), (X, Y))
+        spark_model = SparkModel(model, num_workers=1, strategy="average", engine="in_process")
+        return spark_model.fit(X, Y, epochs=1, shuffle=False, verbose=0).history["loss"][0]
+
+    first = loss_of_a_fit()
+    offset.assign(1.0)
+    assert loss_of_a_fit() == pytest.approx(first + 100, rel=1e-5)

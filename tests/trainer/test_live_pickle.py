@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elephas_like import SparkModel
 from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import build
 from elephas_like.trainer.graph import path_to
@@ -283,3 +285,116 @@ def test_tensorflow_s_own_objects() -> None:
     assert float(copy.compiled(tf.constant(1.0))) == 2
     assert copy.compiled._jit_compile is True
     assert copy.left is None
+
+
+class Held(keras.layers.Layer):
+    """Multiplies by what a variable without a place in a state says; counts up in it if asked."""
+
+    def __init__(self, start: object, factor: Callable[[object], object], *, counts: bool = False) -> None:
+        super().__init__()
+        shape = tf.TensorShape([None]) if isinstance(start, list) else None
+        self.held = tf.Variable(start, trainable=False, shape=shape)
+        self.factor, self.counts = factor, counts
+
+    def call(self, x):
+        if self.counts:
+            self.held.assign(self.held + 1)
+        return x * tf.cast(self.factor(self.held), x.dtype)
+
+
+def loss_of_a_fit(model: keras.Model) -> float:
+    spark_model = SparkModel(model, num_workers=1, strategy="average", engine="in_process")
+    return spark_model.fit(X, Y, epochs=1, shuffle=False, verbose=0).history["loss"][0]
+
+
+def held(start: object, factor: Callable[[object], object], **how: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), Held(start, factor, **how), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.layers[1].set_weights([np.ones((3, 1)), np.ones(1)])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("start", "later", "factor"),
+    [
+        (1 + 2j, 3 + 4j, lambda z: tf.math.real(z) + tf.math.imag(z)),
+        ("small", "big", lambda text: tf.where(text == "small", 1, 5)),
+        ([1.0], [2.0, 3.0], tf.reduce_sum),
+    ],
+    ids=["complex", "text", "no fixed shape"],
+)
+def test_a_fit_sees_what_was_assigned_to_variables_that_no_state_carries(
+    start: object, later: object, factor: Callable[[object], object]
+) -> None:
+    model = held(start, factor)
+    losses = [loss_of_a_fit(model) for _ in range(2)]
+    model.layers[0].held.assign(later)
+    losses.append(loss_of_a_fit(model))
+    assert losses[0] == losses[1]
+    assert losses[2] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-5)
+    assert losses[2] != losses[0]
+
+
+def test_what_training_leaves_in_variables_that_no_state_carries_reaches_no_other_fit() -> None:
+    losses = [loss_of_a_fit(held([1.0], tf.reduce_sum, counts=True)) for _ in range(2)]
+    assert losses[0] == losses[1]
+
+
+class Averages(keras.layers.Layer):
+    """Multiplies by a weight whose moving average TensorFlow keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.averages = tf.train.ExponentialMovingAverage(0.5)
+
+    def build(self, input_shape: object) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        self.averages.apply([self.scale.value])
+
+    def call(self, x):
+        self.averages.apply([self.scale.value])
+        return x * self.scale
+
+    def kept(self) -> float:
+        return float(self.averages.average(self.scale.value))
+
+
+@dataclasses.dataclass(slots=True)
+class Box:
+    calls: keras.Variable
+
+
+class Boxed(keras.layers.Layer):
+    """Counts its calls in an object with slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = Box(keras.Variable(0.0, trainable=False))
+
+    def call(self, x):
+        self.box.calls.assign_add(1.0)
+        return x
+
+    def kept(self) -> float:
+        return float(self.box.calls)
+
+
+@pytest.mark.parametrize("layer", [Averages, Boxed])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_tensorflow_and_slots_keep_comes_back_from_a_fit(layer: type, workers: int) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), layer(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    ours, keras_own = made(), made()
+    rows = [
+        np.repeat(array, workers, axis=0) for array in (X, Y)
+    ]  # rows are dealt like cards: each worker gets X and Y
+    spark_model = SparkModel(ours, num_workers=workers, batch_size=2, strategy="average", engine="in_process")
+    spark_model.fit(*rows, epochs=2, shuffle=False, verbose=0)
+    start = keras_own.layers[0].kept()
+    keras_own.fit(X, Y, epochs=2, batch_size=2, shuffle=False, verbose=0)
+    assert ours.layers[0].kept() == pytest.approx(keras_own.layers[0].kept(), rel=1e-5)
+    assert ours.layers[0].kept() != start

@@ -722,3 +722,22 @@ def test_looking_at_a_model_leaves_its_numbers_as_they_were() -> None:
     model.set_weights(weights)
     ModelSpec.from_model(model, Carry.WEIGHTS)
     assert model.get_weights()[0][0, 0] == 1 / 3
+
+
+class CountsInItsClass(keras.layers.Layer):
+    calls = keras.Variable(0.0, trainable=False, name="calls_of_all")
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x
+
+
+def test_variables_that_no_state_can_bring_back_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = keras.Sequential([keras.Input((3,)), CountsInItsClass(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    ModelSpec.from_model(model, Carry.WEIGHTS)  # nothing is trained
+    assert "calls_of_all" not in caplog.text
+    for _ in range(2):
+        ModelSpec.from_model(model, Carry.NOTHING)
+    (said,) = [line for line in caplog.messages if "calls_of_all" in line]
+    assert "Keep them in attributes of a layer or of the model." in said

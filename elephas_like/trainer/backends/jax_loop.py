@@ -11,7 +11,9 @@ which was four times as fast. Whether a step has one is read from its trace.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 from elephas_like.core.extras import require
@@ -24,6 +26,7 @@ require("jax")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
 PIECE_SECONDS = 0.5
 """About how long one call of the loop takes at most: between calls `done` is counted on, by which a worker shows that it lives."""
@@ -51,6 +54,7 @@ class JaxLoop:
         self._trains = step != model.test_step
         self._eager = bool(model.run_eagerly) or not model.jit_compile
         self._compiled: dict[object, tuple[Callable[..., State], Callable[..., State] | None]] = {}
+        self._beside: Beside | None = None
         self._convolves: bool | None = None
         self._piece = _FIRST_PIECE
         self.done = 0
@@ -62,34 +66,49 @@ class JaxLoop:
         """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`."""
         columns = tuple(columns)
         variables = state_variables(self._model, trains=self._trains)
-        state = unshared(variables)
+        *values, others = unshared((*variables, self._inputs()))
+        state: State = tuple(values)
         whole = min(last, order.count // batch_size)
         try:
             if first < whole:
-                one, loop = self._functions(state, columns, structure, order, batch_size)
+                one, loop = self._functions(state, others, columns, structure, order, batch_size)
                 while first < whole:
                     if loop is None:
-                        state, first = one(state, columns, order.numbers, first * batch_size), first + 1
+                        state, first = one(state, others, columns, order.numbers, first * batch_size), first + 1
                         self.done += 1
                         continue
                     until = min(first + self._piece, whole)
-                    state = self._timed(loop, state, columns, order.numbers, first, until)
+                    state = self._timed(loop, state, others, columns, order.numbers, first, until)
                     first = until
             if first < last:  # the last batch is smaller
-                one, _ = self._functions(state, columns, structure, order, order.count - first * batch_size)
-                state = one(state, columns, order.numbers, first * batch_size)
+                one, _ = self._functions(state, others, columns, structure, order, order.count - first * batch_size)
+                state = one(state, others, columns, order.numbers, first * batch_size)
                 self.done += 1
         finally:
             for group, values in zip(variables, state, strict=True):
                 for variable, value in zip(group, values, strict=True):
                     put(variable, value)
 
+    def _inputs(self) -> list[keras.Variable]:
+        """Return the variables beside the state that compiled steps take as inputs; if they are others than before, compile anew."""
+        self._beside = self._beside or Beside(self._model)
+        if self._beside.moved():
+            self._compiled.clear()
+        return self._beside.inputs
+
     def _timed(
-        self, loop: Callable[..., State], state: State, columns: Sequence[Tensor], rows: Any, first: int, until: int
+        self,
+        loop: Callable[..., State],
+        state: State,
+        others: list[Any],
+        columns: Sequence[Tensor],
+        rows: Any,
+        first: int,
+        until: int,
     ) -> State:
         """Run some steps in one call, and fit the number of the next call to the time that they took."""
         began = time.perf_counter()
-        state = jax.block_until_ready(loop(state, columns, rows, first, until))
+        state = jax.block_until_ready(loop(state, others, columns, rows, first, until))
         took = time.perf_counter() - began
         self.done += until - first
         if took < PIECE_SECONDS / 4 and until - first == self._piece:
@@ -99,37 +118,54 @@ class JaxLoop:
         return state
 
     def _functions(
-        self, state: State, columns: Sequence[Tensor], structure: Structure, order: Rows, rows: int
+        self,
+        state: State,
+        others: list[Any],
+        columns: Sequence[Tensor],
+        structure: Structure,
+        order: Rows,
+        rows: int,
     ) -> tuple[Callable[..., State], Callable[..., State] | None]:
         """Return functions that run a step, and several steps, of that many rows; None where steps are called one by one."""
         shapes = tuple((column.shape, str(column.dtype)) for column in columns)
         key = (repr(structure), shapes, order.numbers.shape, rows)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(state, columns, structure, order, rows)
+            self._compiled[key] = self._compile(state, others, columns, structure, order, rows)
         return self._compiled[key]
 
     def _compile(
-        self, state: State, columns: Sequence[Tensor], structure: Structure, order: Rows, rows: int
+        self,
+        state: State,
+        others: list[Any],
+        columns: Sequence[Tensor],
+        structure: Structure,
+        order: Rows,
+        rows: int,
     ) -> tuple[Callable[..., State], Callable[..., State] | None]:
-        def one(state: State, columns: Sequence[Tensor], order: Any, begin: Any) -> State:
+        inputs = self._inputs()
+
+        def one(state: State, others: list[Any], columns: Sequence[Tensor], order: Any, begin: Any) -> State:
             numbers = jax.lax.dynamic_slice(order, (begin,), (rows,))
             batch = unflatten(structure, [jnp.take(column, numbers, axis=0, mode="clip") for column in columns])
             assert isinstance(batch, tuple)
-            logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
+            with holding(inputs, others):
+                logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
             if self.returned is None:
                 self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a trace
             return tuple(map(list, after))
 
-        def loop(state: State, columns: Sequence[Tensor], order: Any, first: Any, until: Any) -> State:
+        def loop(
+            state: State, others: list[Any], columns: Sequence[Tensor], order: Any, first: Any, until: Any
+        ) -> State:
             after: State = jax.lax.fori_loop(
-                first, until, lambda step, state: one(state, columns, order, step * rows), state
+                first, until, lambda step, state: one(state, others, columns, order, step * rows), state
             )
             return after
 
         if self._eager:
             return one, None
         if self._convolves is None:
-            traced = jax.make_jaxpr(one)(state, tuple(columns), order.numbers, 0)
+            traced = jax.make_jaxpr(one)(state, others, tuple(columns), order.numbers, 0)
             self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr)
         single = jax.jit(one, donate_argnums=0)
         return single, None if self._convolves else jax.jit(loop, donate_argnums=0)
@@ -155,6 +191,44 @@ def state_variables(model: keras.Model, *, trains: bool) -> tuple[list[keras.Var
     if trains:
         groups.append([] if optimizer is None else list(optimizer.variables))
     return (*groups, list(model.metrics_variables))
+
+
+class Beside:
+    """Variables that a step may read and Keras does not hand to it, such as one that a loss closes over.
+
+    A trace takes their values for constants. A variable whose value has changed is an input of the next trace. Not all are inputs
+    from the start, because a function under `jax.jit` within a step cannot read an input that is not its argument.
+
+    inputs: those whose values have changed.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        from elephas_like.trainer.graph import reachable  # which asks this process's backend
+
+        known = {id(variable) for group in state_variables(model, trains=True) for variable in group}
+        others = (thing for thing in reachable(model) if isinstance(thing, keras.Variable) and id(thing) not in known)
+        self._constants = [(variable, np.array(variable.value)) for variable in others]
+        self.inputs: list[keras.Variable] = []
+
+    def moved(self) -> bool:
+        """Take constants whose values have changed for inputs. Return whether there were any."""
+        same = [np.array_equal(value, variable.value) for variable, value in self._constants]
+        self.inputs = [*self.inputs, *(one for (one, _), stays in zip(self._constants, same, strict=True) if not stays)]
+        self._constants = list(compress(self._constants, same))
+        return not all(same)
+
+
+@contextmanager
+def holding(variables: Sequence[keras.Variable], values: Sequence[Any]) -> Iterator[None]:
+    """Let variables have other values, such as the inputs of a trace, for a while."""
+    before = [variable.value for variable in variables]
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            put(variable, value)
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            put(variable, value)
 
 
 def unshared(variables: tuple[list[keras.Variable], ...]) -> State:
