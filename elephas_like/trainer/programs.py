@@ -44,7 +44,7 @@ class Program:
         self.variables = Variables(self.model)
         self.training = StepLoop(self.model, self.model.train_step)
         self.testing = StepLoop(self.model, self.model.test_step)
-        self._start = [] if self.is_eager else _beside_state(self.model)
+        self._beside = [] if self.is_eager else _beside_state(self.model)
 
     @property
     def is_eager(self) -> bool:
@@ -54,7 +54,7 @@ class Program:
     @property
     def is_as_made(self) -> bool:
         """Whether a state brings all of it that training has changed, as far as variables tell."""
-        return all(map(np.array_equal, self._start, _beside_state(self.model)))
+        return all(np.array_equal(value, np.array(variable.numpy())) for variable, value in self._beside)
 
     @property
     def nbytes(self) -> int:
@@ -67,10 +67,10 @@ class Program:
         return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
 
 
-def _beside_state(model: keras.Model) -> list[Array]:
-    """Return the values of the variables that no state carries: of text, complex numbers, or no fixed shape."""
+def _beside_state(model: keras.Model) -> list[tuple[Any, Array]]:
+    """Return the variables that no state carries, with their values: of text, complex numbers, or no fixed shape."""
     held: list[Any] = [thing for thing in reachable(model) if is_variable(thing) and not is_number(thing)]
-    return [np.array(variable.numpy()) for variable in held]
+    return [(variable, np.array(variable.numpy())) for variable in held]
 
 
 def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool) -> str:

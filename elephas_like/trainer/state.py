@@ -118,9 +118,14 @@ def _roles(
     # The model's variables first, then its optimizers'.
     for variable in model.trainable_variables:
         # What a step overwrites (scales of FP8) is no weight that moves: an outer momentum would carry it off.
+        if not is_number(variable):
+            raise TypeError(
+                f"expected weights that are real numbers; {name_of(variable)!r} is of {dtype_of(variable)}. Keep its real and imaginary "
+                "parts as weights of their own."
+            )
         overwritten = getattr(variable, "overwrite_with_gradient", False)
         take(Role.STATISTIC if overwritten else Role.WEIGHT, variable)
-    for variable in model.non_trainable_variables:
+    for variable in filter(is_number, model.non_trainable_variables):
         take(untrained(variable), variable)
     for optimizer in optimizers:
         for variable in optimizer.variables:
@@ -136,9 +141,13 @@ def _roles(
     return found
 
 
+_DRAWN_FROM = ("seed_generator_state", "StateVar")
+"""The variables of Keras' SeedGenerator and of `tf.random.Generator`."""
+
+
 def _role_of(variable: AnyVariable) -> Role:
     """Return the role of a variable that no optimizer owns or trains."""
-    if name_of(variable) == "seed_generator_state":
+    if name_of(variable).split(":")[0] in _DRAWN_FROM:
         return Role.SEED
     return Role.STATISTIC if _is_float(variable) else Role.COUNTER
 

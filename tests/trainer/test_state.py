@@ -8,6 +8,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elephas_like.core.types import Role
 from elephas_like.trainer.building import build
@@ -76,6 +77,31 @@ def test_statistics_seeds_and_counts_of_layers() -> None:
     assert shapes(model, Role.STATISTIC) == [(4,), (4,), (4,), (4,)]
     assert shapes(model, Role.SEED) == [(2,)]
     assert shapes(model, Role.COUNTER) == [(), ()]  # Normalization.count and the optimizer's iteration
+
+
+class Noisy(keras.layers.Layer):
+    """Holds a generator of TensorFlow's, and a complex number."""
+
+    def __init__(self, trainable: bool = False) -> None:
+        super().__init__()
+        self.generator = tf.random.Generator.from_seed(1)
+        self.phase = self.add_weight(
+            shape=(2,), dtype="complex64", initializer="ones", trainable=trainable, name="phase"
+        )
+
+    def call(self, x: object) -> object:
+        return x
+
+
+def test_tensorflows_generators_are_seeds_and_complex_numbers_are_in_no_state() -> None:
+    layout = Variables(dense("sgd", Noisy())).layout
+    assert [entry.shape for entry in layout.of(Role.SEED)] == [(3,)]
+    assert not any("phase" in entry.name for entry in layout.entries)
+
+
+def test_weights_that_are_complex_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"'phase' is of complex64.*real and imaginary"):
+        Variables(dense("sgd", Noisy(trainable=True)))
 
 
 def test_what_a_step_overwrites_is_averaged_like_a_statistic() -> None:
