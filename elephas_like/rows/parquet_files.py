@@ -35,6 +35,7 @@ class ParquetFiles:
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
     paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob, a URL, or several of them.
+        Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
         Directories called `name=value` give their rows a column.
     filesystem: a `pyarrow.fs.FileSystem`, or an fsspec one; None takes what the URL says. It is pickled and sent to the workers.
     """
@@ -187,7 +188,7 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
         NoArrowFilesystem: nothing here can read the URL.
     """
     filesystem, paths = _located(files)
-    found = sorted({path for pattern in paths for path in _listed(filesystem, pattern)})
+    found = [file for path in paths for file in sorted(_listed(filesystem, path))]
     base = _hive_base(os.path.commonpath([os.path.dirname(path) for path in found]))
     try:
         dataset = ds.dataset(

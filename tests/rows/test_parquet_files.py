@@ -87,6 +87,14 @@ def test_paths_may_be_several_relative_or_of_a_filesystem_of_ones_own(folder: Pa
     assert values(part) == [5]
 
 
+def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(folder: Path) -> None:
+    assert all_values([folder / "b.parquet", folder / "a.parquet"]) == [3, 4, 1, 2]
+    assert all_values([folder / "b.parquet", folder / "b.parquet"]) == [3, 4, 3, 4]
+    assert all_values([folder / "later", folder, folder / "later"]) == [5, 1, 2, 3, 4, 5, 5]
+    parts = parquet_table(ParquetFiles([folder / "b.parquet"] * 2)).dealt(2)
+    assert sorted(value for part in parts for value in values(part)) == [3, 3, 4, 4]
+
+
 def test_a_filesystem_of_fsspec(folder: Path) -> None:
     (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
     assert values(part) == [5]
