@@ -154,6 +154,8 @@ def _quoted(name: str) -> Column:
 
 
 def _unused(name: str, names: Sequence[str]) -> str:
-    while name in names:
+    """Return a name that no column has, in whatever letters: `withColumn` would replace that column."""
+    taken = {each.casefold() for each in names}
+    while name in taken:
         name = f"_{name}"
     return name
