@@ -77,6 +77,18 @@ def test_columns_stay_whatever_they_are_called(spark, way) -> None:
 
 
 @BOTH_WAYS
+def test_several_columns_of_one_name_stay(spark, way) -> None:
+    """As a join leaves them; a plan reads none of them. Fields may be called as the column that holds the work."""
+    one = spark.createDataFrame([(1, 2.0)], "id int, v double")
+    df = one.join(spark.createDataFrame([(1, 7)], "id int, z int").hint("broadcast"), one.id == 1)
+    made = plan(df.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    fields = [Field("scores", 0), Field("columns", 1, rank=1, vector=True)]
+    found = way(df, made, lambda x, rows: [x[:, 0] * 10, x], fields)
+    assert found.columns == ["id", "v", "id", "z", "scores", "columns"]
+    assert [tuple(row) for row in found.collect()] == [(1, 2.0, 1, 7, 20.0, Vectors.dense([2.0]))]
+
+
+@BOTH_WAYS
 def test_rows_to_keep_are_not_scored_and_stay_in_their_place(spark, way) -> None:
     rows = [(0, None), (1, [1.0, 2.0]), (2, [1.0]), (3, [math.nan, 2.0]), (4, [3.0, 4.0])]
     df = spark.createDataFrame(rows, "id int, v array<double>").coalesce(1)
