@@ -235,6 +235,10 @@ def _column(frame: pd.DataFrame, name: str, shapes: Mapping[str, Any]) -> Any:
         raise ValueError(
             f"the DataFrame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}.{did_you_mean(name, frame.columns)}"
         )
+    if (many := list(frame.columns).count(name)) > 1:
+        raise ValueError(
+            f"expected one column {name!r}; the DataFrame has {many} of this name. Rename them, or leave all but one out."
+        )
     values = frame[name].to_numpy()
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
         values = np.stack([np.asarray(value) for value in values])  # arrays in cells

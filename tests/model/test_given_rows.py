@@ -166,12 +166,13 @@ def test_columns_go_by_name_where_the_model_is_made_later() -> None:
         (lambda fitted: fitted.fit((X, Y, W), sample_weight=W), ValueError, "sample weights came twice"),
         (lambda fitted: fitted.fit(FRAME, Y, features_col="a"), ValueError, "name their columns"),
         (lambda fitted: fitted.fit(FRAME, features_col=["a", "bb"]), ValueError, "no column 'bb'; it has 'a', 'b'.*mean 'b'"),
+        (lambda fitted: fitted.fit(FRAME.rename(columns={"b": "a"}), features_col="a"), ValueError, "one column 'a'.* has 2 of"),
         (lambda fitted: fitted.fit(FRAME, features_col="a", handle_invalid="skip"), ValueError, "DataFrames of Spark"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0],)]), ValueError, "labels are missing|put together alike"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
     ],
-    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "invalid", "odd row", "shapes", "parts"],
+    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "odd row", "shapes", "parts"],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):
