@@ -201,7 +201,7 @@ def read(spark: SparkSession, path: str, paths: Sequence[str], schema: StructTyp
                     file.flush()
                     yield from batches(file.name, place.as_py())
 
-    whole = _contents(spark, list(paths)).select("path", "content")
+    whole = _contents(spark, list(paths)).select("path", "content").orderBy("path")  # Spark takes large files first
     return whole.mapInArrow(of_contents, schema)
 
 

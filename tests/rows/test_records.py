@@ -44,6 +44,14 @@ def test_directories_are_read_with_all_that_is_below_them(spark, sc, tmp_path, u
         listed(spark, f"{place}/x*")
 
 
+def test_records_of_a_url_come_in_the_order_of_the_files_whatever_their_sizes(spark, sc, tmp_path) -> None:
+    for name, rows in (("a", [0]), ("b", range(1, 500)), ("c", [500, 501])):
+        write_by_tensorflow(tmp_path / "there" / name, [{"n": n} for n in rows])
+    sc._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.ordered.link./data", f"file://{tmp_path}/there")
+    found = read_tfrecords(spark, "viewfs://ordered/data", "n int")
+    assert [row.n for row in found.collect()] == list(range(502))
+
+
 def test_nulls_vectors_and_empty_partitions(spark, tmp_path) -> None:
     rows = [(None, Vectors.sparse(3, [1], [2.0]), [1]), (2.5, Vectors.dense([1, 2, 3]), [])]
     df = spark.createDataFrame(rows, ["x", "v", "n"])
