@@ -14,6 +14,7 @@ import numpy as np
 
 from elephas_like.compat.weight_lists import Weights, get_neutral, subtract_params
 from elephas_like.core.checks import choice
+from elephas_like.core.errors import DataError
 from elephas_like.core.parts import cut
 from elephas_like.core.types import Array, Frequency
 from elephas_like.spark.gpus import take_gpu
@@ -165,10 +166,19 @@ def _compiled(worker: SparkWorker | AsynchronousSparkWorker, weights: Weights) -
 
 
 def _columns(rows: Iterable[tuple[Any, Any]], model: keras.Model) -> tuple[Any, Any] | None:
-    """Return x and y of all rows, each an array or one array per input and output; None if there are no rows."""
+    """Return x and y of all rows, each an array or one array per input and output; None if there are no rows.
+
+    Raises:
+        DataError: a row has other parts, such as a sample weight.
+    """
     pairs = list(rows)
     if not pairs:
         return None
+    if (odd := next((len(row) for row in pairs if len(row) != 2), 2)) != 2:
+        raise DataError(
+            f"expected rows (x, y); got one of {odd} parts. Elephas' workers take no sample weights: SparkModel.fit does, of an RDD "
+            "of (x, y, sample_weight)."
+        )
     x, y = (np.asarray([pair[side] for pair in pairs]) for side in (0, 1))
     parts = cut(x, input_count(model), axis=1), cut(y, target_count(model), axis=1, what="outputs")
     return tuple(list(part) if isinstance(part, tuple) else part for part in parts)  # type: ignore[return-value]

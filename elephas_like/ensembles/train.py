@@ -28,7 +28,7 @@ from elephas_like.model.given_rows import Given
 from elephas_like.model.source import Source
 from elephas_like.model.sources import column_source, source_of, validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
-from elephas_like.rows.frame_plan import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
@@ -157,8 +157,7 @@ def train_ensemble(
         column_dtypes=column_dtypes,
         handle_invalid=handle_invalid,
     )
-    validation_data = given.validation(validation_data, None)
-    ensemble, members, context = _prepared(asked, build_or_model, given.pair, given.columns, validation_data)
+    ensemble, members, context = _prepared(asked, build_or_model, given, validation_data)
     if context is None and remote is None and asked.engine is EngineName.AUTO:
         warn_if_stopped(
             "members are trained one by one", "Start a new session to train them on Spark, or say engine='in_process'."
@@ -241,12 +240,12 @@ def _pickled(callbacks: Any) -> bytes:
 def _prepared(
     asked: _Request,
     build_or_model: Callable[..., keras.Model] | keras.Model,
-    data: Any,
-    columns: ColumnChoice | None,
+    given: Given,
     validation_data: Any,
 ) -> tuple[VotingModel, Members, SparkContext | None]:
     """The ensemble before its training, what its members are trained from, and where: None is this process."""
-    source = None if columns is not None else _source(data)
+    columns = given.columns
+    source = None if columns is not None else _source(given.pair)
     seeds = member_seeds(asked.seed, asked.members)
     with keras_lock:
         models = [_built(build_or_model, seed) for seed in seeds]
@@ -254,9 +253,13 @@ def _prepared(
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)
     # How the columns of a DataFrame are read follows from the models.
+    given = given.for_model(models[0])
     if columns is not None:
-        source = column_source(data, columns, models[0])
+        source = column_source(given.x, columns, models[0])
+    elif given.frame is not None:
+        source = _source(given.pair)
     assert source is not None
+    validation_data = given.validation(validation_data, None)
     held = None if validation_data is None else validation_source(validation_data, columns, models[0])
     if asked.bagging == "partition":
         _check_partitions(source, asked.members)

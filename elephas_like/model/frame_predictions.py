@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import keras
@@ -36,7 +37,7 @@ def appended(
     Args:
         df: the DataFrame, or where the Parquet files are that Spark makes one of.
         names: of prediction, probability and rawPrediction; None and "" leave a column out. Models with several outputs get one
-            prediction column each: "prediction_" and the output's name.
+            prediction column each: "prediction_" and the output's name, numbered where several have one name.
         predictor: of the model, where there is one already; or of an ensemble, of which `model` is a member.
         thresholds: of a classifier, one per class: the class with the largest probability / threshold is predicted.
 
@@ -95,7 +96,17 @@ def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | N
         )
     if len(slots) == 1:
         return [_values(prediction, 0, slots[0])]
-    return [_values(f"{prediction}_{slot.name}", index, slot) for index, slot in enumerate(slots)]
+    named = zip(_numbered([slot.name for slot in slots]), slots, strict=True)
+    return [_values(f"{prediction}_{name}", index, slot) for index, (name, slot) in enumerate(named)]
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Number equal names, as Keras does: a layer `d` that is called twice makes the outputs d and d_1."""
+    found: list[str] = []
+    for name in names:
+        free = (each for number in count(1) if (each := f"{name}_{number}") not in {*names, *found})
+        found.append(next(free) if name in found else name)
+    return found
 
 
 def _values(name: str, source: int, slot: Slot) -> Field:

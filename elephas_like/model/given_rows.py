@@ -13,25 +13,30 @@ from pyspark import RDD
 
 from elephas_like.core.checks import did_you_mean
 from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import Slot
 from elephas_like.model.data_arguments import column_choice, has_one_input, refuse_foreign
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
 from elephas_like.trainer.serialization import input_count, overrides
-from elephas_like.trainer.task import one_hot_classes
+from elephas_like.trainer.task import inputs, one_hot_classes, targets
 
 _FOR_SPARK = ("column_dtypes", "handle_invalid")
 
 
 @dataclass(frozen=True)
 class Given:
-    """Data taken apart. columns: of a Spark DataFrame, which then is `x`. named: the columns of a pandas DataFrame by argument."""
+    """Data taken apart.
+
+    columns: of a Spark DataFrame, which then is `x`. frame, named: a pandas DataFrame, and its columns by argument.
+    """
 
     x: Any
     y: Any = None
     sample_weight: Any = None
     columns: ColumnChoice | None = None
+    frame: pd.DataFrame | None = None
     named: Mapping[str, Any] | None = None
 
     @classmethod
@@ -63,7 +68,8 @@ class Given:
                     "a DataFrame with features_col= holds y and sample_weight too: name their columns, label_col= and "
                     "sample_weight_col=."
                 )
-            return cls(*_of_pandas(data, named, model, target=target), named=named)
+            named = named if model is None else _in_order(named, model)
+            return cls(*_of_pandas(data, named, model, target=target), frame=data, named=named)
         choice = column_choice(data, **columns)
         if choice is not None or isinstance(data, RDD | ShardedDataset) or is_remote(data) or _are_blocks(data):
             return cls(data, y, sample_weight, choice)
@@ -89,6 +95,12 @@ class Given:
         if self.columns is not None or self.y is None:
             return self.x
         return parts[:2] if self.sample_weight is None else parts
+
+    def for_model(self, model: keras.Model) -> Given:
+        """Return the data as `of` would, of columns of a pandas DataFrame that are several inputs or outputs of the model."""
+        if self.frame is None or self.named is None:
+            return self
+        return Given.of(self.frame, **_in_order(self.named, model))
 
     def validation(self, data: Any, model: keras.Model | None) -> Any:
         """Return validation data as its kind is read elsewhere; of a pandas DataFrame the columns are those of the data."""
@@ -168,6 +180,18 @@ def _stacked(rows: Sequence[Any]) -> tuple[Any, ...]:
     return tree
 
 
+def _in_order(named: Mapping[str, Any], model: keras.Model) -> dict[str, Any]:
+    """Return the columns by argument, in the order of the model's inputs and outputs where they have their names, as Spark's."""
+    slots = {"features_col": inputs(model), "label_col": targets(model)}
+    return {argument: _by_slot(chosen, slots.get(argument)) for argument, chosen in named.items()}
+
+
+def _by_slot(chosen: Any, slots: object) -> Any:
+    names = [slot.name for slot in flatten(slots)[0] if isinstance(slot, Slot)]
+    several = isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen)
+    return names if several and sorted(chosen) == sorted(names) else chosen
+
+
 def _of_pandas(
     frame: pd.DataFrame, named: Mapping[str, Any], model: keras.Model | None, *, target: bool
 ) -> tuple[Any, Any, Any]:
@@ -210,6 +234,10 @@ def _column(frame: pd.DataFrame, name: str, shapes: Mapping[str, Any]) -> Any:
     if name not in frame.columns:
         raise ValueError(
             f"the DataFrame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}.{did_you_mean(name, frame.columns)}"
+        )
+    if (many := list(frame.columns).count(name)) > 1:
+        raise ValueError(
+            f"expected one column {name!r}; the DataFrame has {many} of this name. Rename them, or leave all but one out."
         )
     values = frame[name].to_numpy()
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -35,7 +36,8 @@ class ParquetFiles:
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
     paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob, a URL, or several of them.
-        Directories called `name=value` give their rows a column.
+        Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
+        Directories called `name=value` that lie in a path, or match its glob, give their rows a column.
     filesystem: a `pyarrow.fs.FileSystem`, or an fsspec one; None takes what the URL says. It is pickled and sent to the workers.
     """
 
@@ -187,36 +189,47 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
         NoArrowFilesystem: nothing here can read the URL.
     """
     filesystem, paths = _located(files)
-    found = sorted({path for pattern in paths for path in _listed(filesystem, pattern)})
-    base = _hive_base(os.path.commonpath([os.path.dirname(path) for path in found]))
-    try:
-        dataset = ds.dataset(
-            found, format="parquet", filesystem=filesystem, partitioning="hive", partition_base_dir=base
-        )
-        fragments = list(dataset.get_fragments())
-        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+    found = [_listed(filesystem, path) for path in paths]
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        try:
+            datasets = list(pool.map(partial(_dataset, filesystem), found))
+            schema = pa.unify_schemas([datasets[0].schema, *[each.partitioning.schema for each in datasets]])
+            fragments = [fragment for each in datasets for fragment in each.get_fragments()]
             list(pool.map(lambda fragment: fragment.ensure_complete_metadata(), fragments))
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"expected Parquet files: {str(error).splitlines()[0]} Other formats are read by Spark: "
-            "fit(spark.read.format(...).load(path))."
-        ) from error
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"expected Parquet files: {str(error).splitlines()[0]} Other formats are read by Spark: "
+                "fit(spark.read.format(...).load(path))."
+            ) from error
+        except pa.ArrowTypeError as error:
+            raise ValueError(
+                f"expected one type for each column in the files and directories of {paths}. {str(error).splitlines()[0]}. A directory "
+                "called name=value gives a column too: rename it or the column, or give the path below it."
+            ) from error
     groups = []
     for fragment in fragments:
         constants = ds.get_partition_keys(fragment.partition_expression)
         file = ParquetFile(fragment.path, tuple(sorted(constants.items())))
         groups += [RowGroup(file, group.id, group.num_rows, group.total_byte_size) for group in fragment.row_groups]
-    return ParquetTable(filesystem, tuple(group for group in groups if group.rows), spark_schema(dataset.schema))
+    return ParquetTable(filesystem, tuple(group for group in groups if group.rows), spark_schema(schema))
 
 
-def _hive_base(path: str) -> str:
-    """The longest part of a path above its first directory called `name=value`."""
-    kept: list[str] = []
-    for name in path.split("/"):
-        if "=" in name:
-            break
-        kept.append(name)
-    return "/".join(kept)
+@dataclass(frozen=True)
+class _Listed:
+    """The files of one path, sorted.
+
+    base: the directory below which names as `day=1` give columns. It never lies above what the user gave.
+    """
+
+    base: str
+    files: Sequence[str]
+
+
+def _dataset(filesystem: fs.FileSystem, found: _Listed) -> ds.FileSystemDataset:
+    """Return the files of one path as a dataset whose schema is that of the first, and of the directories' names."""
+    return ds.dataset(
+        found.files, format="parquet", filesystem=filesystem, partitioning="hive", partition_base_dir=found.base
+    )
 
 
 def _located(files: ParquetFiles) -> tuple[fs.FileSystem, list[str]]:
@@ -251,17 +264,17 @@ def _is_glob(path: str) -> bool:
     return any(sign in path for sign in "*?[")
 
 
-def _listed(filesystem: fs.FileSystem, path: str) -> list[str]:
+def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
     """The files of a path, of a directory and those in it, or of a glob."""
     info = filesystem.get_file_info(path)
     if info.type is fs.FileType.File:
-        return [info.path]
+        return _Listed(os.path.dirname(info.path), [info.path])
     if info.type is fs.FileType.Directory:
-        return _files_in(filesystem, info.path)
+        return _Listed(info.path, sorted(_files_in(filesystem, info.path)))
     if _is_glob(path):
-        found = [file for each in _matches(filesystem, path) for file in _listed(filesystem, each)]
+        found = sorted(file for each in _matches(filesystem, path) for file in _listed(filesystem, each).files)
         if found:
-            return found
+            return _Listed("/".join(takewhile(lambda name: not _is_glob(name), path.split("/"))), found)
     raise FileNotFoundError(
         f"there is no Parquet file {path!r}. A path is read by this process and by all workers, so it must lead to the same files "
         "for all of them; what only Spark can read is fit(spark.read.parquet(path))."

@@ -121,23 +121,29 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     # Spark reads what the function takes from its hints, which must be classes and not text.
     scores.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     kind = sql.StructType([sql.StructField(one.name, one.type) for one in fields])
-    name = _unused("scores", df.columns)
+    name = _unused("scores", [*df.columns, *(one.name for one in fields)])
     both = df.withColumn(name, functions.arrow_udf(scores, kind)(selected(df, plan)))
-    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{name}`.`{one.name}`", plan) for one in fields])
+    # No column of the user's is selected by its name, which several may have.
+    return both.withColumns({one.name: _field(one, f"`{name}`.`{one.name}`", plan) for one in fields}).drop(name)
 
 
 def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
-    name = _unused("columns", df.columns)
-    schema = sql.StructType([*df.schema.fields, *[sql.StructField(one.name, one.type) for one in fields]])
+    there = [*df.schema.fields, *[sql.StructField(one.name, one.type) for one in fields]]
+    # Columns are numbered on their way, as several may have one name.
+    schema = sql.StructType(
+        [sql.StructField(str(i), one.dataType, one.nullable, one.metadata) for i, one in enumerate(there)]
+    )
 
     def append(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            (scores,) = predicted([batch.column(name)], plan, score, fields)
-            kept = [batch.column(column) for column in batch.schema.names if column != name]
-            yield pa.record_batch([*kept, *scores.flatten()], [*schema.fieldNames()])
+            *kept, columns = batch.columns
+            (scores,) = predicted([columns], plan, score, fields)
+            yield pa.record_batch([*kept, *scores.flatten()], schema.fieldNames())
 
-    both = df.withColumn(name, selected(df, plan)).mapInArrow(append, schema)
-    return both.select(*map(_quoted, df.columns), *[_field(one, f"`{one.name}`", plan) for one in fields])
+    both = df.withColumn(_unused("columns", df.columns), selected(df, plan))
+    numbered = both.toDF(*map(str, range(len(both.columns))))
+    found = numbered.mapInArrow(append, schema).toDF(*[one.name for one in there])
+    return found.withColumns({one.name: _field(one, f"`{one.name}`", plan) for one in fields})
 
 
 def _field(one: Field, path: str, plan: FramePlan) -> Column:
@@ -149,11 +155,9 @@ def _field(one: Field, path: str, plan: FramePlan) -> Column:
     return column.alias(one.name)
 
 
-def _quoted(name: str) -> Column:
-    return functions.col(f"`{name.replace('`', '``')}`")
-
-
 def _unused(name: str, names: Sequence[str]) -> str:
-    while name in names:
+    """Return a name that no column has, in whatever letters: `withColumn` would replace that column."""
+    taken = {each.casefold() for each in names}
+    while name in taken:
         name = f"_{name}"
     return name

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -35,6 +37,7 @@ from elephas_like.spark.session import context_of
 
 MOST_TASKS = 256
 CHUNK_BYTES = 4 * 2**20
+_WILD = set("*?[{\\")
 SUFFIXES = {"": "", "GZIP": ".gz", "ZLIB": ".zz"}
 
 Kind = Literal["bytes", "float", "int64"]
@@ -113,17 +116,18 @@ def is_local(path: str) -> bool:
 
 
 def listed(spark: SparkSession, path: str) -> list[str]:
-    """The files of a directory or pattern, or the one file, sorted; hidden ones and Spark's own marks are left out.
+    """The files of directories, with all that is below them, of a pattern, or the one file, sorted.
+
+    Hidden ones and Spark's own marks are left out.
 
     Raises:
         FileNotFoundError: there is none.
     """
     if is_local(path):
-        local = files.local_path(path)
-        found = sorted(glob.glob(os.path.join(glob.escape(local), "*") if os.path.isdir(local) else local))
+        found = _local_files(files.local_path(path))
     else:
         try:
-            there = spark.read.format("binaryFile").load(path).select("path").orderBy("path").collect()
+            there = _contents(spark, path).select("path").orderBy("path").collect()
         except AnalysisException as error:
             condition = (
                 error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
@@ -132,10 +136,40 @@ def listed(spark: SparkSession, path: str) -> list[str]:
                 raise
             there = []
         found = [row.path for row in there]
-    kept = [name for name in found if not os.path.basename(name).startswith((".", "_")) and not os.path.isdir(name)]
+    kept = _shown(path, found)
     if not kept:
         raise FileNotFoundError(f"there is no file at {path}.")
     return kept
+
+
+def _local_files(path: str) -> list[str]:
+    """The files of a local directory or pattern, or the one file, sorted, as Spark lists those of a URL."""
+    places = [path] if os.path.exists(path) else glob.glob(path)
+    found = [place for place in places if os.path.isfile(place)]
+    for folder in filter(os.path.isdir, places):
+        found += [os.path.join(folder, name) for name in glob.glob("**", root_dir=folder, recursive=True)]
+    return sorted(filter(os.path.isfile, found))
+
+
+def _shown(path: str, found: Sequence[str]) -> list[str]:
+    """The files with no hidden name below a directory, or from a pattern's first wildcard on: there Spark takes hidden ones too."""
+    fixed = len(list(takewhile(lambda part: not _WILD & set(part), _parts(path))))
+    below = {name: parts[min(fixed, len(parts) - 1) :] for name in found for parts in [_parts(name)]}
+    return [name for name, parts in below.items() if not any(map(_hidden, parts))]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in re.sub(r"^[A-Za-z][^:/]*:(//[^/]*)?", "", path).split("/") if part]
+
+
+def _hidden(part: str) -> bool:
+    """Whether it is called as what Spark leaves out: `_SUCCESS`, `.part-0.crc`. A directory may be called `_year=2024`."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
+def _contents(spark: SparkSession, path: str | Sequence[str]) -> DataFrame:
+    """Paths and contents of files, and of those in directories, whose names give no columns."""
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)  # type: ignore[arg-type]
 
 
 def read(spark: SparkSession, path: str, paths: Sequence[str], schema: StructType, reader: Reader) -> DataFrame:
@@ -167,7 +201,7 @@ def read(spark: SparkSession, path: str, paths: Sequence[str], schema: StructTyp
                     file.flush()
                     yield from batches(file.name, place.as_py())
 
-    whole = spark.read.format("binaryFile").load(list(paths)).select("path", "content")
+    whole = _contents(spark, list(paths)).select("path", "content").orderBy("path")  # Spark takes large files first
     return whole.mapInArrow(of_contents, schema)
 
 

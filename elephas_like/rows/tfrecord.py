@@ -21,8 +21,9 @@ def read_tfrecords(
     """The records of TFRecord files as a DataFrame, file by file in the order of their names.
 
     Args:
-        path: a directory, a file, or a pattern. A local path, which executors must see too, or a URL of any Hadoop
-            filesystem, from which each file comes whole.
+        path: a directory with all that is below it, a file, or a pattern. A local path, which executors must see too, or a
+            URL of any Hadoop filesystem, from which each file comes whole, and through a shuffle that puts files in order.
+            Names that begin with "_" or "." are left out.
         schema: columns and their types, as a StructType or in words: "image array<float>, label int". None asks the first
             record: a feature with one value becomes a long, float or binary column, one with more an array of those.
         compression: "GZIP", "ZLIB" or ""; None goes by the names, .gz and .zz.

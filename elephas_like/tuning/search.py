@@ -27,7 +27,7 @@ from elephas_like.model.launch import server_identity
 from elephas_like.model.source import Source
 from elephas_like.model.sources import validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
-from elephas_like.rows.frame_plan import Choice, ColumnChoice
+from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
@@ -186,7 +186,7 @@ def search(
         column_shapes=column_shapes,
         column_dtypes=column_dtypes,
     )
-    return _searched(asked, _prepared(asked, given.pair, given.columns, given.validation(validation_data, None)))
+    return _searched(asked, _prepared(asked, given, validation_data))
 
 
 class _Callbacks(NamedTuple):
@@ -287,12 +287,16 @@ class _Prepared:
     identity: Identity | None
 
 
-def _prepared(asked: _Request, data: Any, columns: ColumnChoice | None, validation_data: Any) -> _Prepared:
+def _prepared(asked: _Request, given: Given, validation_data: Any) -> _Prepared:
     check_backend()
     space, seed = asked.sampler.space, asked.kept.seed
+    columns, model = given.columns, None
     # A first model says how the columns of a DataFrame are read.
-    model = None if columns is None else first_model(asked.build, space, seed, needed=True)
-    source = search_source(data, columns, model)
+    if columns is not None or given.frame is not None:
+        model = first_model(asked.build, space, seed, needed=columns is not None)
+    given = given if model is None else given.for_model(model)
+    validation_data = given.validation(validation_data, None)
+    source = search_source(given.pair, columns, model)
     held = None if validation_data is None else validation_source(validation_data, columns, model)
     context = context_for(source.context or (None if held is None else held.context), EngineName.AUTO)
     own = asked.identity_on(context)

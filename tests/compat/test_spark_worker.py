@@ -11,6 +11,7 @@ from trainer.small import mlp, rows
 
 from elephas_like.compat.elephas import AsynchronousSparkWorker
 from elephas_like.compat.spark_worker import SparkWorker
+from elephas_like.core.errors import DataError
 
 X, Y = rows(10)
 
@@ -84,6 +85,18 @@ def test_an_asynchronous_worker_exchanges_as_often_as_it_is_told(frequency: str,
     model.fit(X, Y, epochs=2, batch_size=4, shuffle=False, verbose=0)
     close(shared.weights, model.get_weights())
     assert list(worker.train(iter(()))) == []
+
+
+@pytest.mark.parametrize("kind", [SparkWorker, AsynchronousSparkWorker])
+def test_rows_with_sample_weights_are_refused(kind: type) -> None:
+    """They were trained on without their weights."""
+    model = mlp()
+    options = arguments(model) | (
+        {"client": Shared(model.get_weights()), "frequency": "epoch"} if kind is not SparkWorker else {}
+    )
+    weighted = [(X[0], Y[0]), (X[1], Y[1], 0.0)]
+    with pytest.raises(DataError, match=r"expected rows \(x, y\); got one of 3 parts.*SparkModel.fit"):
+        list(kind(**options).train(weighted))
 
 
 def test_another_frequency_is_refused() -> None:

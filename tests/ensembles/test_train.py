@@ -4,6 +4,7 @@ import threading
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from problems import breast_cancer, diabetes, digits, mlp
 
@@ -43,6 +44,21 @@ def test_without_bagging_and_shuffling_a_member_is_keras() -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert found.histories[0].keys() == history.history.keys()
     np.testing.assert_allclose(found.histories[0]["val_loss"], history.history["val_loss"], rtol=1e-4)
+
+
+def test_columns_of_pandas_go_to_inputs_by_name() -> None:
+    def build() -> keras.Model:
+        """Predicts a + 100 b, so that columns in their places have no loss."""
+        both, dense = [keras.Input((1,), name=name) for name in "ab"], layers.Dense(1, use_bias=False)
+        model = keras.Model(both, dense(layers.Concatenate()(both)))
+        dense.set_weights([np.array([[1.0], [100.0]])])
+        model.compile("sgd", "mse")
+        return model
+
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [301.0, 402.0]})
+    told = {"epochs": 1, "validation_data": frame, "engine": "in_process", "verbose": 0}
+    found = train_ensemble(build, frame, 1, features_col=["b", "a"], label_col="y", **told)
+    assert found.histories[0] == {"loss": [0.0], "val_loss": [0.0]}
 
 
 def test_a_single_array_is_cut_for_models_of_several_inputs_as_by_a_fit() -> None:

@@ -30,6 +30,15 @@ def test_columns_by_task() -> None:
     ]
 
 
+def test_outputs_of_one_name_are_numbered() -> None:
+    """One layer called three times, beside one whose name looks like the second of them."""
+    x, layer = keras.Input((2,)), keras.layers.Dense(1, name="d")
+    model = keras.Model(x, [layer(x), layer(x * 2), keras.layers.Dense(1, name="d_1")(x), layer(x * 3)])
+    assert model.output_names == ["d", "d", "d_1", "d"]
+    found = fields(model, Task.VALUES, ("p", None, None))
+    assert [(one.name, one.source) for one in found] == [("p_d", 0), ("p_d_2", 1), ("p_d_1", 2), ("p_d_3", 3)]
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ValueError, match="are of models that classify"):
         fields(dense(1), Task.VALUE, ("p", "q", None))

@@ -115,6 +115,48 @@ def test_validation_data_has_the_columns_of_the_data() -> None:
     assert y.tolist() == Y[:5].tolist()
 
 
+def named_model() -> keras.Model:
+    """Outputs that tell inputs apart: y = a + 100 b, and z = -y."""
+    tensors = [keras.Input((1,), name=name) for name in "ab"]
+    joined = keras.layers.Concatenate()(tensors)
+    layers = [keras.layers.Dense(1, use_bias=False, name=name) for name in "yz"]
+    made = keras.Model(tensors, [layer(joined) for layer in layers])
+    for sign, layer in zip((1, -1), layers, strict=True):
+        layer.set_weights([sign * np.array([[1.0], [100.0]])])
+    made.compile("sgd", ["mse", "mse"])
+    return made
+
+
+NAMED = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [301.0, 402.0], "z": [-301.0, -402.0]})
+BY_NAME = {"features_col": ["b", "a"], "label_col": ["z", "y"]}
+
+
+def test_columns_go_to_inputs_and_outputs_by_name_and_otherwise_in_order() -> None:
+    """As those of Spark's DataFrames and of Parquet files do."""
+    fitted = SparkModel(named_model(), engine="in_process")
+    for frame, names in (
+        (NAMED, ["a", "b"]),
+        (NAMED, ["b", "a"]),
+        (NAMED.rename(columns={"a": "c"}), ["c", "b"]),
+        (NAMED.rename(columns={"a": "b", "b": "c"}), ["b", "c"]),
+    ):
+        assert fitted.predict(frame, features_col=names)[0].ravel().tolist() == [301.0, 402.0]
+    assert fitted.evaluate(NAMED, **BY_NAME)[0] == 0
+    history = fitted.fit(NAMED, epochs=1, validation_data=NAMED, verbose=0, **BY_NAME).history
+    assert history["loss"] == history["val_loss"] == [0.0]
+
+
+def test_columns_go_by_name_where_the_model_is_made_later() -> None:
+    made = named_model()
+    given = Given.of(NAMED, **BY_NAME)
+    assert given.x.tolist() == [[3.0, 1.0], [4.0, 2.0]]
+    known = given.for_model(made)
+    assert known.x.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert known.y.tolist() == known.validation(NAMED, None)[1].tolist() == [[301.0, -301.0], [402.0, -402.0]]
+    pair = Given.of((X, Y))
+    assert pair.for_model(model()) is pair
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "expected"),
     [
@@ -124,12 +166,13 @@ def test_validation_data_has_the_columns_of_the_data() -> None:
         (lambda fitted: fitted.fit((X, Y, W), sample_weight=W), ValueError, "sample weights came twice"),
         (lambda fitted: fitted.fit(FRAME, Y, features_col="a"), ValueError, "name their columns"),
         (lambda fitted: fitted.fit(FRAME, features_col=["a", "bb"]), ValueError, "no column 'bb'; it has 'a', 'b'.*mean 'b'"),
+        (lambda fitted: fitted.fit(FRAME.rename(columns={"b": "a"}), features_col="a"), ValueError, "one column 'a'.* has 2 of"),
         (lambda fitted: fitted.fit(FRAME, features_col="a", handle_invalid="skip"), ValueError, "DataFrames of Spark"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0],)]), ValueError, "labels are missing|put together alike"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
     ],
-    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "invalid", "odd row", "shapes", "parts"],
+    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "odd row", "shapes", "parts"],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):

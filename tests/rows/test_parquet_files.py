@@ -87,6 +87,14 @@ def test_paths_may_be_several_relative_or_of_a_filesystem_of_ones_own(folder: Pa
     assert values(part) == [5]
 
 
+def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(folder: Path) -> None:
+    assert all_values([folder / "b.parquet", folder / "a.parquet"]) == [3, 4, 1, 2]
+    assert all_values([folder / "b.parquet", folder / "b.parquet"]) == [3, 4, 3, 4]
+    assert all_values([folder / "later", folder, folder / "later"]) == [5, 1, 2, 3, 4, 5, 5]
+    parts = parquet_table(ParquetFiles([folder / "b.parquet"] * 2)).dealt(2)
+    assert sorted(value for part in parts for value in values(part)) == [3, 3, 4, 4]
+
+
 def test_a_filesystem_of_fsspec(folder: Path) -> None:
     (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
     assert values(part) == [5]
@@ -105,6 +113,36 @@ def test_directories_called_name_value_give_their_rows_a_column(tmp_path: Path) 
         ("day", sql.LongType()),
         ("kind", sql.StringType()),
     ]
+
+
+@pytest.mark.parametrize("path", ["", "/0.parquet", "/*.parquet"])
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_directories_above_what_is_given_leave_the_files_columns_alone(tmp_path: Path, path: str, kind: str) -> None:
+    folder = tmp_path / "v=1" / "rows"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"v": np.array([5, 6, 7], kind)}), folder / "0.parquet")
+    assert all_values(f"{folder}{path}") == [5, 6, 7]
+    assert all_values([f"{folder}{path}", f"{tmp_path}/v=1"]) == [5, 6, 7, 5, 6, 7]
+
+
+def test_directories_that_match_a_glob_give_their_rows_a_column(tmp_path: Path) -> None:
+    for day in (1, 2):
+        write(tmp_path / f"day={day}" / "kind=a" / "0.parquet", [day])
+    found = parquet_table(ParquetFiles([tmp_path / "day=2", tmp_path / "day=*" / "kind=a"]))
+    assert [group.file.constants for group in found.groups] == [
+        (("kind", "a"),),
+        (("day", 1), ("kind", "a")),
+        (("day", 2), ("kind", "a")),
+    ]
+    assert found.schema.names == ["v", "kind", "day"]
+
+
+def test_a_directory_and_a_column_of_one_name_and_two_types_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "v=1" / "0.parquet", [5])
+    write(tmp_path / "plain" / "0.parquet", [5])
+    for path in (tmp_path, [tmp_path / "plain", tmp_path]):
+        with pytest.raises(ValueError, match=r"one type for each column .*v has incompatible types.*name=value"):
+            parquet_table(ParquetFiles(path))
 
 
 def table(*rows: int, nbytes: int = 2**30) -> ParquetTable:

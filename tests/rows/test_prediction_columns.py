@@ -9,6 +9,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions
 from small_frames import X
 
+from elephas_like.core.types import Slot
 from elephas_like.rows import prediction_columns
 from elephas_like.rows.frame_plan import ColumnChoice, Invalid, plan
 from elephas_like.rows.prediction_columns import Field, with_predictions
@@ -64,6 +65,27 @@ def test_predictions_of_empty_partitions_and_of_a_name_that_is_taken(spark, tabl
         assert with_predictions(few, made, score, [Field("Label", 0)]).select("Label").collect() == [(7.0,)]
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+@BOTH_WAYS
+def test_columns_stay_whatever_they_are_called(spark, way) -> None:
+    """Spark replaces a column whose name differs from a new one in case alone: Scores, where scores is to be added."""
+    df = spark.createDataFrame([(1.0, 2, 3, 4, 5)], "v double, Scores int, _SCORES int, Columns int, _Columns int")
+    made = plan(df.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    (row,) = way(df, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
+    assert row.asDict() == {"v": 1.0, "Scores": 2, "_SCORES": 3, "Columns": 4, "_Columns": 5, "p": 10.0}
+
+
+@BOTH_WAYS
+def test_several_columns_of_one_name_stay(spark, way) -> None:
+    """As a join leaves them; a plan reads none of them. Fields may be called as the column that holds the work."""
+    one = spark.createDataFrame([(1, 2.0)], "id int, v double")
+    df = one.join(spark.createDataFrame([(1, 7)], "id int, z int").hint("broadcast"), one.id == 1)
+    made = plan(df.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    fields = [Field("scores", 0), Field("columns", 1, rank=1, vector=True)]
+    found = way(df, made, lambda x, rows: [x[:, 0] * 10, x], fields)
+    assert found.columns == ["id", "v", "id", "z", "scores", "columns"]
+    assert [tuple(row) for row in found.collect()] == [(1, 2.0, 1, 7, 20.0, Vectors.dense([2.0]))]
 
 
 @BOTH_WAYS

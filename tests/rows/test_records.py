@@ -9,6 +9,7 @@ from pyspark.ml.linalg import Vectors
 from tensorflow_records import write_by_tensorflow
 
 from elephas_like import read_tfrecords, write_tfrecords
+from elephas_like.rows.records import listed
 
 
 def test_a_schema_says_what_types_there_are(spark, tmp_path) -> None:
@@ -27,6 +28,28 @@ def test_a_directory_whose_name_looks_like_a_pattern(spark, tmp_path) -> None:
     (tmp_path / "run[1]").mkdir()
     write_by_tensorflow(tmp_path / "run[1]" / "a", [{"n": 5}])
     assert [row.n for row in read_tfrecords(spark, str(tmp_path / "run[1]"), "n int").collect()] == [5]
+
+
+@pytest.mark.parametrize("url", [False, True], ids=["local", "url"])
+def test_directories_are_read_with_all_that_is_below_them(spark, sc, tmp_path, url: bool) -> None:
+    kept = ["a", "b", "day=1/c", "later/d", "later/still/e"]
+    for number, name in enumerate([*kept, "_SUCCESS", "_temporary/x", "later/_temporary/x", ".hidden/x", "later/.x"]):
+        write_by_tensorflow(tmp_path / "all" / name, [{"n": number}])
+    sc._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.below.link./data", f"file://{tmp_path}/all")
+    place = "viewfs://below/data" if url else str(tmp_path / "all")
+    for path, expected in ((place, kept), (f"{place}/*", kept), (f"{place}/l*", kept[3:]), (f"{place}/b", ["b"])):
+        assert [name.removeprefix(f"{place}/") for name in listed(spark, path)] == expected
+    assert sorted(row.n for row in read_tfrecords(spark, place, "n int").collect()) == [0, 1, 2, 3, 4]
+    with pytest.raises(FileNotFoundError, match="no file at"):
+        listed(spark, f"{place}/x*")
+
+
+def test_records_of_a_url_come_in_the_order_of_the_files_whatever_their_sizes(spark, sc, tmp_path) -> None:
+    for name, rows in (("a", [0]), ("b", range(1, 500)), ("c", [500, 501])):
+        write_by_tensorflow(tmp_path / "there" / name, [{"n": n} for n in rows])
+    sc._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.ordered.link./data", f"file://{tmp_path}/there")
+    found = read_tfrecords(spark, "viewfs://ordered/data", "n int")
+    assert [row.n for row in found.collect()] == list(range(502))
 
 
 def test_nulls_vectors_and_empty_partitions(spark, tmp_path) -> None:

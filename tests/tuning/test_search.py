@@ -6,6 +6,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from small_search import SPACE, build, cancer, plain, small
 
@@ -73,6 +74,21 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
     assert set(sizes) == {32, 64}
     assert [history["steps"] for history in found.trials["history"]] == [[-(-400 // s)] for s in sizes]
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
+
+
+def test_columns_of_pandas_go_to_inputs_by_name() -> None:
+    def known(params: dict) -> keras.Model:
+        """Predicts a + 100 b, so that columns in their places have no loss."""
+        both, dense = [keras.Input((1,), name=name) for name in "ab"], keras.layers.Dense(1, use_bias=False)
+        model = keras.Model(both, dense(keras.layers.Concatenate()(both)))
+        dense.set_weights([np.array([[1.0], [100.0]])])
+        model.compile(keras.optimizers.SGD(params["rate"]), "mse", run_eagerly=True)
+        return model
+
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [301.0, 402.0]})
+    told = {"max_evals": 1, "epochs": 1, "validation_data": frame, "verbose": 0}
+    found = search(known, {"rate": [0.1]}, frame, features_col=["b", "a"], label_col="y", **told)
+    assert found.trials["history"][0] == {"loss": [0.0], "val_loss": [0.0]}
 
 
 def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
