@@ -169,7 +169,7 @@ def _hidden(part: str) -> bool:
 
 def _contents(spark: SparkSession, path: str | Sequence[str]) -> DataFrame:
     """Paths and contents of files, and of those in directories, whose names give no columns."""
-    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)  # type: ignore[arg-type]
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
 
 
 def read(spark: SparkSession, path: str, paths: Sequence[str], schema: StructType, reader: Reader) -> DataFrame:
