@@ -34,7 +34,7 @@ def nothing() -> Vector:
     return np.zeros(0, np.float32)
 
 
-def same(one: Vector, other: Vector) -> bool:
+def same(one: Array, other: Array) -> bool:
     """Whether two vectors hold the same numbers, NaN among them."""
     return one is other or np.array_equal(one, other, equal_nan=True)
 
@@ -113,6 +113,11 @@ class Role(StrEnum):
     LEARNING_RATE = "learning_rate"
     LOSS_SCALE = "loss_scale"
     SEED = "seeds"
+
+
+def seldom_changed(optimizer_state: OptimizerState) -> tuple[Role, ...]:
+    """Return the parts of a state that most exchanges leave as they are: slots too, unless they are averaged."""
+    return (Role.FROZEN,) if optimizer_state == OptimizerState.AVERAGE else (Role.FROZEN, Role.SLOT)
 
 
 @dataclass(frozen=True)

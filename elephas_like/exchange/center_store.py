@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from elephas_like.core.types import (
     Order,
     Recollection,
     Result,
+    Role,
     TrainState,
     Update,
 )
@@ -73,10 +74,11 @@ class CenterStore(Store):
         layout_hash: str,
         *,
         lock_free: bool = False,
+        seldom: Sequence[Role] = (Role.FROZEN,),
         waits: Waits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(num_workers, layout_hash, waits=waits, clock=clock)
+        super().__init__(num_workers, layout_hash, seldom=seldom, waits=waits, clock=clock)
         self.late = 0
         """Updates that came after the budget of samples was used up, and were not applied."""
         self._lock_free = lock_free

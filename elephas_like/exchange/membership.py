@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from elephas_like.core.errors import DataError, ElephasError, SupersededError, WaitError
 from elephas_like.core.fit_monitor import WorkerSign
-from elephas_like.core.types import Joined, Vector
+from elephas_like.core.types import Array, Joined, Role
 from elephas_like.exchange.protocol import READ_AHEAD
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Member:
 
     heard: when it last gave a sign of life. progress: what its last heartbeat said, which rises while it is at work.
     superseded: attempts that have lost their place. left: whether it was told to end its task, so that its place is free.
-    frozen_sent, frozen_held: the values of frozen layers in the last order it was sent, and in the last one it answered.
+    sent, held: parts of the state that seldom change, as the last orders that had them brought them, and as those it has answered did.
     """
 
     joined: Joined
@@ -59,8 +59,8 @@ class Member:
     progress: int = 0
     superseded: set[int] = field(default_factory=set)
     left: bool = False
-    frozen_sent: Vector | None = None
-    frozen_held: Vector | None = None
+    sent: dict[Role, Array] = field(default_factory=dict)
+    held: dict[Role, Array] = field(default_factory=dict)
 
 
 @dataclass

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
 from elephas_like.core.fit_monitor import WorkerSign
-from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Result, Update, Vector, nothing, same
+from elephas_like.core.types import Array, Evaluation, Joined, Order, Recollection, Result, Role, Update, nothing, same
 from elephas_like.exchange.membership import LONGEST_POLL, Membership, Waits
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class Store:
 
     Args:
         layout_hash: the driver's; a worker with another one fails the run.
+        seldom: parts of the state that seldom change, and are left out of orders to workers that have them.
         clock: seconds; for tests.
     """
 
@@ -46,6 +47,7 @@ class Store:
         num_workers: int,
         layout_hash: str,
         *,
+        seldom: Sequence[Role] = (Role.FROZEN,),
         waits: Waits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +59,8 @@ class Store:
         self._changed = threading.Condition()
         self._membership = Membership(num_workers, layout_hash, self._waits, clock)
         self._reserved: dict[int, int] = {}
-        self._frozen: Vector | None = None
+        self._seldom = tuple(seldom)
+        self._newest: dict[Role, Array] = {}
         self._failure: BaseException | None = None
         self._stopped = False
         self._idle_since: float | None = None
@@ -261,7 +264,7 @@ class Store:
                 self._note_dropped(worker)
                 return
             apply = self._claim(result)
-            member.frozen_held = member.frozen_sent
+            member.held = dict(member.sent)
             if isinstance(result, Update):
                 self._received += sum(array.nbytes for array in result.arrays().values())
         if apply is not None:
@@ -393,24 +396,28 @@ class Store:
     def _order_to_send(self, worker: int, order: Order) -> Order:
         """Return an order with its state. Called without the lock.
 
-        The values of frozen layers are left out if the worker has them from an order that it has answered.
+        Parts that seldom change are left out if the worker has them from an order that it has answered.
         """
         try:
             order = self._with_state(worker, order)
         except Exception as error:  # whatever a strategy raises is raised on the driver
             self.fail(error)
             return STOP
-        if order.state is None or not order.state.frozen.size:
+        if order.state is None:
             return order
-        frozen = order.state.frozen
+        left_out: dict[str, Array] = {}
         with self._changed:
             member = self._membership.members[worker]
-            if self._frozen is None or not same(frozen, self._frozen):
-                self._frozen = frozen
-            member.frozen_sent = self._frozen
-            if member.frozen_held is not self._frozen:
-                return order
-        return replace(order, state=order.state.but(frozen=nothing()))
+            for role in self._seldom:
+                part = order.state.part(role)
+                if not part.size:
+                    continue
+                if role not in self._newest or not same(part, self._newest[role]):
+                    self._newest[role] = part
+                member.sent[role] = self._newest[role]
+                if member.held.get(role) is self._newest[role]:
+                    left_out[role.value] = nothing()
+        return replace(order, state=order.state.but(**left_out)) if left_out else order
 
     def _wanted(self, worker: int, number: int) -> bool:
         """Whether the worker's order `number` is still to be answered."""

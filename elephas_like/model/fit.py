@@ -19,7 +19,7 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role, TrainState
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, TrainState, seldom_changed
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
@@ -286,7 +286,7 @@ def _prepared(
 
 def exchanged_bytes(layout: Layout, options: Options) -> dict[str, int]:
     """Return the bytes that one worker sends and receives in a round, for callbacks. Frozen values move only when they change."""
-    kept = [Role.FROZEN, *([Role.SLOT] if options.optimizer_state is OptimizerState.PER_WORKER else [])]
+    kept = seldom_changed(options.optimizer_state)
     sizes = Sizes.of(layout, options.codec)
     return {"update_bytes": sizes.update(*kept), "state_bytes": sizes.state(*kept)}
 

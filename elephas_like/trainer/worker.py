@@ -41,6 +41,7 @@ from elephas_like.core.types import (
     Vector,
     nothing,
     same,
+    seldom_changed,
 )
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.constraints import WeightConstraints
@@ -90,7 +91,8 @@ class LocalTrainer:
             self._anew = step_counters(program.variables)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
-        self._frozen: Vector | None = None
+        self._seldom = seldom_changed(config.optimizer_state)
+        self._held: dict[Role, Array] = {}
         self._before: Mapping[str, Array] = {}
         self._trained = self._answered = -1
         self._restored = False
@@ -139,7 +141,7 @@ class LocalTrainer:
         self._begin_order(order)
         self._before = self._memory() if self._config.keeps_before else {}
         self._trained = order.number
-        state, span, program = self._with_frozen(order.state), order.span, self._program
+        state, span, program = self._whole(order.state, self._seldom), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
         if program is None or steps == 0:
@@ -164,6 +166,7 @@ class LocalTrainer:
         slots = after.slots
         if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
             self._slots = after.slots
+            self._held.pop(Role.SLOT, None)  # never needed again
         if self._config.optimizer_state != "average":
             slots = np.zeros(0, np.float32)
         return Update(
@@ -209,7 +212,7 @@ class LocalTrainer:
         assert order.state is not None
         self._begin_order(order)
         started = time.perf_counter()
-        state = self._with_frozen(order.state)
+        state = self._whole(order.state, (Role.FROZEN,))
         held = self._validation or self._shard
         rows = np.zeros(0, np.int64)
         if self._validation is not None:
@@ -376,11 +379,12 @@ class LocalTrainer:
                 "callbacks=[...], which see the global metrics on the driver."
             )
 
-    def _with_frozen(self, state: TrainState) -> TrainState:
-        """Return a state including frozen layers, also where an order leaves them out because this worker has them."""
-        if state.frozen.size or self._frozen is None:
-            self._frozen = state.frozen
-        return state.but(frozen=self._frozen)
+    def _whole(self, state: TrainState, seldom: Sequence[Role]) -> TrainState:
+        """Return a state including parts that seldom change, also where an order leaves them out because this worker has them."""
+        for role in seldom:
+            if state.part(role).size or role not in self._held:
+                self._held[role] = state.part(role)
+        return state.but(**{role.value: self._held[role] for role in seldom})
 
     def _round_seeds(self, size: int, number: int) -> Integers:
         """Return seeds of the random layers for one round.

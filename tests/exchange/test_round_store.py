@@ -10,11 +10,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from small_world import LAYOUT, Background, floats, joined, state, train_order, update
+from small_world import AT_ONCE, LAYOUT, Background, HandClock, floats, joined, state, train_order, update
 from stores import beats, let_time_pass, rounds
 
 from elephas_like.core.errors import ElephasError, SupersededError, WaitError
-from elephas_like.core.types import Evaluation, Order, Recollection, Update
+from elephas_like.core.types import Evaluation, OptimizerState, Order, Recollection, Update, seldom_changed
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
 
@@ -44,6 +44,28 @@ def test_an_answer_counts_once_and_its_reply_can_be_had_again() -> None:
     store.train(train_order(1))
     assert store.answer(100, update(0, 0, 9.0, 9.0)).number == 1
     assert store.dropped == 2
+
+
+def test_slots_that_no_exchange_changes_are_sent_once() -> None:
+    """With optimizer_state="per_worker" or "reset" they are two thirds of a state under Adam."""
+    store = RoundStore(1, LAYOUT.hash, seldom=seldom_changed(OptimizerState.RESET), waits=AT_ONCE, clock=HandClock())
+    store.join(joined(0))
+    slots = floats(1, 2)
+
+    def sent(number: int) -> list[float]:
+        order = train_order(number)
+        store.train(replace(order, state=order.state.but(slots=slots)))
+        found = store.ask(0, 100).state.slots.tolist()
+        store.answer(100, update(0, number))
+        return found
+
+    assert [sent(number) for number in range(3)] == [[1, 2], [], []]
+    store.evaluate(Order.to_evaluate(state(), 3))
+    assert store.ask(0, 100).state.slots.tolist() == []
+    store.answer(100, Evaluation(0, 3, 1, np.array([1.0])))
+    assert sent(4) == []
+    slots = floats(1, 3)  # a callback has set them
+    assert [sent(number) for number in (5, 6)] == [[1, 3], []]
 
 
 def test_what_frozen_layers_hold_is_sent_until_a_worker_has_answered_and_when_it_has_changed() -> None:

@@ -474,6 +474,20 @@ def test_a_packed_update_is_the_plain_one_packed(tmp_path: Path) -> None:
     plain.close()
 
 
+@pytest.mark.parametrize("optimizer_state", ["per_worker", "reset"])
+def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: Path, optimizer_state: str) -> None:
+    model = prepared()
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    start = start.but(slots=np.linspace(0, 1, start.slots.size, dtype=np.float32))
+    told_always, told_once = (worker(model, ref, config(optimizer_state=optimizer_state)) for _ in range(2))
+    for number, span in enumerate((Span(0, 0, 0, 1), Span(0), Span(1), Span(2))):  # nothing to train in the first
+        brief = start if number == 0 else start.but(slots=nothing())
+        expected, found = train(told_always, start, span, number), train(told_once, brief, span, number)
+        np.testing.assert_array_equal(found.delta, expected.delta)
+    for trainer in (told_always, told_once):
+        trainer.close()
+
+
 @pytest.mark.parametrize("out_of_date", [False, True])
 def test_what_a_worker_saves_counts_for_the_next_order_only(tmp_path: Path, out_of_date: bool) -> None:
     """A worker whose optimizer slots stay with it is suspended after order 4, and resumed with order 5 or 6."""
