@@ -197,7 +197,7 @@ class DriverHooks:
         self._told_of_rounds = [
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
-        self._compiled_with = self._compiled()
+        self._compiled_with, self._trained = self._compiled(), self._trainable()
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -223,6 +223,8 @@ class DriverHooks:
         self.model.stop_training = False
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
+        if self._trainable() != self._trained:  # frozen before anything is sent
+            self.variables, self._trained = Variables(self.model), self._trainable()
         self._check_not_recompiled()
         return self.variables.read(), restored or initial_epoch
 
@@ -317,8 +319,11 @@ class DriverHooks:
     def _compiled(self) -> tuple[object, object]:
         return getattr(self.model, "optimizer", None), getattr(self.model, "loss", None)
 
+    def _trainable(self) -> list[int]:
+        return [id(variable) for variable in self.model.trainable_variables]
+
     def _check_not_recompiled(self) -> None:
-        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are.
+        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are; warn of frozen layers.
 
         Raises:
             ElephasError: a callback has compiled it anew.
@@ -327,6 +332,14 @@ class DriverHooks:
             raise ElephasError(
                 "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
                 "(model.stop_training = True), compile, and fit again: it goes on from the weights."
+            )
+        if self._trainable() != self._trained:
+            self._trained = self._trainable()
+            warnings.warn(
+                "a callback has changed which layers are trainable, and workers train on those that were when the fit began. Plain "
+                "Keras, too, takes such a change in when the model is compiled anew: end the fit, compile, and fit again.",
+                ElephasWarning,
+                stacklevel=2,
             )
 
 

@@ -25,6 +25,7 @@ from elephas_like import (
     SparkModel,
     load_spark_model,
 )
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.types import Role
 from elephas_like.strategies import Average
 from elephas_like.trainer.state import Variables
@@ -536,6 +537,29 @@ def test_a_callback_that_compiles_anew_is_refused() -> None:
 
     with pytest.raises(ElephasError, match=r"compiled the model anew.*fit again"):
         fitted(mlp(), 2, epochs=3, callbacks=[Recompiling()])
+
+
+def test_a_layer_that_a_callback_freezes_before_the_first_epoch_stays_as_in_keras() -> None:
+    def freeze(logs: object) -> None:
+        for model in (ours, theirs):
+            model.layers[0].trainable = False
+
+    ours, theirs = mlp(), mlp()
+    freezing = keras.callbacks.LambdaCallback(on_train_begin=freeze)
+    theirs.fit(X, Y, epochs=2, batch_size=8, shuffle=False, verbose=0, callbacks=[freezing])
+    fitted(ours, epochs=2, shuffle=False, callbacks=[freezing])
+    for one, other in zip(theirs.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_a_callback_that_freezes_a_layer_is_warned_of_once() -> None:
+    def freeze(epoch: int, logs: object) -> None:
+        model.layers[0].trainable = False
+
+    model = mlp()
+    with pytest.warns(ElephasWarning, match="which layers are trainable") as caught:
+        fitted(model, 2, epochs=3, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=freeze)])
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
