@@ -330,9 +330,11 @@ class HogwildCenter(_Center):
             self.add(self._state.weights, after.weights - before.weights)
 
     def _take(self, parts: Mapping[str, Array]) -> None:
-        """Overwrite parts. Frozen layers get new values: they are sent only where they are not the ones that were sent before."""
+        """Overwrite parts. Frozen layers and slots get new arrays: they are sent only if they are not those that were sent before."""
         for name, part in parts.items():
             if name == Role.FROZEN.value:
                 self._state = self._state.but(frozen=part)
+            elif name == Role.SLOT.value:
+                self._state = self._state.but(slots=part.copy())
             else:
                 getattr(self._state, name)[:] = part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -32,10 +32,10 @@ from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy, WeightedMean
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
+    Array,
     EpochRecord,
     Floats,
     Frequency,
-    Memories,
     Mode,
     OnNaN,
     Order,
@@ -83,6 +83,7 @@ class FitPlan:
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
     keeps_slots: whether workers keep the optimizer's slots to themselves; the fit ends with the mean of them.
+    may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
     """
 
     layout: Layout
@@ -110,6 +111,7 @@ class FitPlan:
     workers_remember: bool = False
     constrain: Projection = unconstrained
     keeps_slots: bool = False
+    may_drop_all: bool = False
 
     @property
     def end(self) -> int:
@@ -207,7 +209,7 @@ def fit_synchronously(
             )
         if due and not trained and not hooks.stopped():
             raise ElephasError(f"epoch {epoch + 1} trained no row of the {due} that the shards hold.")
-        if not hooks.stopped():
+        if not plan.may_drop_all and not hooks.stopped():
             _check_applied(epoch, rounds)
         # Validate, and let callbacks see the epoch's results.
         validation = None
@@ -229,7 +231,9 @@ def fit_synchronously(
     return progress.state
 
 
-def _with_mean_slots(state: TrainState, memories: Memories, rounds: Sequence[RoundRecord]) -> TrainState:
+def _with_mean_slots(
+    state: TrainState, memories: Iterable[tuple[int, Mapping[str, Array]]], rounds: Sequence[RoundRecord]
+) -> TrainState:
     """Return a state with the mean of the slots that workers remember, weighted by the samples that each has trained.
 
     Its own are those of the fit's begin, beside a step counter that has gone on: with Adam the first steps of whatever trains next
@@ -239,7 +243,7 @@ def _with_mean_slots(state: TrainState, memories: Memories, rounds: Sequence[Rou
     for finished in rounds:
         samples.update({worker.worker: worker.samples for worker in finished.workers})
     mean = WeightedMean()
-    for worker, memory in memories.items():
+    for worker, memory in memories:  # one at a time: each may be larger than a state
         slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
         if slots is not None and samples[worker]:
             mean.add(slots, float(samples[worker]))
@@ -318,7 +322,7 @@ class _SynchronousFit:
         """Return the state with the mean of the slots that workers have kept to themselves."""
         progress = self._progress
         recalled = self._workers.recall(progress.orders - 1)
-        return _with_mean_slots(progress.state, {one.worker: one.memory for one in recalled}, progress.rounds)
+        return _with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -469,14 +473,14 @@ def _through_epochs(
         record = replace(record, state=record.state.but(learning_rate=state.learning_rate))
         progress.rounds.extend(record.rounds)
         if plan.keeps_slots and record.epoch + 1 >= plan.end:
-            state = _with_mean_slots(record.state, record.memories or {}, progress.rounds)
+            state = _with_mean_slots(record.state, (record.memories or {}).items(), progress.rounds)
             record = replace(record, state=state, memories=None)
         metrics = record.metrics
         for finished in record.rounds[:-1]:
             hooks.round_end(finished, metrics)
         if record.rounds:
             hooks.round_end(replace(record.rounds[-1], loss=loss_of(metrics)), metrics)
-        if not hooks.stopped():
+        if not plan.may_drop_all and not hooks.stopped():
             _check_applied(record.epoch, record.rounds)
         state = hooks.epoch_end(record)
         progress.state, progress.center, progress.memories = state, record.center, record.memories

@@ -31,7 +31,7 @@ from elephas_like.core.types import (
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.factories import TrainerFactory
-from elephas_like.trainer.programs import PROGRAMS
+from elephas_like.trainer.programs import PROGRAMS, Program
 from elephas_like.trainer.spec import ModelSpec
 
 
@@ -77,12 +77,16 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
     sample = sample_of(shard, config.batch_size)
     if sample is None:
         raise ValueError(f"member {task.member} has no rows to train on.")
-    program = PROGRAMS.borrow(spec, sample, config.seed, fused=config.fused_optimizer)
+    # What callbacks change in a model must not reach another fit: theirs is not kept.
+    make = Program if task.callbacks else PROGRAMS.borrow
+    program = make(spec, sample, config.seed, fused=config.fused_optimizer)
     try:
-        program.variables.write(task.state)
+        whole = program.variables
+        whole.write(task.state)
         callbacks = cloudpickle.loads(task.callbacks) if task.callbacks else ()  # our driver's own bytes
         hooks = DriverHooks(program.model, callbacks, epochs=config.epochs, verbose=0)
         state, begin = hooks.train_begin(config.initial_epoch)
+        program.variables = hooks.variables  # callbacks may have frozen layers
         worker = factory.trainer(shard.worker, shard, validation, program, owns_program=False)
         joined = worker.joined(0, "")
         steps = rounds.steps(joined.rows, config.batch_size)
@@ -100,12 +104,14 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
             epochs=config.epochs,
             validates=joined.validation_rows > 0,
             on_nan=OnNaN.DROP if hooks.terminates_on_nan else OnNaN.RAISE,
+            may_drop_all=hooks.terminates_on_nan,
         )
         hooks.train_end(fit_synchronously(_Alone(worker), plan, hooks, FitProgress(state), hooks.loss_of))
-        final = program.variables.read()
+        final = whole.read()
         worker.close()
     finally:
-        PROGRAMS.give_back(program)
+        if not task.callbacks:
+            PROGRAMS.give_back(program)
     return MemberResult(task.member, final, hooks.history.history, time.perf_counter() - started)
 
 

@@ -6,20 +6,20 @@ import logging
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import keras
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from elephas_like.core.errors import ElephasWarning, NonFiniteError
+from elephas_like.core.errors import ElephasError, ElephasWarning, NonFiniteError
 from elephas_like.core.extras import BACKENDS
 from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, TrainState, seldom_changed
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role, TrainState, seldom_changed
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
@@ -244,12 +244,12 @@ def _prepared(
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
     hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
-    if engine is not EngineName.IN_PROCESS:
-        hooks.sizes = exchanged_bytes(hooks.variables.layout, options)
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
         described |= compiled_as(model)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
+    if engine is not EngineName.IN_PROCESS:
+        hooks.sizes = exchanged_bytes(hooks.variables.layout, options, engine)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         warnings.warn(
@@ -284,11 +284,11 @@ def _prepared(
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
 
 
-def exchanged_bytes(layout: Layout, options: Options) -> dict[str, int]:
-    """Return the bytes that one worker sends and receives in a round, for callbacks. Frozen values move only when they change."""
-    kept = seldom_changed(options.optimizer_state)
-    sizes = Sizes.of(layout, options.codec)
-    return {"update_bytes": sizes.update(*kept), "state_bytes": sizes.state(*kept)}
+def exchanged_bytes(layout: Layout, options: Options, engine: EngineName) -> dict[str, int]:
+    """Return the bytes that one worker sends and receives in a round, for callbacks. What seldom changes counts for nothing."""
+    seldom, sizes = seldom_changed(options.optimizer_state), Sizes.of(layout, options.codec)
+    broadcast_once = (Role.FROZEN,) if engine is EngineName.JOBS else seldom
+    return {"update_bytes": sizes.update(*seldom), "state_bytes": sizes.state(*broadcast_once)}
 
 
 def _begun(
@@ -300,32 +300,37 @@ def _begun(
     found: Found | None,
 ) -> tuple[FitProgress, int]:
     """(where the fit begins, its first epoch): as it is asked for, or as a checkpoint says. `on_train_begin` is called."""
-    kept = None
+    kept, own, layout = None, hooks.variables.read(), hooks.variables.layout
     if found is not None:
         # Callbacks see its state in on_train_begin. What they change there is dropped: they had changed it when the fit began.
-        own = hooks.variables.read()
-        kept = found.progress(own)
-        _note_other_rate(found, own, kept.state)
-        hooks.variables.write(kept.state)
+        with suppress(ElephasError):  # its layout may be the one after on_train_begin, which freezes layers
+            kept = found.progress(own)
+            hooks.variables.write(kept.state)
     state, begin = hooks.train_begin(initial_epoch)
+    if found is not None and (kept is None or hooks.variables.layout is not layout):
+        kept = found.progress(hooks.variables.read())
+        hooks.variables.write(kept.state)
     begin = begin if found is None else found.initial_epoch
     if checkpoints is not None:
         rates = state.learning_rate.tolist() if found is None else found.learning_rate
         checkpoints.begin(described, seeds, begin, hooks, found, rates)
+    if found is not None and kept is not None:
+        _note_other_rate(found, own, kept.state)
     return kept or FitProgress(state), begin
 
 
 def _note_other_rate(found: Found, own: TrainState, kept: TrainState) -> None:
-    """Say in the log if a fit that goes on trains with another learning rate than its model has now."""
+    """Say in the log if a fit that goes on trains with another learning rate than its model had.
+
+    The checkpoint's fit may have begun with the model's rate, and its callbacks changed it: then there is nothing to say.
+    """
     here, there = (state.learning_rate.tolist() for state in (own, kept))
-    if here not in (
-        there,
-        found.learning_rate,
-    ):  # the checkpoint's fit may have begun with the model's, and its callbacks changed it
+    differ = [rates for rates in zip(here, there, strict=False) if rates[0] != rates[1]]
+    if differ and found.learning_rate not in (None, here):
         log.warning(
             "the fit goes on with the learning rate of %s, %g. The model's own, %g, does not count: to train with that, begin anew with "
             "resume=False, or set it in a callback.",
-            *(found.place, there[0], here[0]),
+            *(found.place, differ[0][1], differ[0][0]),
         )
 
 

@@ -126,7 +126,10 @@ class GangFit:
                 else min(plan.end, begin + self._epochs(at_once))
             )
             started, before = time.monotonic(), len(progress.rounds)
-            trained = self._again(partial(self._train, replace(plan, until=until)), f"epoch {begin + 1}")
+            # Only callbacks may end the fit after an earlier job.
+            last = until >= plan.epochs or bool(fit.request.callbacks)
+            part = replace(plan, until=until, keeps_slots=plan.keeps_slots and last)
+            trained = self._again(partial(self._train, part), f"epoch {begin + 1}")
             if time.monotonic() - started < JOB_SECONDS / 2:
                 at_once *= 2
             vars(progress).update(vars(trained.progress))

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elephas_like.core import rounds
+from elephas_like.core.center import unconstrained
 from elephas_like.core.columns import difference, example_batch
 from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.fault_plan import FaultPlan
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
-from elephas_like.core.strategies import Strategy
+from elephas_like.core.strategies import Average, Strategy
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
 from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
@@ -89,6 +90,9 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     # drift says whether rounds must be short.
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
+    training = sum(worker.rows > 0 for worker in joined)
+    # One worker's own weights obey the constraints, and some (MinMaxNorm with a rate) are not to be applied twice.
+    alone = training == 1 and isinstance(fit.strategy, Average)
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,
@@ -98,7 +102,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         finest_rounds=counts.finest,
         worker_rounds=counts.of_workers,
         worker_finest=counts.finest_of_workers,
-        num_workers=sum(worker.rows > 0 for worker in joined),
+        num_workers=training,
         rows=rows,
         initial_epoch=config.initial_epoch,
         epochs=config.epochs,
@@ -112,8 +116,9 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         learning_rate=LearningRates(fit.hooks.model),
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
-        constrain=WeightConstraints(fit.hooks.model),
+        constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),
         keeps_slots=config.optimizer_state is OptimizerState.PER_WORKER,
+        may_drop_all=fit.hooks.terminates_on_nan,
     )
 
 

@@ -93,7 +93,8 @@ _settings: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionar
 def settings_of(context: SparkContext) -> Mapping[str, str]:
     """Return the settings that a context was started with.
 
-    They stay what they are while it runs, so each context is asked once: PySpark makes dozens of calls to the JVM to tell them.
+    They stay what they are while it runs (Spark SQL adds the place of its warehouse), so each context is asked once: PySpark makes
+    dozens of calls to the JVM to tell them.
     """
     if context not in _settings:
         _settings[context] = dict(context.getConf().getAll())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import types
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -69,24 +70,28 @@ def _words(thing: object) -> str:
         return "{" + ", ".join(f"{name}: {_words(value)}" for name, value in sorted(thing.items(), key=str)) + "}"
     if isinstance(thing, list | tuple):
         return "[" + ", ".join(map(_words, thing)) + "]"
-    name = getattr(thing, "__qualname__", None)
-    if name is not None:  # a function or a class
-        return str(name)
-    if isinstance(thing, keras.optimizers.Optimizer):
-        return f"{type(thing).__name__}{_words(_settings(thing.get_config()))}"
+    if isinstance(thing, types.FunctionType | types.BuiltinFunctionType | type):
+        return thing.__qualname__
+    if thing is None or isinstance(thing, int | float):
+        return repr(thing)
+    settings: dict[str, object] = {}
     if isinstance(thing, keras.losses.Loss):  # whose get_config seldom has its arguments
-        return f"{type(thing).__name__}{_words(_settings(vars(thing)))}"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
+        settings = _settings(vars(thing))
+    elif isinstance(thing, keras.optimizers.Optimizer):
+        with suppress(Exception):  # whatever code of the user's own raises
+            settings = _settings(thing.get_config())
+    return f"{type(thing).__name__}{_words(settings)}" if settings else type(thing).__name__
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, object]:
     """Return what is plain data, or functions, of an object's attributes; no name, and no learning rate that is a number."""
+    plain = (int, float, str, dict, list, tuple, types.FunctionType)
     return {
         name: value
         for name, value in given.items()
         if name not in ("name", "_name")
         and not (name == "learning_rate" and isinstance(value, int | float))
-        and (value is None or isinstance(value, int | float | str | dict | list | tuple) or callable(value))
+        and (value is None or isinstance(value, plain))
     }
 
 

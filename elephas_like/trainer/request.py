@@ -154,8 +154,9 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
     Raises:
         ValueError: the optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged.
     """
-    own = type(own_optimizer(model)).__name__
-    if optimizer_state is not OptimizerState.AVERAGE and own in _WEIGHTS_FROM_SLOTS:
+    kinds = [kind.__name__ for kind in type(own_optimizer(model)).__mro__]
+    own = next((name for name in kinds if name in _WEIGHTS_FROM_SLOTS), None)
+    if optimizer_state is not OptimizerState.AVERAGE and own is not None:
         raise ValueError(
             f"{own} computes the weights from its slots, and needs optimizer_state='average'; got {optimizer_state.value!r}, with "
             "which each step would go back to a worker's own weights, or to those of the fit's begin."

@@ -111,9 +111,9 @@ def test_the_mean_of_kept_slots_is_weighted_by_what_each_worker_trained() -> Non
     # (1 x 4 + 3 x 0)/4, (1 x 0 + 3 x 8)/4; worker 2 remembers none, and worker 3 has trained nothing
     *_, progress = fit([Regression(0, [ONE]), Regression(1, [TWO] * 3), Regression(2, [ONE])])
     memories = {0: {"slots": floats(4, 0)}, 1: {"slots": floats(0, 8)}, 2: {}, 3: {"slots": floats(99, 99)}}
-    assert _with_mean_slots(state(1, 2), memories, progress.rounds).slots.tolist() == [1, 6]
+    assert _with_mean_slots(state(1, 2), memories.items(), progress.rounds).slots.tolist() == [1, 6]
     start = state(1, 2)
-    assert _with_mean_slots(start, {}, progress.rounds) is start
+    assert _with_mean_slots(start, (), progress.rounds) is start
 
 
 def test_constraints_hold_after_each_exchange_and_where_a_strategy_looks_ahead() -> None:

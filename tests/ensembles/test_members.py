@@ -61,6 +61,24 @@ def test_rows_apart_are_scored_after_each_epoch(tmp_path: Path) -> None:
     np.testing.assert_allclose(result.history["val_loss"][-1], model.evaluate(x[:5], y[:5], verbose=0), rtol=1e-5)
 
 
+class Freezing(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.layers[0].trainable = False
+
+
+def test_what_a_members_callbacks_freeze_stays_and_reaches_no_other_member(tmp_path: Path) -> None:
+    x, y = rows(16)
+    model = mlp("adam")
+    spec, ref, start = spec_of(model), shard(tmp_path, x, y), Variables(model).read()
+    first = model.layers[0].get_weights()[0].copy()
+    moved = []
+    for callbacks in (cloudpickle.dumps([Freezing()]), b""):
+        result = fit_member(MemberFit(0, start, config(epochs=2), callbacks), spec, ref)
+        Variables(model).write(result.state)
+        moved.append(bool((model.layers[0].get_weights()[0] != first).any()))
+    assert moved == [False, True]
+
+
 def test_a_members_own_callbacks_may_end_its_training(tmp_path: Path) -> None:
     model = mlp()
     task = MemberFit(0, state_of(model), config(epochs=5), cloudpickle.dumps([StopsAfterOne()]))

@@ -438,6 +438,42 @@ def test_a_checkpoint_of_a_model_that_was_compiled_otherwise_is_refused(died: Pa
         fit(model, died)
 
 
+class Freezing(keras.callbacks.Callback):
+    def on_train_begin(self, logs: object = None) -> None:
+        self.model.layers[0].trainable = False
+
+
+def test_a_fit_whose_layers_a_callback_freezes_goes_on(tmp_path: Path) -> None:
+    whole, again = regression(), regression()
+    fit(whole, callbacks=[Freezing()])
+    assert fit(regression(), tmp_path, dies_at=14, callbacks=[Freezing()]) is None
+    fit(again, tmp_path, callbacks=[Freezing()])
+    assert bits(again) == bits(whole)
+
+
+class Perceptual(keras.losses.Loss):
+    """Compares what a network of its own makes of targets and predictions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones", trainable=False)]
+        )
+
+    def call(self, y: object, predicted: object) -> object:
+        return keras.ops.mean((self.net(y) - self.net(predicted)) ** 2)
+
+
+def test_a_loss_that_holds_a_network_is_the_same_when_it_is_made_again(tmp_path: Path) -> None:
+    def model() -> keras.Model:
+        found = regression()
+        found.compile("adam", Perceptual())
+        return found
+
+    assert fit(model(), tmp_path, dies_at=14) is None
+    assert fit(model(), tmp_path) is not None
+
+
 def test_another_learning_rate_is_warned_of(died: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who lowers the rate after a NaN and runs again goes on with the old one, as callbacks may have changed it."""
     fit(regression(lambda: keras.optimizers.Adam(1e-5)), died)

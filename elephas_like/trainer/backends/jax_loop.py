@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import compress
 from typing import Any
 
@@ -148,7 +148,7 @@ class JaxLoop:
             numbers = jax.lax.dynamic_slice(order, (begin,), (rows,))
             batch = unflatten(structure, [jnp.take(column, numbers, axis=0, mode="clip") for column in columns])
             assert isinstance(batch, tuple)
-            with holding(inputs, others):
+            with nullcontext() if self._eager else holding(inputs, others):
                 logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
             if self.returned is None:
                 self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a trace
@@ -207,12 +207,12 @@ class Beside:
 
         known = {id(variable) for group in state_variables(model, trains=True) for variable in group}
         others = (thing for thing in reachable(model) if isinstance(thing, keras.Variable) and id(thing) not in known)
-        self._constants = [(variable, np.array(variable.value)) for variable in others]
+        self._constants = [(variable, variable.value) for variable in others]  # JAX's arrays never change
         self.inputs: list[keras.Variable] = []
 
     def moved(self) -> bool:
         """Take constants whose values have changed for inputs. Return whether there were any."""
-        same = [np.array_equal(value, variable.value) for variable, value in self._constants]
+        same = [value is held.value or np.array_equal(value, held.value) for held, value in self._constants]
         self.inputs = [*self.inputs, *(one for (one, _), stays in zip(self._constants, same, strict=True) if not stays)]
         self._constants = list(compress(self._constants, same))
         return not all(same)
