@@ -16,6 +16,7 @@ from elephas_like import SparkModel
 from elephas_like.core.errors import PlainTextError
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.model import launch
+from elephas_like.spark import session
 
 told: list[str | None] = []
 
@@ -34,6 +35,12 @@ def refused(rdd: object, **options: object) -> str:
     return "nothing was refused"
 
 
+def encrypt_files(context: SparkContext, whether: str) -> None:
+    """Have the context say so. It is asked for its settings once, as they do not change."""
+    context._conf.set("spark.io.encryption.enabled", whether)
+    session._settings.clear()
+
+
 def main(master: str) -> None:
     settings = {
         "spark.ui.enabled": "false",
@@ -48,9 +55,9 @@ def main(master: str) -> None:
     rdd = context.parallelize(points(20), 2)
     launch.ClientSettings = watched  # type: ignore[assignment,misc]
     answer: dict[str, object] = {"rows": refused(rdd)}
-    context._conf.set("spark.io.encryption.enabled", "false")  # which of the two is asked first is no promise
+    encrypt_files(context, "false")  # which of the two is asked first is no promise
     answer["network"] = refused(rdd, tls=False)
-    context._conf.set("spark.io.encryption.enabled", "true")
+    encrypt_files(context, "true")
     history = SparkModel(line(), 2, engine="server", allow_plain_text=True).fit(rdd, epochs=2, verbose=0)
     answer |= {"fingerprints": len([one for one in told if one]), "rounds": len(history.rounds)}
     print(json.dumps(answer | {"loss": history.history["loss"][-1]}), flush=True)
