@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,14 +24,13 @@ from elephas_like.core.center import (
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.layout import Layout
-from elephas_like.core.merging import Replaced
+from elephas_like.core.merging import Replaced, with_mean_slots
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
-from elephas_like.core.strategies.algebra import Strategy, WeightedMean
+from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
-    Array,
     EpochRecord,
     Floats,
     Frequency,
@@ -43,7 +41,6 @@ from elephas_like.core.types import (
     RoundRecord,
     Span,
     TrainState,
-    Vector,
 )
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 
@@ -231,26 +228,6 @@ def fit_synchronously(
     return progress.state
 
 
-def _with_mean_slots(
-    state: TrainState, memories: Iterable[tuple[int, Mapping[str, Array]]], rounds: Sequence[RoundRecord]
-) -> TrainState:
-    """Return a state with the mean of the slots that workers remember, weighted by the samples that each has trained.
-
-    Its own are those of the fit's begin, beside a step counter that has gone on: with Adam the first steps of whatever trains next
-    would be up to three times too long.
-    """
-    samples: Counter[int] = Counter()
-    for finished in rounds:
-        samples.update({worker.worker: worker.samples for worker in finished.workers})
-    mean = WeightedMean()
-    for worker, memory in memories:  # one at a time: each may be larger than a state
-        slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
-        if slots is not None and samples[worker]:
-            mean.add(slots, float(samples[worker]))
-    slots = mean.result()
-    return state if slots is None else state.but(slots=slots.astype(np.float32, copy=False))
-
-
 def _check_applied(epoch: int, rounds: Sequence[RoundRecord]) -> None:
     """Do nothing if some update of an epoch was applied.
 
@@ -322,7 +299,7 @@ class _SynchronousFit:
         """Return the state with the mean of the slots that workers have kept to themselves."""
         progress = self._progress
         recalled = self._workers.recall(progress.orders - 1)
-        return _with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds)
+        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -473,7 +450,7 @@ def _through_epochs(
         record = replace(record, state=record.state.but(learning_rate=state.learning_rate))
         progress.rounds.extend(record.rounds)
         if plan.keeps_slots and record.epoch + 1 >= plan.end:
-            state = _with_mean_slots(record.state, (record.memories or {}).items(), progress.rounds)
+            state = with_mean_slots(record.state, (record.memories or {}).items(), progress.rounds)
             record = replace(record, state=state, memories=None)
         metrics = record.metrics
         for finished in record.rounds[:-1]:

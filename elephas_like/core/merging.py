@@ -10,6 +10,8 @@ merges asynchronous updates one by one, each as a share of a moving mean.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,7 +19,7 @@ import numpy as np
 
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies.algebra import WeightedMean
-from elephas_like.core.types import Array, Floats, Integers, Role, TrainState, Update, Vector
+from elephas_like.core.types import Array, Floats, Integers, Role, RoundRecord, TrainState, Update, Vector
 
 Numbers = TypeVar("Numbers", Vector, Integers)
 
@@ -245,3 +247,23 @@ class RunningMerge:
         if np.any(scales[1::2] < ours[1::2]):
             self.lowered = version
         return scales
+
+
+def with_mean_slots(
+    state: TrainState, memories: Iterable[tuple[int, Mapping[str, Array]]], rounds: Sequence[RoundRecord]
+) -> TrainState:
+    """Return a state with the mean of the slots that workers remember, weighted by the samples that each has trained.
+
+    Its own are those of the fit's begin, beside a step counter that has gone on: with Adam the first steps of whatever trains next
+    would be up to three times too long.
+    """
+    samples: Counter[int] = Counter()
+    for finished in rounds:
+        samples.update({worker.worker: worker.samples for worker in finished.workers})
+    mean = WeightedMean()
+    for worker, memory in memories:  # one at a time: each may be larger than a state
+        slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
+        if slots is not None and samples[worker]:
+            mean.add(slots, float(samples[worker]))
+    slots = mean.result()
+    return state if slots is None else state.but(slots=slots.astype(np.float32, copy=False))

@@ -19,7 +19,8 @@ from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state,
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
-from elephas_like.core.loop import FitPlan, _with_mean_slots, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.merging import with_mean_slots
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import FixedSteps, PostLocal, QuadraticSynchronization
@@ -111,9 +112,9 @@ def test_the_mean_of_kept_slots_is_weighted_by_what_each_worker_trained() -> Non
     # (1 x 4 + 3 x 0)/4, (1 x 0 + 3 x 8)/4; worker 2 remembers none, and worker 3 has trained nothing
     *_, progress = fit([Regression(0, [ONE]), Regression(1, [TWO] * 3), Regression(2, [ONE])])
     memories = {0: {"slots": floats(4, 0)}, 1: {"slots": floats(0, 8)}, 2: {}, 3: {"slots": floats(99, 99)}}
-    assert _with_mean_slots(state(1, 2), memories.items(), progress.rounds).slots.tolist() == [1, 6]
+    assert with_mean_slots(state(1, 2), memories.items(), progress.rounds).slots.tolist() == [1, 6]
     start = state(1, 2)
-    assert _with_mean_slots(start, (), progress.rounds) is start
+    assert with_mean_slots(start, (), progress.rounds) is start
 
 
 def test_constraints_hold_after_each_exchange_and_where_a_strategy_looks_ahead() -> None:
