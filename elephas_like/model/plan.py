@@ -91,8 +91,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
     training = sum(worker.rows > 0 for worker in joined)
-    # One worker's own weights obey the constraints, and some (MinMaxNorm with a rate) are not to be applied twice.
-    alone = training == 1 and isinstance(fit.strategy, Average)
+    # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
+    alone = training == 1 and fit.strategy == Average() and fit.options.codec is None
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,

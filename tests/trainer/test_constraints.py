@@ -90,3 +90,9 @@ def test_one_worker_ends_with_the_weights_of_keras(constraint: object) -> None:
     SparkModel(ours, 1, engine="in_process").fit(X, Y, epochs=2, batch_size=8, shuffle=False, verbose=0)
     for expected, found in zip(alone.get_weights(), ours.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_what_a_codec_makes_of_one_workers_update_is_constrained() -> None:
+    trained = model("non_neg")
+    SparkModel(trained, 1, engine="in_process", codec="int4", seed=1).fit(X, Y, epochs=3, batch_size=8, verbose=0)
+    assert trained.layers[0].kernel.numpy().min() == 0.0
