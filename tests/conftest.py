@@ -66,6 +66,7 @@ their own."""
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that ask for the Spark session. lanes.py, which says where they run, must know them all."""
     for item in items:
+        assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name in each process: give its parameter an id"
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
             assert item.originalname in asking(item.path), (

@@ -82,7 +82,9 @@ def test_a_mean_of_unit_vectors_has_unit_length() -> None:
     np.testing.assert_allclose(np.linalg.norm(trained.layers[0].kernel.numpy(), axis=0), 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("constraint", ["unit_norm", keras.constraints.MinMaxNorm(0.9, 1.0, rate=0.5)], ids=str)
+@pytest.mark.parametrize(
+    "constraint", ["unit_norm", keras.constraints.MinMaxNorm(0.9, 1.0, rate=0.5)], ids=["unit_norm", "half_way"]
+)
 def test_one_worker_ends_with_the_weights_of_keras(constraint: object) -> None:
     """A constraint with a rate goes half of the way each time: it must not be applied more often than in Keras."""
     alone, ours = model(constraint), model(constraint)
