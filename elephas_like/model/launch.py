@@ -52,7 +52,7 @@ from elephas_like.model.serving import server_kind, store_of
 from elephas_like.model.source import Source
 from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
+from elephas_like.rows.shards import finished_pairs, is_unpickled, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
@@ -138,7 +138,8 @@ def _on_spark(
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
             if rows is not None and listening is not None and held_rows is None:
-                refs = references(announced_rows(rows, listening.connector, tag), options)
+                announced = announced_rows(rows, listening.connector, tag)
+                refs = references(announced, replace(options, ahead=is_unpickled(rows)))
             elif rows is not None:
                 refs = references(rows, options)
             assert refs is not None

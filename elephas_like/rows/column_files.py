@@ -11,8 +11,9 @@ import os
 import platform
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,18 @@ class NumberColumn:
         """Set one row of the batch."""
         self._batch[slot] = value
 
+    def put_all(self, slot: int, values: Sequence[Any]) -> None:
+        """Set rows of the batch, from `slot` on: arrays of one shape, or numbers of one type.
+
+        Raises:
+            OverflowError: an int of more than 64 bits.
+        """
+        part = self._batch[slot : slot + len(values)]
+        if self.shape:
+            np.concatenate(values, out=part.reshape(len(values) * self.shape[0], *self.shape[1:]), casting="unsafe")
+        else:
+            part[:] = np.array(values, self.dtype)
+
     def append(self, rows: Array) -> None:
         """Write whole rows, past the batch."""
         self._file.write(np.ascontiguousarray(rows, self.dtype).data)
@@ -143,6 +156,11 @@ class TextColumn:
     def put(self, slot: int, value: Array) -> None:
         """Set one row of the batch."""
         self._batch[slot] = self._encoded(value)
+
+    def put_all(self, slot: int, values: Sequence[Any]) -> None:
+        """Set rows of the batch, from `slot` on."""
+        for place, value in enumerate(values, slot):
+            self.put(place, value)
 
     def append(self, rows: Array) -> None:
         """Write whole rows, past the batch."""

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -52,6 +52,7 @@ class SpoolOptions:
 
     dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
     take_finished: take the finished shard that lies on the host, if there is one, instead of writing the rows again.
+    ahead: whether rows may be read before the ones before them are written (`spool`).
     allow_plain_text: whether rows may be written where Spark encrypts its own files.
     """
 
@@ -60,6 +61,7 @@ class SpoolOptions:
     expect_target: bool
     versions: Mapping[str, str]
     take_finished: bool = False
+    ahead: bool = False
     allow_plain_text: bool = False
 
     def check_disks(self, context: SparkContext) -> None:
@@ -128,6 +130,14 @@ def dealt(columns: tuple[object, ...], num_workers: int, *, seed: int | None = N
     return dealt_blocks
 
 
+def is_unpickled(rdd: RDD) -> bool:
+    """Return whether all rows of an RDD are objects of their own, since Spark has unpickled them.
+
+    Python code that makes them in the same task may use an array again for its next row.
+    """
+    return type(rdd) is RDD or rdd.is_cached or rdd.is_checkpointed
+
+
 def references(rdd: RDD, options: SpoolOptions) -> RDD:
     """Write each partition as a shard. Return one element per partition: its ShardRef, or the Failure of writing it.
 
@@ -135,6 +145,7 @@ def references(rdd: RDD, options: SpoolOptions) -> RDD:
         PlainTextError: rows must not be written.
     """
     options.check_disks(rdd.context)
+    options = replace(options, ahead=options.ahead or is_unpickled(rdd))
     return rdd.mapPartitionsWithIndex(lambda index, rows: iter([written(index, rows, options)]))
 
 
@@ -193,7 +204,12 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
             read_to_the_end(rows)
             return finished
         return spool(
-            rows, dataset=options.dataset, worker=index, floatx=options.floatx, expect_target=options.expect_target
+            rows,
+            dataset=options.dataset,
+            worker=index,
+            floatx=options.floatx,
+            expect_target=options.expect_target,
+            ahead=options.ahead,
         )
     except Exception as error:  # reported as a value: the driver raises it
         read_to_the_end(rows, DRAIN_SECONDS)

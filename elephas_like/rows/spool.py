@@ -11,9 +11,11 @@ import os
 import platform
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +49,8 @@ from elephas_like.rows.shard_files import (
 )
 
 BATCH_ROWS = 4096
+ROWS_AT_ONCE = 512
+"""Rows that are looked at together; fewer where the batch holds fewer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,7 @@ def spool(
     floatx: str = "float32",
     expect_target: bool = True,
     place: str = "partition",
+    ahead: bool = False,
 ) -> ShardRef:
     """The reference of the shard that now holds `rows`; spooling the same rows again gives the shard that is there.
 
@@ -83,6 +88,8 @@ def spool(
         worker: whose shard it is.
         base: the directory in which the dataset's directory is made; one of Spark's local ones by default, in turn.
         place: what error messages call the source that `worker` numbers.
+        ahead: whether rows may be read before the ones before them are written, which is faster. Not where whoever makes them may use
+            an array again for the next row.
 
     Raises:
         DataError: for rows that are no pairs, or differ from the rows before in structure, shape or kind; it says where.
@@ -95,11 +102,7 @@ def spool(
         with ShardWriter(
             draft, floatx=np.dtype(FLOATS[floatx]), expect_target=expect_target, place=f"{place} {worker}"
         ) as writer:
-            for row in rows:
-                if isinstance(row, Block):
-                    writer.add_block(row)
-                else:
-                    writer.add(row)
+            writer.add_all(rows, ROWS_AT_ONCE if ahead else 1)
         ref = ShardRef(
             dataset=dataset,
             worker=worker,
@@ -119,6 +122,7 @@ def spool(
             os.rmdir(home)
 
 
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
 _Look = tuple[Any, np.dtype[np.generic] | None, tuple[int, ...]]
 """Type, dtype and shape of a number or an array of numbers; the type of a scalar says all."""
 
@@ -156,6 +160,40 @@ class ShardWriter:
         finally:
             for column in self.columns:
                 column.close()
+
+    def add_all(self, rows: Iterable[object], at_once: int) -> None:
+        """Add rows, among which `Block`s may stand; look at no more than `at_once` together, and not more than the batch has room for."""
+        coming = iter(rows)
+        while some := list(islice(coming, min(at_once, self._capacity - self._filled) if self._look else 1)):
+            if len(some) > 1 and self._add_all_alike(some):
+                continue
+            for row in some:
+                if isinstance(row, Block):
+                    self.add_block(row)
+                else:
+                    self.add(row)
+
+    def _add_all_alike(self, rows: Sequence[Any]) -> bool:
+        """Add rows whose parts have the types of the row before, column by column. Return False, and add none, if one has not."""
+        look, count = self._look, len(rows)
+        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(look)}:
+            return False
+        columns = list(zip(*rows, strict=True))
+        for parts, (kind, dtype, shape) in zip(columns, look, strict=True):
+            if set(map(type, parts)) != {kind}:
+                return False
+            if dtype is not None and (set(map(_DTYPE, parts)) != {dtype} or set(map(_SHAPE, parts)) != {shape}):
+                return False
+        try:
+            for column, parts in zip(self.columns, columns, strict=True):
+                column.put_all(self._filled, parts)
+        except OverflowError:  # an int of more than 64 bits
+            return False
+        self.rows += count
+        self._filled += count
+        if self._filled == self._capacity:
+            self._flush()
+        return True
 
     def add(self, row: object) -> None:
         """Add one row."""

@@ -8,15 +8,19 @@ from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pytest
+from spooling import columns
 
+from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import (
     ShardedDataset,
     SpoolOptions,
     dealt,
+    is_unpickled,
     partitioned,
     references,
     rows_of_partitions,
 )
+from elephas_like.spark.versions import versions
 
 
 def test_arrays_are_dealt_like_cards() -> None:
@@ -80,6 +84,28 @@ def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, w
 
 
 @pytest.mark.spark
+def test_rows_that_python_makes_in_the_same_task_are_read_one_by_one(sc) -> None:
+    """What makes them may use an array again: their values are those that each had when its turn came."""
+
+    def same_array(numbers):
+        buffer = np.zeros(2, "float32")
+        for number in numbers:
+            buffer[:] = number
+            yield buffer, number
+
+    made = sc.parallelize(range(2000), 2).mapPartitions(same_array)
+    options = SpoolOptions("used-again", "float32", True, versions())
+    try:
+        refs = references(made, options).collect()
+        x = np.concatenate([columns(ref)[0] for ref in refs])
+        assert x[:, 0].tolist() == list(range(2000))
+    finally:
+        sc.parallelize(range(2), 2).foreach(lambda _: remove_dataset("used-again"))
+    assert not is_unpickled(made)
+    assert is_unpickled(sc.parallelize([(1, 2)], 1))
+    assert is_unpickled(made.coalesce(1))
+
+
 def test_no_partitions_are_as_many_empty_ones(sc) -> None:
     assert list(rows_of_partitions(partitioned(sc.emptyRDD(), 2))) == [[], []]
 

@@ -70,7 +70,7 @@ def test_an_array_that_the_caller_uses_again(spooled: Spool) -> None:
     assert columns(spooled(rows()))[0].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-# blocks
+# rows alike, which are looked at together
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,19 @@ def test_an_array_that_the_caller_uses_again(spooled: Spool) -> None:
         [(np.ones(2), 1), (np.ones(2), 2), (np.ones(2, np.int8), 1.5), (np.ones(2), 3), (np.ones(2, np.int8), 4)],
         [(np.arange(2), True), (np.arange(2), False), (np.arange(2), 3), (np.arange(2), True)],
         [(1, 2, 3.0), (2, 3, 4.0), (3, 4, 5), (5, 6, 7.0)],
+        [(np.zeros((0, 3)), 1.5), (np.ones((0, 3)), 2.5), (np.ones((0, 3)), 2.5)],
+        [(np.zeros((3, 0)), 1.5), (np.ones((3, 0)), 2.5), (np.ones((3, 0)), 2.5)],
+        [(np.array(1.5), True), (np.array(2.5), False), (np.array(3.5), True)],
+        [(np.arange(6.0).reshape(2, 3)[:, ::2], 1), (np.ones((2, 2)), 2), (np.ones((2, 2)).T, 3)],
+        [(np.full(2, index, "float64"), index) for index in range(1300)],
+        [(np.full(2, index, "float32"), np.float64(index)) for index in range(700)] + [(np.ones(2), 1.0)] * 700,
     ],
 )
-def test_rows_alike_are_written_as_rows_one_by_one_would_be(spooled: Spool, parts: list[tuple[object, ...]]) -> None:
-    whole = spooled(parts)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rows_alike_are_written_as_rows_one_by_one_would_be(
+    spooled: Spool, parts: list[tuple[object, ...]], ahead: bool
+) -> None:
+    whole = spooled(parts, ahead=ahead)
     seen = [[unflatten(whole.structure, [c[i] for c in columns(whole)]) for i in range(len(parts))]]
     for row, expected in zip(seen[0], parts, strict=True):
         for got, part in zip(row, expected, strict=True):
@@ -92,14 +101,28 @@ def test_rows_alike_are_written_as_rows_one_by_one_would_be(spooled: Spool, part
     assert (dtypes(changed), contents(changed)) == (dtypes(whole), contents(whole))
 
 
-def test_a_number_too_large_after_rows_alike_is_refused_with_its_place(spooled: Spool) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_number_too_large_after_rows_alike_is_refused_with_its_place(spooled: Spool, ahead: bool) -> None:
     with pytest.raises(DataError, match=r"row 3: .*"):
-        spooled([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 2**70)])
+        spooled([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 2**70)], ahead=ahead)
 
 
-def test_another_shape_after_rows_alike_is_refused_with_its_place(spooled: Spool) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_another_shape_after_rows_alike_is_refused_with_its_place(spooled: Spool, ahead: bool) -> None:
+    rows = [(np.ones(2), 1)] * 2 + [(np.ones(3), 1)]
     with pytest.raises(DataError, match=r"row 2: .*expected shape \(2,\), got \(3,\)"):
-        spooled([(np.ones(2), 1), (np.ones(2), 1), (np.ones(3), 1)])
+        spooled(rows, ahead=ahead)
+
+
+def test_blocks_and_other_rows_among_rows_alike_stay_in_order(spooled: Spool) -> None:
+    rows = [(np.full(2, index, "float32"), index) for index in range(2000)]
+    block = Block((np.full((3, 2), 7, "float32"), np.array([1, 2, 3])), 3)
+    mixed = [*rows[:900], block, *rows[900:1000], ([5.0, 5.0], 5), *rows[1000:]]
+    ref = spooled(mixed, ahead=True)
+    x, y = columns(ref)
+    expected = [*range(900), 1, 2, 3, *range(900, 1000), 5, *range(1000, 2000)]
+    assert (ref.rows, y.tolist()) == (2004, expected)
+    assert x[:, 0].tolist() == [*range(900), 7, 7, 7, *range(900, 1000), 5, *range(1000, 2000)]
 
 
 def test_a_block_equals_its_rows(spooled: Spool) -> None:
