@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,3 +20,20 @@ def test_workers_have_tensorflow_before_their_first_line(sc) -> None:
         return [(imported, b"elephas_like.daemon" in parent)]
 
     assert sc.parallelize(range(2), 2).mapPartitions(seen).collect() == [(True, True)] * 2
+
+
+WORKER = """
+import gc, importlib
+import elephas_like.trainer.backends.chosen as chosen
+assert gc.get_freeze_count() == 0, "a driver's objects are its own"
+import pyspark.worker
+importlib.reload(chosen)
+print(gc.get_freeze_count())
+"""
+
+
+def test_workers_do_not_look_for_garbage_among_what_they_have_imported() -> None:
+    """Spark has its workers collect garbage after every task; without the daemon, too, that takes no time."""
+    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > 100_000

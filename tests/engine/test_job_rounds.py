@@ -17,8 +17,8 @@ import test_in_process
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from test_in_process import LAYOUT, START, Adds
 
-from elephas_like.core.errors import DataError, Failure, WaitError
-from elephas_like.core.types import Joined, Order, ShardRef, Span, Update
+from elephas_like.core.errors import DataError, Failure, ShardMissing, WaitError
+from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine import job_rounds
 from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers
 from elephas_like.rows.shards import Pair
@@ -153,11 +153,25 @@ def test_rounds_are_the_same_to_the_last_bit_where_one_worker_at_a_time_is_kept(
 
 
 class Noted(Adds):
-    """A worker that leaves a file wherever it is opened."""
+    """A worker that leaves a file wherever it is opened, and whose shard is missing where a file says so."""
 
     def __init__(self, folder: str, number: int, rows: int) -> None:
         super().__init__(number, rows)
         Path(folder, f"opened-{number}-{os.getpid()}-{uuid.uuid4().hex}").touch()
+        self._lost = Path(folder, f"lost-{number}")
+
+    def _find(self) -> None:
+        if self._lost.exists():
+            self._lost.unlink()
+            raise ShardMissing("it is gone")
+
+    def train(self, order: Order) -> Update:
+        self._find()
+        return super().train(order)
+
+    def evaluate(self, order: Order) -> Evaluation:
+        self._find()
+        return super().evaluate(order)
 
 
 @pytest.fixture
@@ -208,6 +222,7 @@ def test_another_number_of_rows_is_an_error(rounds, tmp_path: Path) -> None:
 
     with rounds(references, "rows") as open_rounds:
         assert [joined.rows for joined in open_rounds.joined()] == [4, 4]
+        Path(folder, "lost-1").touch()
         with pytest.raises(DataError, match=r"worker 1 came back with 5 rows; expected 4 as before.*persist the RDD"):
             open_rounds.train(Order("train", 0, state=START, span=Span(0)))
 
@@ -220,11 +235,13 @@ def test_other_rows_are_used_and_said_once(rounds, tmp_path: Path, caplog: pytes
 
     with rounds(references, "sums") as open_rounds:
         open_rounds.joined()
+        Path(folder, "lost-1").touch()
         for number in range(2):
             order = Order("train", number, state=START, span=Span(0))
             assert [update.samples for update in open_rounds.train(order)] == [4, 4]
-    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == 1
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    said = [text for text in warned if "it is gone" not in text]
+    assert (len(warned), len(said)) == (2, 1)
     assert "worker 1 came back with other rows (checksum 8, before 7)" in said[0]
     assert "no longer equal" in said[0]
 
@@ -237,6 +254,7 @@ def test_validation_rows_are_compared_as_well(rounds, tmp_path: Path) -> None:
 
     with rounds(references, "held") as open_rounds:
         open_rounds.joined()
+        Path(folder, "lost-1").touch()
         with pytest.raises(DataError, match="worker 1 came back with 5 rows"):
             open_rounds.evaluate(Order("evaluate", 0, state=START))
 
@@ -289,3 +307,18 @@ def test_all_workers_are_there_where_none_is_late(rounds) -> None:
     with rounds(lambda index, _: iter([(reference("fine", index, 3 + index, 0), None)]), "fine") as open_rounds:
         joined: list[Joined] = open_rounds.joined()
     assert [(one.worker, one.rows, one.layout_hash) for one in joined] == [(0, 3, LAYOUT.hash), (1, 4, LAYOUT.hash)]
+
+
+def test_rounds_do_not_go_back_to_the_rows(rounds, tmp_path: Path) -> None:
+    """A task would carry the rows of a parallelized RDD in every round."""
+    folder = str(tmp_path)
+
+    def references(index: int, _: object):
+        Path(folder, f"asked-{index}-{uuid.uuid4().hex}").touch()
+        yield reference("once", index, 4, 7), None
+
+    with rounds(references, "once") as open_rounds:
+        open_rounds.joined()
+        for number in range(3):
+            open_rounds.train(Order("train", number, state=START, span=Span(0)))
+    assert len(list(tmp_path.glob("asked-*"))) == 2
