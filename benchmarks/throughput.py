@@ -28,6 +28,7 @@ CONTESTANTS = {
     "synchronous, global batch 32": {"kind": "ours", "mode": "synchronous", "global_batch_size": 32},
     "asynchronous, global batch 32": {"kind": "ours", "mode": "asynchronous", "global_batch_size": 32},
     "synchronous, socket server": {"kind": "ours", "mode": "synchronous", "parameter_server_mode": "socket"},
+    "synchronous, jobs engine": {"kind": "ours", "mode": "synchronous", "engine": "jobs"},
     "keras, 32 steps per execution": {"kind": "keras", "batch": 32, "steps": 32},
     "CNN: keras, batch 32": {"kind": "keras", "batch": 32, "network": "cnn"},
     "CNN: synchronous": {"kind": "ours", "mode": "synchronous", "network": "cnn"},
@@ -109,7 +110,7 @@ def run_ours(network: str = "mlp", **options: object) -> dict[str, float]:
     batch = {"global_batch_size": global_batch_size} if global_batch_size else {"batch_size": 32}
     for seed in range(2):
         mlp = model(seed, network)
-        spark_model = SparkModel(mlp, num_workers=2, engine="server", seed=seed, **options)
+        spark_model = SparkModel(mlp, num_workers=2, seed=seed, **({"engine": "server"} | options))
         started = time.perf_counter()
         history = spark_model.fit(rdd, epochs=EPOCHS if seed else 1, verbose=0, **batch)
         seconds = time.perf_counter() - started
