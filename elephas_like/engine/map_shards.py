@@ -13,6 +13,7 @@ import numpy as np
 from pyspark import RDD, SparkContext
 from pyspark.resource import ResourceProfile
 
+from elephas_like.core.columns import nbytes
 from elephas_like.core.errors import DataError, Failure, WaitError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, ShardRef, Structure
@@ -27,11 +28,14 @@ from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
 BATCHES_AT_ONCE = 16
-"""Batches of rows that are converted to columns together."""
+"""Batches of rows at least that are written as one shard, and predicted from it."""
+SHARD_BYTES = 16 * 2**20
+"""Bytes of such a shard, where more batches than that fit in."""
 
 Chunk = tuple[list[Array], Structure]
 Result = TypeVar("Result")
-Predict = Callable[[ShardRef], Iterator[Chunk]]
+Predict = Callable[[Iterable[ShardRef]], Iterator[Chunk]]
+"""Outputs of the rows of shards, in order; each shard is deleted when the next one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: in
     """Return an RDD of (output arrays, their structure) for successive batches, in the order of the rows; or a Failure of the rows.
 
     Args:
-        predictor: returns the function that predicts for a shard, called on the executor.
+        predictor: returns the function that predicts for shards, called on the executor.
         options: how rows are written, below a directory of their dataset for each task.
 
     Raises:
@@ -122,26 +126,44 @@ def predicted(
     check_versions(options.versions)
     take_gpu()
     with attempt_directory(options.dataset, index) as place:
-        for chunk in _chunks(rows, batch_size * BATCHES_AT_ONCE):
-            ref = spool(chunk, dataset="chunk", worker=index, base=place, floatx=options.floatx, expect_target=False)
-            try:
-                yield from predictor()(ref)
-            finally:
-                remove(ref)
+        yield from predictor()(_shards(rows, batch_size, place, options))
 
 
-def _chunks(rows: Iterable[object], at_least: int) -> Iterator[list[object]]:
-    """Yield lists of at least `at_least` rows; a Block counts as the rows it holds."""
-    chunk: list[object] = []
+def _shards(rows: Iterable[object], batch_size: int, place: str, options: SpoolOptions) -> Iterator[ShardRef]:
+    """Yield shards of successive rows, whole batches each but the last. A shard is deleted when the next one is asked for."""
+    coming, at_least = iter(rows), batch_size * BATCHES_AT_ONCE
+    for first in coming:
+        ref = spool(
+            _beginning_with(first, coming, at_least),
+            dataset="chunk",
+            worker=0,
+            base=place,
+            floatx=options.floatx,
+            expect_target=False,
+            ahead=options.ahead,
+        )
+        at_least = batch_size * max(BATCHES_AT_ONCE, SHARD_BYTES // max(1, batch_size * nbytes(ref) // ref.rows))
+        try:
+            yield ref
+        finally:
+            remove(ref)
+
+
+def _beginning_with(row: object, coming: Iterator[object], at_least: int) -> Iterator[object]:
+    """Yield a row and those after it, until there are at least `at_least`; a Block counts as the rows it holds.
+
+    Each is read when it is asked for: Python code that makes them may use an array again for its next row.
+    """
     count = 0
-    for row in rows:
-        chunk.append(row)
+    while True:
+        yield row
         count += row.rows if isinstance(row, Block) else 1
         if count >= at_least:
-            yield chunk
-            chunk, count = [], 0
-    if count:
-        yield chunk
+            return
+        try:
+            row = next(coming)
+        except StopIteration:
+            return
 
 
 def rows_of(chunks: RDD) -> RDD:

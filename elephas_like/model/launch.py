@@ -52,7 +52,7 @@ from elephas_like.model.serving import server_kind, store_of
 from elephas_like.model.source import Source
 from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import finished_pairs, is_unpickled, pairs, pairs_with_blocks, references
+from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
@@ -133,13 +133,12 @@ def _on_spark(
         def shards(*, finished: bool = False) -> RDD:
             """The workers' shards; `finished` if they were written before, and only need to be found."""
             refs, options = data.sharded, replace(fit.spool, take_finished=finished)
-            held_out = replace(options, dataset=f"{fit.spool.dataset}-val")
+            held_out = replace(options, dataset=f"{fit.spool.dataset}-val", ahead=False)  # of another source
             if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
             if rows is not None and listening is not None and held_rows is None:
-                announced = announced_rows(rows, listening.connector, tag)
-                refs = references(announced, replace(options, ahead=is_unpickled(rows)))
+                refs = references(announced_rows(rows, listening.connector, tag), options)
             elif rows is not None:
                 refs = references(rows, options)
             assert refs is not None

@@ -21,6 +21,7 @@ from elephas_like.engine.map_frames import map_frame
 from elephas_like.engine.map_shards import (
     Chunk,
     MapJob,
+    Predict,
     collected,
     joined_chunks,
     of_shards,
@@ -35,7 +36,7 @@ from elephas_like.model.source import Source
 from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import attempt_directory
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, is_unpickled
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import on_gpus, profile_for
@@ -59,7 +60,9 @@ def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) ->
     """Rows of features as a model takes them, of an RDD, a DataFrame or files; None where the data are arrays."""
     if columns is not None:
         return column_source(data, columns, model, target=False)
-    return Rows(cut_features(data, model), has_target=False) if isinstance(data, RDD) else None
+    return (
+        Rows(cut_features(data, model), has_target=False, ahead=is_unpickled(data)) if isinstance(data, RDD) else None
+    )
 
 
 def feature_arrays(data: Any, model: keras.Model) -> Any:
@@ -78,7 +81,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
 def predict_rows(
     features: Rows | FrameRows | ParquetRows,
-    predictor: Callable[[ShardRef], Iterator[Chunk]],
+    predictor: Predict,
     batch_size: int,
     *,
     collect: bool,
@@ -90,7 +93,7 @@ def predict_rows(
 
     Args:
         features: rows of features.
-        predictor: output arrays of a shard's batches. It is sent to each executor once.
+        predictor: gives the outputs of shards. It is sent to each executor once.
         batch_size: rows a batch.
         collect: False returns an RDD of predictions, computed when it is asked for.
         timeout: seconds in which no task starts or ends, after which collecting is given up; over Spark Connect, which shows no
@@ -123,7 +126,7 @@ def predict_rows(
 
 def _predict_without_context(
     features: Source,
-    predictor: Callable[[ShardRef], Iterator[Chunk]],
+    predictor: Predict,
     batch_size: int,
     options: SpoolOptions,
     timeout: float,

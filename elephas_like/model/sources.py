@@ -36,7 +36,7 @@ from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.gang_rows import GangRows, collected, rows_of_frame
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.samples import first_element, first_row
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, partitioned
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unpickled, partitioned
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
@@ -138,15 +138,25 @@ class _SparkSource(Source):
 
 @dataclass(frozen=True)
 class Rows(_SparkSource):
-    """An RDD of rows: x, (x, y) or (x, y, sample_weight). The model's loss says which."""
+    """An RDD of rows: x, (x, y) or (x, y, sample_weight). The model's loss says which.
+
+    ahead: whether a row may be read before the ones before it are written; None asks the RDD.
+    """
 
     rdd: RDD
     has_target: bool = True
+    ahead: bool | None = None
 
     def for_model(self, model: keras.Model) -> Rows:
         """Return the rows, cut one by one."""
         has_target = wants_target(model)
-        return Rows(cut_pairs(self.rdd, model) if has_target else cut_features(self.rdd, model), has_target)
+        rdd = cut_pairs(self.rdd, model) if has_target else cut_features(self.rdd, model)
+        return Rows(rdd, has_target, is_unpickled(self.rdd) if self.ahead is None else self.ahead)
+
+    def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
+        """Return how the rows are written as a new dataset."""
+        options = super().spool_options(allow_plain_text=allow_plain_text)
+        return replace(options, ahead=is_unpickled(self.rdd) if self.ahead is None else self.ahead)
 
 
 @dataclass(frozen=True)

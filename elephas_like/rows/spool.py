@@ -176,9 +176,14 @@ class ShardWriter:
     def _add_all_alike(self, rows: Sequence[Any]) -> bool:
         """Add rows whose parts have the types of the row before, column by column. Return False, and add none, if one has not."""
         look, count = self._look, len(rows)
-        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(look)}:
+        if set(map(type, rows)) == {tuple}:
+            if set(map(len, rows)) != {len(look)}:
+                return False
+            columns = list(zip(*rows, strict=True))
+        elif self._expect_target or len(look) > 1:
             return False
-        columns = list(zip(*rows, strict=True))
+        else:
+            columns = [tuple(rows)]  # x alone
         for parts, (kind, dtype, shape) in zip(columns, look, strict=True):
             if set(map(type, parts)) != {kind}:
                 return False
@@ -197,6 +202,8 @@ class ShardWriter:
 
     def add(self, row: object) -> None:
         """Add one row."""
+        if not self._expect_target and type(row) is not tuple:
+            row = (row,)
         if not self._add_alike(row):
             self._add_checked(row)
         self.rows += 1

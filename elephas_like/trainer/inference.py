@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -24,14 +25,66 @@ from elephas_like.core.types import (
     Structure,
     WorkerFactory,
 )
+from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_width
+from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of
 
+log = logging.getLogger(__name__)
 _MODELS_KEPT = 2
+_OUTPUT_BYTES = 16 * 2**20
+"""Outputs that are computed in one call; one batch's are, whatever their size."""
+Chunk = tuple[list[Array], Structure]
+"""Output arrays with a leading axis of rows, and their structure."""
+
+
+class Predicting:
+    """A model that predicts, batch after batch as Keras does, with many batches a call where the backend can."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
+        self._loop = None if own else BACKEND.prediction_loop(model)
+        self._like: Chunk | None = None
+
+    def __call__(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
+        """Yield the outputs of features in memory, an array or a tree of arrays, in row order."""
+        leaves, structure = flatten(features)
+
+        def part(begin: int, end: int) -> object:
+            return unflatten(structure, [leaf[begin:end] for leaf in leaves])  # type: ignore[index]  # arrays
+
+        begin = 0
+        while begin < rows:
+            whole = (rows - begin) // batch_size
+            found = self._many(part(begin, begin + whole * batch_size), whole, batch_size) if whole > 1 else None
+            end = begin + (len(found[0][0]) if found is not None else min(batch_size, rows - begin))
+            if found is None:
+                found = _predicted(self.model, part(begin, end))
+                self._like = found if whole else self._like
+            yield found
+            begin = end
+
+    def _many(self, features: object, steps: int, batch_size: int) -> Chunk | None:
+        """Return the outputs of the first batches of features, as many as may be computed together; None if they go one by one."""
+        loop, like = self._loop, self._like
+        if loop is None or like is None or not all(len(output) == batch_size for output in like[0]):
+            return None
+        outputs, structure = like
+        steps = min(steps, _OUTPUT_BYTES // max(1, sum(output.nbytes for output in outputs)))
+        if steps < 2:
+            return None
+        try:
+            found = loop.run(text_tensors(features), steps, batch_size, outputs)
+        except Exception as error:  # a model that Keras can predict with, and no loop
+            log.debug("the model %r predicts batch by batch: %s", self.model.name, error)
+            self._loop = None
+            return None
+        return found, structure
 
 
 class _Kept:
@@ -43,10 +96,11 @@ class _Kept:
     def __init__(self, models: tuple[keras.Model, ...]) -> None:
         every = [(model, Variables(model)) for model in models]
         changing = [variable for model, variables in every for variable in _changed_by_calls(model, variables)]
-        self._models, self._start = models, [(variable, value_of(variable)) for variable in changing]
+        self._models = tuple(map(Predicting, models))
+        self._start = [(variable, value_of(variable)) for variable in changing]
         self.nbytes = sum(variables.nbytes for _, variables in every) + sum(value.nbytes for _, value in self._start)
 
-    def as_shipped(self) -> tuple[keras.Model, ...]:
+    def as_shipped(self) -> tuple[Predicting, ...]:
         """Return the models without what earlier predictions have changed in them."""
         for variable, value in self._start:
             assign(variable, value)
@@ -83,7 +137,7 @@ class KeptModels:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._lock, self._building = threading.Lock(), threading.Lock()
 
-    def get(self, key: str, specs: Sequence[ModelSpec]) -> tuple[keras.Model, ...]:
+    def get(self, key: str, specs: Sequence[ModelSpec]) -> tuple[Predicting, ...]:
         """Return the models that belong together under one key, built when this process first uses them, in the state that was shipped."""
         kept = self._used(key)
         if kept is None:
@@ -130,22 +184,26 @@ class Predictor:
         spec = ModelSpec.from_model(model, Carry.WEIGHTS)
         return cls(spec, spec.content_key(), batch_size)
 
-    def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
-        """Yield (output arrays with a leading axis of rows, their structure) for each batch, in row order."""
-        model = self.model()
-        for features, *_ in batches(ref, self.batch_size):
-            yield _predicted(model, features)
+    def __call__(self, refs: Iterable[ShardRef]) -> Iterator[Chunk]:
+        """Yield (output arrays with a leading axis of rows, their structure) of successive batches of shards, in row order.
 
-    def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
+        A stateful model goes on from one shard to the next.
+        """
+        predict = self._predicting()
+        for features, rows in _features(refs, self.batch_size):
+            yield from predict(features, rows, self.batch_size)
+
+    def of_arrays(self, features: object, rows: int) -> Iterator[Chunk]:
         """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
-        model = self.model()
-        for batch in _batches_in_memory(features, rows, self.batch_size):
-            yield _predicted(model, batch)
+        yield from self._predicting()(features, rows, self.batch_size)
 
     def model(self) -> keras.Model:
         """Return the model in the state that was shipped, built when this process first uses it."""
-        (model,) = MODELS.get(self.key, [self.spec])
-        return model
+        return self._predicting().model
+
+    def _predicting(self) -> Predicting:
+        (predicting,) = MODELS.get(self.key, [self.spec])
+        return predicting
 
 
 @dataclass(frozen=True)
@@ -159,25 +217,28 @@ class EnsemblePredictor:
     combine: Callable[[Sequence[Array]], Array]
     batch_size: int
 
-    def __call__(self, ref: ShardRef) -> Iterator[tuple[list[Array], Structure]]:
-        """Yield ([the ensemble's output], its structure) for each batch, in row order."""
-        models = self.models()
-        for features, *_ in batches(ref, self.batch_size):
-            yield [self._combined(models, features)], 0
+    def __call__(self, refs: Iterable[ShardRef]) -> Iterator[Chunk]:
+        """Yield ([the ensemble's output], its structure) of successive batches of shards, in row order."""
+        members = self._predicting()
+        for features, rows in _features(refs, self.batch_size):
+            yield [self._combined(members, features, rows)], 0
 
-    def of_arrays(self, features: object, rows: int) -> Iterator[tuple[list[Array], Structure]]:
+    def of_arrays(self, features: object, rows: int) -> Iterator[Chunk]:
         """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
-        models = self.models()
-        for batch in _batches_in_memory(features, rows, self.batch_size):
-            yield [self._combined(models, batch)], 0
+        if rows:
+            yield [self._combined(self._predicting(), features, rows)], 0
 
     def models(self) -> tuple[keras.Model, ...]:
         """Return the members in the state that was shipped, built when this process first uses them."""
+        return tuple(member.model for member in self._predicting())
+
+    def _predicting(self) -> tuple[Predicting, ...]:
         key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
         return MODELS.get(key, [member.spec for member in self.members])
 
-    def _combined(self, models: Sequence[keras.Model], features: object) -> Array:
-        return self.combine([_predicted(model, features)[0][0] for model in models])
+    def _combined(self, members: Sequence[Predicting], features: object, rows: int) -> Array:
+        outputs = [[found[0] for found, _ in predict(features, rows, self.batch_size)] for predict in members]
+        return self.combine([np.concatenate(parts) for parts in outputs])
 
 
 def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:
@@ -190,11 +251,14 @@ def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:
         yield batch
 
 
-def _batches_in_memory(features: object, rows: int, batch_size: int) -> Iterator[object]:
-    """Yield successive batches of features that are in memory."""
-    leaves, structure = flatten(features)
-    for begin in range(0, rows, batch_size):
-        yield unflatten(structure, [leaf[begin : begin + batch_size] for leaf in leaves])  # type: ignore[index]  # arrays
+def _features(refs: Iterable[ShardRef], batch_size: int) -> Iterator[tuple[object, int]]:
+    """Yield (features of some batches, their rows), which together are those of the shards."""
+    for ref in refs:
+        data = ShardData(ref, FitConfig(batch_size=batch_size, shuffle=False))
+        for columns, _ in data.chunks(np.arange(ref.rows), 0, rounds.steps(ref.rows, batch_size)):
+            batch = unflatten(data.structure, columns)
+            assert isinstance(batch, tuple)
+            yield batch[0], len(columns[0])
 
 
 @dataclass(frozen=True)
@@ -215,7 +279,7 @@ class Scorer:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
-def _predicted(model: keras.Model, features: object) -> tuple[list[Array], Structure]:
+def _predicted(model: keras.Model, features: object) -> Chunk:
     check_width(model, (features,))
     outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure

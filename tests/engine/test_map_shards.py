@@ -21,6 +21,31 @@ def test_predictions_come_in_the_order_of_the_rows(sc) -> None:
     assert found.dtype == np.float32
 
 
+def test_a_stateful_model_goes_on_through_a_partition_as_in_keras(sc) -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 3, 2)).astype("float32")
+    model = keras.Sequential([keras.Input(batch_shape=(2, 3, 2)), layers.GRU(3, stateful=True)])
+    model.compile("sgd", "mse")
+    expected = model.predict(rows, batch_size=2, verbose=0)
+    model.layers[0].reset_states()
+    found = SparkModel(model, batch_size=2).predict(sc.parallelize(list(rows), 1))  # of more than sixteen batches
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_rows_that_share_an_array_are_predicted_one_by_one(sc) -> None:
+    """What makes the rows may use an array again for the next one."""
+
+    def same_array(numbers):
+        buffer = np.zeros(4, "float32")
+        for number in numbers:
+            buffer[:] = number
+            yield buffer
+
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+    found = SparkModel(model, batch_size=2).predict(sc.parallelize(range(90), 2).mapPartitions(same_array))
+    np.testing.assert_allclose(found[:, 0], 4 * np.arange(90), rtol=0, atol=1e-4)
+
+
 def test_predictions_as_an_rdd_run_when_they_are_asked_for(sc) -> None:
     x, _ = digits()
     model = classifier()

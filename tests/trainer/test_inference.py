@@ -31,7 +31,7 @@ def predictor(model: keras.Model, batch_size: int = 4) -> Predictor:
 
 
 def predicted(model: keras.Model, base: Path, features: object) -> object:
-    chunks = list(predictor(model)(shard(base, features)))
+    chunks = list(predictor(model)([shard(base, features)]))
     assert [len(arrays[0]) for arrays, _ in chunks] == [4, 4, 2]
     return unflatten(
         chunks[0][1], [np.concatenate(arrays) for arrays in zip(*(part[0] for part in chunks), strict=True)]
@@ -73,8 +73,116 @@ def test_text_is_predicted(tmp_path: Path) -> None:
     np.testing.assert_allclose(predicted(model, tmp_path, words), expected, atol=1e-6)
 
 
+class OwnStep(keras.Model):
+    """A predict step of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def predict_step(self, data):
+        return 2 * super().predict_step(data)
+
+
+class OwnBatch(OwnStep):
+    """Keras' predict calls it for no row, but a worker must."""
+
+    def predict_on_batch(self, x):
+        return 2 * super().predict_on_batch(x)
+
+
+class NeedsRows(keras.layers.Layer):
+    """Asks for the number of rows when it is traced."""
+
+    def call(self, x):
+        assert x.shape[0] is not None
+        return keras.ops.reshape(x, (x.shape[0], 2, 2))
+
+
+class Longest(keras.layers.Layer):
+    """Outputs as wide as the largest value of a batch: no two batches need be alike."""
+
+    def call(self, x):
+        return tf.zeros((tf.shape(x)[0], tf.cast(tf.reduce_max(x), tf.int32)))
+
+    def compute_output_shape(self, shape):
+        return (shape[0], None)
+
+
+def compiled(model: keras.Model, **options: object) -> keras.Model:
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def sequential(*layers: keras.layers.Layer, **options: object) -> keras.Model:
+    return compiled(keras.Sequential([keras.Input((4,)), *layers]), **options)
+
+
+def own(kind: type[keras.Model]) -> keras.Model:
+    model = compiled(kind())
+    model(X)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "lengths"),
+    [
+        (lambda: sequential(keras.layers.Dense(3), keras.layers.BatchNormalization()), [2, 8, 1]),
+        (lambda: sequential(keras.layers.Dense(3), jit_compile=True), [2, 8, 1]),
+        (lambda: sequential(keras.layers.Dense(3), run_eagerly=True), [2, 2, 2, 2, 2, 1]),
+        (lambda: own(OwnStep), [2, 8, 1]),
+        (lambda: compiled(keras.Sequential([keras.Input(batch_shape=(2, 4)), NeedsRows()])), [2, 8]),
+    ],
+    ids=["plain", "XLA", "eager", "own step", "rows are known"],
+)
+def test_many_batches_in_one_call_are_those_of_keras(make, lengths: list[int], tmp_path: Path) -> None:
+    features = np.concatenate([X, X])[: sum(lengths)]
+    model = make()
+    expected = model.predict(features, batch_size=2, verbose=0)
+    chunks = list(predictor(model, 2)([shard(tmp_path, features)]))
+    assert [len(arrays[0]) for arrays, _ in chunks] == lengths
+    np.testing.assert_allclose(np.concatenate([arrays[0] for arrays, _ in chunks]), expected, rtol=0, atol=1e-6)
+
+
+def test_a_model_that_predicts_batches_in_a_way_of_its_own_is_asked_for_each() -> None:
+    model = own(OwnBatch)
+    chunks = [arrays[0] for arrays, _ in predictor(model, 2).of_arrays(X, 10)]
+    assert [len(chunk) for chunk in chunks] == [2] * 5
+    np.testing.assert_allclose(np.concatenate(chunks), 2 * model.predict(X, verbose=0), rtol=0, atol=1e-6)
+
+
+def test_batches_with_outputs_of_other_shapes_go_one_by_one() -> None:
+    features = np.ones((10, 4), "float32")
+    features[4:6] = 3
+    chunks = [arrays[0] for arrays, _ in predictor(sequential(Longest()), 2).of_arrays(features, 10)]
+    assert [chunk.shape for chunk in chunks] == [(2, 1), (2, 1), (2, 3), (2, 1), (2, 1)]
+
+
+def test_what_layers_draw_differs_from_batch_to_batch() -> None:
+    class Noise(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seeds = keras.random.SeedGenerator(3)
+
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+    expected = sequential(Noise()).predict(np.zeros((10, 4)), batch_size=2, verbose=0)
+    chunks = predictor(sequential(Noise()), 2).of_arrays(np.zeros((10, 4), "float32"), 10)
+    np.testing.assert_allclose(np.concatenate([arrays[0] for arrays, _ in chunks]), expected, rtol=0, atol=1e-6)
+
+
+def test_outputs_are_computed_a_few_at_a_time_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "_OUTPUT_BYTES", 3 * 2 * 3 * 4)  # three batches
+    chunks = predictor(sequential(keras.layers.Dense(3)), 2).of_arrays(X, 10)
+    assert [len(arrays[0]) for arrays, _ in chunks] == [2, 6, 2]
+
+
 def test_no_rows_give_no_batches(tmp_path: Path) -> None:
-    assert list(predictor(mlp())(shard(tmp_path, X[:0]))) == []
+    assert list(predictor(mlp())([shard(tmp_path, X[:0])])) == []
 
 
 def test_the_key_is_the_model_with_its_weights() -> None:
@@ -93,7 +201,7 @@ def test_a_process_keeps_two_models_and_rebuilds_none_of_them(tmp_path: Path, mo
     ref = shard(tmp_path, X)
     one, two, three = (predictor(mlp(seed=seed)) for seed in range(3))
     for each in (one, two, one, two, three, three, two):
-        list(each(ref))
+        list(each([ref]))
     assert [spec is each.spec for spec, each in zip(built, (one, two, three), strict=True)] == [True] * 3
 
 
@@ -131,7 +239,7 @@ def test_every_prediction_starts_from_the_state_that_was_shipped(tmp_path: Path)
     assert np.abs(expected - np.concatenate([model.predict(X[5:, :, None], verbose=0)] * 2)).max() > 0.01
     model.layers[0].reset_states()
     each, ref = predictor(model, 5), shard(tmp_path, X[..., None])
-    for chunks in (each.of_arrays(X[..., None], 10), each.of_arrays(X[..., None], 10), each(ref), each(ref)):
+    for chunks in (each.of_arrays(X[..., None], 10), each.of_arrays(X[..., None], 10), each([ref]), each([ref])):
         np.testing.assert_allclose(np.concatenate([arrays[0] for arrays, _ in chunks]), expected, atol=1e-6)
 
 
@@ -140,8 +248,8 @@ def test_members_start_from_the_state_that_was_shipped() -> None:
     model.layers[0].trainable = False  # what frozen layers count is no constant either
     members = EnsemblePredictor((predictor(model), predictor(counting())), sum, 1)
     for _ in range(3):
-        calls = [arrays[0][0, 0] for arrays, _ in members.of_arrays(np.zeros((3, 4), "float32"), 3)]
-        assert calls == [2 * 21, 2 * 32, 2 * 43]
+        ((outputs,), _) = next(members.of_arrays(np.zeros((3, 4), "float32"), 3))
+        assert outputs[:, 0].tolist() == [2 * 21, 2 * 32, 2 * 43]
 
 
 def test_weights_are_not_written_again_for_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     without_text,
 )
 from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, state_variables, unshared  # noqa: E402
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
 
 NAME = "jax"
 
@@ -218,6 +218,11 @@ def train_step(model: keras.Model, batch: Any) -> None:
 def loop(model: keras.Model, step: Step) -> Loop:
     """Return the compiled loop over one of a model's two steps."""
     return JaxLoop(model, step)
+
+
+def prediction_loop(model: keras.Model) -> PredictionLoop | None:
+    """Return None: each step is a call of Keras' own."""
+    return None
 
 
 def fuse(model: keras.Model) -> bool:

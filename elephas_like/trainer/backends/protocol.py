@@ -49,6 +49,19 @@ class Loop(Protocol):
         ...
 
 
+class PredictionLoop(Protocol):
+    """Runs a model's predict step over successive batches."""
+
+    def run(self, features: object, steps: int, batch_size: int, like: Sequence[Array]) -> list[Array]:
+        """Return the outputs of `steps` batches, rows first, in the order of their leaves.
+
+        Args:
+            features: of `steps` times `batch_size` rows at least, an array or a tree of arrays.
+            like: the outputs of one batch of so many rows.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A backend that workers train with: tensors, threads, variables, steps, and how objects of its own travel."""
 
@@ -187,6 +200,10 @@ class Backend(Protocol):
 
     def loop(self, model: keras.Model, step: Step) -> Loop:
         """Return the loop over one of a model's two steps."""
+        ...
+
+    def prediction_loop(self, model: keras.Model) -> PredictionLoop | None:
+        """Return the loop over a model's predict step, or None where each step is a call of Keras' own."""
         ...
 
     def fuse(self, model: keras.Model) -> bool:

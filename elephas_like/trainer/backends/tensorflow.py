@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from elephas_like.core.types import Array, Integers
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor
+from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
-from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop
+from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
 from elephas_like.trainer.backends.text import is_text
 
@@ -168,6 +168,11 @@ def train_step(model: keras.Model, batch: Any) -> None:
 def loop(model: keras.Model, step: Step) -> Loop:
     """Return the compiled loop over one of a model's two steps."""
     return TensorFlowLoop(model, step)
+
+
+def prediction_loop(model: keras.Model) -> PredictionLoop | None:
+    """Return the compiled loop over the predict step; None for a model that runs eagerly."""
+    return None if is_eager(model) else TensorFlowPredictions(model)
 
 
 def is_compiled(thing: object) -> bool:

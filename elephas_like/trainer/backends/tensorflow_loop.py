@@ -14,8 +14,8 @@ from contextlib import contextmanager, nullcontext
 import keras
 import tensorflow as tf
 
-from elephas_like.core.structure import unflatten
-from elephas_like.core.types import Structure
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import Array, Structure
 from elephas_like.trainer.backends.protocol import Step
 
 
@@ -112,3 +112,51 @@ class TensorFlowLoop:
             tf.while_loop(lambda step: step < last, body, (first,), parallel_iterations=1)
 
         return tf.function(loop, input_signature=signature, autograph=False)
+
+
+class TensorFlowPredictions:
+    """Runs a model's predict step over successive batches in one graph, traced once for each kind of batch."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._step = model.predict_step
+        if model.jit_compile is True:
+            self._step = tf.function(self._step, jit_compile=True, autograph=False, reduce_retracing=True)
+        self._compiled: dict[object, Callable[..., list[tf.Tensor]]] = {}
+
+    def run(self, features: object, steps: int, batch_size: int, like: Sequence[Array]) -> list[Array]:
+        """Return the outputs of `steps` batches, rows first.
+
+        Args:
+            features: of `steps` times `batch_size` rows at least.
+            like: the outputs of one batch.
+        """
+        leaves, structure = flatten(features)
+        columns = [tf.convert_to_tensor(leaf) for leaf in leaves]
+        outputs = [tf.as_dtype(output.dtype) for output in like]
+        kinds = tuple((column.dtype, tuple(column.shape[1:])) for column in columns)
+        key = (repr(structure), kinds, tuple(outputs), batch_size)
+        first_time = key not in self._compiled
+        if first_time:
+            self._compiled[key] = self._compile(columns, structure, batch_size, outputs)
+        with many_graphs() if first_time else nullcontext():
+            return [found.numpy() for found in self._compiled[key](columns, tf.constant(steps, tf.int32))]
+
+    def _compile(
+        self, columns: Sequence[tf.Tensor], structure: Structure, batch_size: int, outputs: Sequence[tf.DType]
+    ) -> Callable[..., list[tf.Tensor]]:
+        specs = [tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns]
+
+        def loop(columns: Sequence[tf.Tensor], steps: tf.Tensor) -> list[tf.Tensor]:
+            def body(step: tf.Tensor, found: list[tf.TensorArray]) -> tuple[tf.Tensor, list[tf.TensorArray]]:
+                batch = [column[step * batch_size : (step + 1) * batch_size] for column in columns]
+                for part, column in zip(batch, columns, strict=True):
+                    part.set_shape((batch_size, *column.shape[1:]))
+                outputs = self._step((unflatten(structure, batch),))
+                leaves, _ = flatten(tuple(outputs) if isinstance(outputs, list) else outputs)
+                return step + 1, [array.write(step, leaf) for array, leaf in zip(found, leaves, strict=True)]
+
+            arrays = [tf.TensorArray(dtype, size=steps) for dtype in outputs]
+            _, found = tf.while_loop(lambda step, _: step < steps, body, (0, arrays), parallel_iterations=1)
+            return [array.concat() for array in found]
+
+        return tf.function(loop, input_signature=(specs, tf.TensorSpec((), tf.int32)), autograph=False)

@@ -27,7 +27,7 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     requires_state,
     without_text,
 )
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
 from elephas_like.trainer.backends.torch_buffers import Buffer, buffer_of, buffers_in  # noqa: E402
 from elephas_like.trainer.backends.torch_generator import ProcessGenerator  # noqa: E402
 from elephas_like.trainer.backends.torch_loop import TorchLoop  # noqa: E402
@@ -278,6 +278,11 @@ def train_step(model: keras.Model, batch: Any) -> None:
 def loop(model: keras.Model, step: Step) -> Loop:
     """Return the loop over one of a model's two steps."""
     return TorchLoop(model, step)
+
+
+def prediction_loop(model: keras.Model) -> PredictionLoop | None:
+    """Return None: each step is a call of Keras' own."""
+    return None
 
 
 def fuse(model: keras.Model) -> bool:
