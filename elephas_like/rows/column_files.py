@@ -157,11 +157,6 @@ class TextColumn:
         """Set one row of the batch."""
         self._batch[slot] = self._encoded(value)
 
-    def put_all(self, slot: int, values: Sequence[Any]) -> None:
-        """Set rows of the batch, from `slot` on."""
-        for place, value in enumerate(values, slot):
-            self.put(place, value)
-
     def append(self, rows: Array) -> None:
         """Write whole rows, past the batch."""
         self._ends.write(self._encoded(rows).data)

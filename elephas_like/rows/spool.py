@@ -191,6 +191,7 @@ class ShardWriter:
                 return False
         try:
             for column, parts in zip(self.columns, columns, strict=True):
+                assert isinstance(column, NumberColumn)  # text has no look
                 column.put_all(self._filled, parts)
         except OverflowError:  # an int of more than 64 bits
             return False
@@ -202,7 +203,7 @@ class ShardWriter:
 
     def add(self, row: object) -> None:
         """Add one row."""
-        if not self._expect_target and type(row) is not tuple:
+        if not self._expect_target and not isinstance(row, tuple):
             row = (row,)
         if not self._add_alike(row):
             self._add_checked(row)

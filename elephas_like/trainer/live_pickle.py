@@ -189,7 +189,6 @@ class _Pickler(CodePickler):
         self._model = model
         self._constants = constants
         self._keyed: dict[int, _VariableKeyed] = {}
-        self._as_given: dict[int, list[object]] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
         self._written_functions: dict[tuple[types.CodeType, int], types.FunctionType] = {}
@@ -230,7 +229,6 @@ class _Pickler(CodePickler):
         self._note_name(thing, attributes)
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
-            self._unbuild(thing, attributes)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
             for name, keyed in _keyed_by_variables(thing, attributes, self._model).items():
@@ -244,27 +242,6 @@ class _Pickler(CodePickler):
         if isinstance(thing, dict | list | set):
             return attributes, self._keyed.get(id(thing)) or list(thing.items() if isinstance(thing, dict) else thing)
         return attributes
-
-    def _unbuild(self, thing: object, attributes: dict[str, Any]) -> None:
-        """Have Keras build the losses and metrics of `compile` anew in the copy, as in a model that was not used yet.
-
-        Otherwise a model that was used is of another kind than before, and workers trace it again for its second fit.
-        """
-        if _is_built_by_compile(thing):
-            attributes["built"] = False
-            made = ("_flat_losses", "_y_pred_build_structure", "_y_true_build_structure")
-            attributes |= {name: None for name in made if name in attributes}
-            for name in ("_flat_metrics", "_flat_weighted_metrics", "_resolved_output_names"):
-                attributes.pop(name, None)
-            # Of its metrics keep those that the user gave. Its tracker, which comes later, has the same list.
-            given = [attributes.get(name) for name in ("_user_metrics", "_user_weighted_metrics")]
-            users = {id(leaf) for leaf in keras.tree.flatten(given)}
-            metrics = attributes["_metrics"]
-            attributes["_metrics"] = [metric for metric in metrics if id(metric) in users]
-            self._as_given[id(metrics)] = attributes["_metrics"]
-        elif "stored_ids" in attributes:  # a Tracker
-            stores = attributes["config"].items()
-            attributes["config"] = {name: (kind, self._as_given.get(id(held), held)) for name, (kind, held) in stores}
 
     def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
         """Return replacements for the automatic names found: "dense_7", the first of its kind, becomes "dense#0"."""
@@ -402,16 +379,6 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
     if isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in attributes:
         attributes["_nodes"] = None
     return attributes
-
-
-def _is_built_by_compile(thing: object) -> bool:
-    """Whether it is one of Keras' own containers of a model's losses and metrics, which are built at the first batch.
-
-    They have no public names.
-    """
-    kind = type(thing)
-    known = kind.__name__ in ("CompileLoss", "CompileMetrics") and kind.__module__.startswith("keras.")
-    return known and bool(getattr(thing, "built", False))
 
 
 def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:

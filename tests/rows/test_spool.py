@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.sql import Row
 from spooling import Spool, columns, contents, dtypes, peak
 
 from elephas_like.core.errors import DataError
@@ -99,6 +100,13 @@ def test_rows_alike_are_written_as_rows_one_by_one_would_be(
             np.testing.assert_array_equal(got, part)
     changed = spooled([tuple(map(np.asarray, row)) for row in parts], dataset="one by one")  # arrays of no axis
     assert (dtypes(changed), contents(changed)) == (dtypes(whole), contents(whole))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("row", [np.ones(2), (np.ones(2),), Row(x=np.ones(2))], ids=["x", "tuple", "Row"])
+def test_x_alone_comes_bare_or_in_a_row_of_one(spooled: Spool, row: object, ahead: bool) -> None:
+    ref = spooled([row] * 5, expect_target=False, ahead=ahead)
+    assert (ref.structure, columns(ref)[0].tolist()) == ([0], [[1, 1]] * 5)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -444,38 +444,6 @@ def test_the_key_stays_when_weights_change_so_that_a_traced_model_is_used_again(
     assert ModelSpec.from_model(model).key == before
 
 
-def two_outputs() -> keras.Model:
-    inputs = keras.Input((3,))
-    outputs = {name: keras.layers.Dense(1, activation="sigmoid", name=name)(inputs) for name in ("a", "b")}
-    model = keras.Model(inputs, outputs)
-    losses, metrics = {"a": "mse", "b": "binary_crossentropy"}, {"a": ["mae"], "b": ["accuracy", keras.metrics.AUC()]}
-    model.compile("adam", losses, loss_weights={"a": 1.0, "b": 0.5}, metrics=metrics, weighted_metrics={"a": ["mse"]})
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "targets"),
-    [
-        (lambda: small(keras.layers.Dense(1), metrics=["mae", keras.metrics.MeanSquaredError("own")]), Y),
-        (lambda: small(keras.layers.Dense(1, activation="sigmoid"), loss=cubic, metrics=[keras.metrics.AUC()]), LABELS),
-        (two_outputs, {"a": Y, "b": LABELS}),
-    ],
-)
-def test_the_key_stays_when_losses_and_metrics_are_built(make: Callable[[], keras.Model], targets: object) -> None:
-    """The first fit of rows of Spark begins with a model that has seen no row, the second one does not."""
-    model = make()
-    model.optimizer.build(model.trainable_variables)
-    before = ModelSpec.from_model(model).key
-    model.train_on_batch(X, targets)
-    model.reset_metrics()
-    spec = ModelSpec.from_model(model)
-    assert spec.key == before
-    copy = spec.build()
-    here, there = (each.train_on_batch(X, targets, return_dict=True) for each in (model, copy))
-    assert here == there
-    assert [metric.name for metric in copy.metrics] == [metric.name for metric in model.metrics]
-
-
 def test_the_key_stays_when_a_callback_lowers_the_learning_rate() -> None:
     model = small(keras.layers.Dense(1), optimizer="adam")
     before = ModelSpec.from_model(model).key
