@@ -126,22 +126,26 @@ def predicted(
     check_versions(options.versions)
     take_gpu()
     with attempt_directory(options.dataset, index) as place:
-        yield from predictor()(_shards(rows, batch_size, place, options))
+        yield from predictor()(_shards(index, rows, batch_size, place, options))
 
 
-def _shards(rows: Iterable[object], batch_size: int, place: str, options: SpoolOptions) -> Iterator[ShardRef]:
+def _shards(
+    index: int, rows: Iterable[object], batch_size: int, place: str, options: SpoolOptions
+) -> Iterator[ShardRef]:
     """Yield shards of successive rows, whole batches each but the last. A shard is deleted when the next one is asked for."""
-    coming, at_least = iter(rows), batch_size * BATCHES_AT_ONCE
+    coming, at_least, begin = iter(rows), batch_size * BATCHES_AT_ONCE, 0
     for first in coming:
         ref = spool(
             _beginning_with(first, coming, at_least),
             dataset="chunk",
-            worker=0,
+            worker=index,
             base=place,
             floatx=options.floatx,
             expect_target=False,
+            begin=begin,
             ahead=options.ahead,
         )
+        begin += ref.rows
         at_least = batch_size * max(BATCHES_AT_ONCE, SHARD_BYTES // max(1, batch_size * nbytes(ref) // ref.rows))
         try:
             yield ref

@@ -74,6 +74,7 @@ def spool(
     floatx: str = "float32",
     expect_target: bool = True,
     place: str = "partition",
+    begin: int = 0,
     ahead: bool = False,
 ) -> ShardRef:
     """The reference of the shard that now holds `rows`; spooling the same rows again gives the shard that is there.
@@ -88,6 +89,7 @@ def spool(
         worker: whose shard it is.
         base: the directory in which the dataset's directory is made; one of Spark's local ones by default, in turn.
         place: what error messages call the source that `worker` numbers.
+        begin: the number of the first row there.
         ahead: whether rows may be read before the ones before them are written, which is faster. Not where whoever makes them may use
             an array again for the next row.
 
@@ -100,7 +102,11 @@ def spool(
     draft = draft_directory(home, worker)
     try:
         with ShardWriter(
-            draft, floatx=np.dtype(FLOATS[floatx]), expect_target=expect_target, place=f"{place} {worker}"
+            draft,
+            floatx=np.dtype(FLOATS[floatx]),
+            expect_target=expect_target,
+            place=f"{place} {worker}",
+            begin=begin,
         ) as writer:
             writer.add_all(rows, ROWS_AT_ONCE if ahead else 1)
         ref = ShardRef(
@@ -139,8 +145,11 @@ def _look(part: object) -> _Look | None:
 class ShardWriter:
     """A shard being written: its open columns, and the batch in memory."""
 
-    def __init__(self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool, place: str) -> None:
+    def __init__(
+        self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool, place: str, begin: int = 0
+    ) -> None:
         self.rows = 0
+        self._begin = begin
         self.columns: list[NumberColumn | TextColumn] = []
         self.structure: Structure = None
         self._names: list[str] = []
@@ -237,7 +246,7 @@ class ShardWriter:
                 if array.dtype not in column.fits or array.shape != column.shape:
                     self._fit(column, array.dtype, array.shape)
         except BadRow as error:
-            raise DataError(f"{self._place}, row {self.rows}: {error}") from error.__cause__
+            raise DataError(f"{self._place}, row {self._begin + self.rows}: {error}") from error.__cause__
         for column, array in zip(self.columns, arrays, strict=True):
             column.put(self._filled, array)
         looks = [_look(part) for part in row] if type(row) is tuple and self.structure == list(range(len(row))) else []
@@ -262,7 +271,7 @@ class ShardWriter:
                     column.append(rows)
                     begin += len(rows)
         except BadRow as error:
-            raise DataError(f"{self._place}, rows from {self.rows}: {error}") from error.__cause__
+            raise DataError(f"{self._place}, rows from {self._begin + self.rows}: {error}") from error.__cause__
         self.rows += block.rows
 
     def checksum(self) -> int:

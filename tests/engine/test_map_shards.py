@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 from small import classifier, digits, line, parts_of
 
 from elephas_like import SparkModel
+from elephas_like.core.errors import DataError
 
 layers = keras.layers
 
@@ -29,6 +31,13 @@ def test_a_stateful_model_goes_on_through_a_partition_as_in_keras(sc) -> None:
     model.layers[0].reset_states()
     found = SparkModel(model, batch_size=2).predict(sc.parallelize(list(rows), 1))  # of more than sixteen batches
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_row_that_does_not_fit_is_named_by_its_place_in_its_partition(sc) -> None:
+    rows = [np.zeros(64, "float32")] * 100
+    rows[73] = np.zeros(65, "float32")
+    with pytest.raises(DataError, match=r"partition 1, row 73: .*expected shape \(64,\), got \(65,\)"):
+        SparkModel(classifier(), batch_size=2).predict(parts_of(sc, [rows[0], *rows], [1, 100]))
 
 
 def test_rows_that_share_an_array_are_predicted_one_by_one(sc) -> None:
