@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elephas_like import Metrics, SparkModel
-from elephas_like.core.types import OptimizerState, RoundRecord, WorkerRecord
+from elephas_like.core.types import EngineName, OptimizerState, RoundRecord, WorkerRecord
 from elephas_like.model.fit import exchanged_bytes
 from elephas_like.model.options import Options
 from elephas_like.trainer.state import Variables
@@ -83,9 +83,14 @@ def test_bytes_by_optimizer_state_and_codec() -> None:
     model.optimizer.build(model.trainable_variables)
     layout = Variables(model).layout
     # 3 weights and 6 slots and the learning rate as float32, one count of steps as int64
-    assert exchanged_bytes(layout, Options()) == {"update_bytes": 48, "state_bytes": 48}
-    kept = exchanged_bytes(layout, replace(Options(), optimizer_state=OptimizerState.PER_WORKER))
-    assert kept == {"update_bytes": 24, "state_bytes": 24}
+    for engine in (EngineName.SERVER, EngineName.GANG, EngineName.JOBS):
+        assert exchanged_bytes(layout, Options(), engine) == {"update_bytes": 48, "state_bytes": 48}
+    kept = replace(Options(), optimizer_state=OptimizerState.PER_WORKER)
+    assert exchanged_bytes(layout, kept, EngineName.SERVER) == {"update_bytes": 24, "state_bytes": 24}
+    # A round of the jobs engine broadcasts all of the state but frozen layers.
+    anew = replace(Options(), optimizer_state=OptimizerState.RESET)
+    assert exchanged_bytes(layout, anew, EngineName.SERVER) == {"update_bytes": 24, "state_bytes": 24}
+    assert exchanged_bytes(layout, anew, EngineName.JOBS) == {"update_bytes": 24, "state_bytes": 48}
 
 
 def test_opentelemetry_reads_what_the_rounds_were() -> None:
