@@ -43,10 +43,21 @@ Chunk = tuple[list[Array], Structure]
 
 
 class Predicting:
-    """A model that predicts, batch after batch as Keras does, with many batches a call where the backend can."""
+    """A model that predicts, batch after batch as Keras does, with many batches a call where the backend can.
+
+    changing: the variables that predictions may change, but for the seeds: as in Keras' predict, a layer that draws goes on
+        from its last draw.
+    nbytes: size of all variables.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
+        variables = Variables(model)
+        self.nbytes = variables.nbytes
+        self.changing = list(_changed_by_calls(model, variables))
+        self._seeds = [
+            each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
+        ]
         own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
         self._loop = None if own else BACKEND.prediction_loop(model)
         self._like: Chunk | None = None
@@ -78,10 +89,13 @@ class Predicting:
         steps = min(steps, _OUTPUT_BYTES // max(1, sum(output.nbytes for output in outputs)))
         if steps < 2:
             return None
+        before = [(variable, value_of(variable)) for variable in (*self.changing, *self._seeds)]
         try:
             found = loop.run(text_tensors(features), steps, batch_size, outputs)
         except Exception as error:  # a model that Keras can predict with, and no loop
             log.debug("the model %r predicts batch by batch: %s", self.model.name, error)
+            for variable, value in before:  # the batches before the one that failed have changed them
+                assign(variable, value)
             self._loop = None
             return None
         return found, structure
@@ -94,11 +108,9 @@ class _Kept:
     """
 
     def __init__(self, models: tuple[keras.Model, ...]) -> None:
-        every = [(model, Variables(model)) for model in models]
-        changing = [variable for model, variables in every for variable in _changed_by_calls(model, variables)]
         self._models = tuple(map(Predicting, models))
-        self._start = [(variable, value_of(variable)) for variable in changing]
-        self.nbytes = sum(variables.nbytes for _, variables in every) + sum(value.nbytes for _, value in self._start)
+        self._start = [(variable, value_of(variable)) for model in self._models for variable in model.changing]
+        self.nbytes = sum(model.nbytes for model in self._models) + sum(value.nbytes for _, value in self._start)
 
     def as_shipped(self) -> tuple[Predicting, ...]:
         """Return the models without what earlier predictions have changed in them."""
@@ -108,10 +120,7 @@ class _Kept:
 
 
 def _changed_by_calls(model: keras.Model, variables: Variables) -> Iterator[AnyVariable]:
-    """Yield the variables that a call may change, such as the states of an RNN.
-
-    Seeds are left out: as in Keras' predict, a layer that draws goes on from its last draw.
-    """
+    """Yield the variables that a call may change, such as the states of an RNN; no seeds."""
     trained = [
         layer._trainable_variables for layer in (model, *layers_of(model))
     ]  # `trainable_variables` lacks frozen ones

@@ -161,15 +161,31 @@ def test_batches_with_outputs_of_other_shapes_go_one_by_one() -> None:
     assert [chunk.shape for chunk in chunks] == [(2, 1), (2, 1), (2, 3), (2, 1), (2, 1)]
 
 
+class Noise(keras.layers.Layer):
+    """Adds what it draws to a number that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x + self.calls + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+
+def test_batches_before_one_with_outputs_of_another_shape_count_once() -> None:
+    features = np.ones((14, 4), "float32")
+    features[8:10] = 3
+    inputs = keras.Input((4,))
+    model = compiled(keras.Model(inputs, [Noise()(inputs), Longest()(inputs)]))
+    chunks = [arrays[0] for arrays, _ in predictor(model, 2).of_arrays(features, 14)]
+    expected = [model.predict_on_batch(features[row : row + 2])[0] for row in range(0, 14, 2)]
+    assert [len(chunk) for chunk in chunks] == [2] * 7
+    np.testing.assert_allclose(np.concatenate(chunks), np.concatenate(expected), rtol=0, atol=1e-6)
+
+
 def test_what_layers_draw_differs_from_batch_to_batch() -> None:
-    class Noise(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seeds = keras.random.SeedGenerator(3)
-
-        def call(self, x):
-            return x + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
-
     expected = sequential(Noise()).predict(np.zeros((10, 4)), batch_size=2, verbose=0)
     chunks = predictor(sequential(Noise()), 2).of_arrays(np.zeros((10, 4), "float32"), 10)
     np.testing.assert_allclose(np.concatenate([arrays[0] for arrays, _ in chunks]), expected, rtol=0, atol=1e-6)
