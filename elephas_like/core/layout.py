@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -96,17 +97,13 @@ class Layout:
             flat[place].reshape(entry.shape) for place, entry in zip(self._slices[role], self.of(role), strict=True)
         ]
 
-    def flatten(self, values: list[Array]) -> TrainState:
-        """Return the state that holds `values`, one array per entry in the order of the entries."""
-        parts: dict[str, Array] = {}
-        for role in Role:
-            mine = [
-                np.asarray(value).astype(_FLAT_DTYPE[role], copy=False).ravel()
-                for entry, value in zip(self.entries, values, strict=True)
-                if entry.role is role
-            ]
-            parts[role.value] = np.concatenate(mine) if mine else np.zeros(0, _FLAT_DTYPE[role])
-        return TrainState(**parts)  # type: ignore[arg-type]  # dtypes by _FLAT_DTYPE
+    def flatten(self, values: Iterable[Array]) -> TrainState:
+        """Return the state that holds `values`, one array per entry in the order of the entries. Each is asked for when it is needed."""
+        parts = {role: np.empty(self.size(role), _FLAT_DTYPE[role]) for role in Role}
+        places = {role: iter(self._slices[role]) for role in Role}
+        for entry, value in zip(self.entries, values, strict=True):
+            parts[entry.role][next(places[entry.role])] = np.asarray(value).ravel()
+        return TrainState(**{role.value: part for role, part in parts.items()})
 
     def unflatten(self, state: TrainState) -> list[Array]:
         """Return one array per entry, in the variable's shape and in the dtype of the state (float32 or int64)."""

@@ -269,7 +269,10 @@ def serve(exchange: Exchange, worker: Worker, attempt: int) -> bool:
     """Join, then answer orders until the one to stop, or to suspend. Return whether the worker is suspended."""
     order: Order = exchange.join(worker.joined(attempt, platform.node()), worker.progress)
     while order.kind not in ("stop", "suspend"):
-        order = exchange.answer(_result(worker, order))
+        result = _result(worker, order)
+        del order  # its state may be large, and the next one comes while the result is still here
+        order = exchange.answer(result)
+        del result
     return order.kind == "suspend"
 
 

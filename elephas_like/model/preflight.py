@@ -381,11 +381,12 @@ def driver_memory(
         result_limit: bytes of spark.driver.maxResultSize; 0 for none.
         physical: bytes of the driver's memory; None if unknown.
     """
-    name, copies = "memory of the driver", 4  # the model's own, the round's, the sum, the next
+    # The model's own, the state and the strategy's momentum, both before and after a round, and the sum of the updates.
+    name, copies = "memory of the driver", 6
     if engine is EngineName.JOBS:
-        copies = 3 + workers  # Spark collects all updates of a round
+        copies = 5 + workers  # Spark collects all updates of a round
     elif engine is EngineName.IN_PROCESS:
-        copies = 3 + 2 * workers
+        copies = 5 + 2 * workers
     needed = copies * state_bytes + (max(READ_AHEAD, state_bytes) if engine is EngineName.SERVER else 0)
     text = f"the model's state is {size_text(state_bytes)}; {copies} copies and buffers are {size_text(needed)}"
     if engine is EngineName.JOBS and result_limit and workers * state_bytes > result_limit:

@@ -11,7 +11,7 @@ from elephas_like.spark.session import is_on
 
 TENSORFLOW_BYTES = 512 * 2**20
 """About the memory of a Python process that has imported TensorFlow."""
-COPIES_ON_WORKER = 4
+COPIES_ON_WORKER = 5
 """Copies of the state that a worker holds at most: its variables, gradients, the order and the update."""
 _LEAST_OVERHEAD, _OVERHEAD_FACTOR = 384 * 2**20, 0.1
 

@@ -21,6 +21,7 @@ from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.fit_monitor import FitMonitor
 from elephas_like.core.html import history_table
 from elephas_like.core.monitoring import Snapshot
+from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
@@ -311,9 +312,7 @@ class DriverHooks:
         call()
         self._check_not_recompiled()
         after = self.variables.read()
-        changed = {
-            role.value: after.part(role) for role in Role if before.part(role).tobytes() != after.part(role).tobytes()
-        }
+        changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
         return state.but(**changed) if changed else state
 
     def _compiled(self) -> tuple[object, object]:

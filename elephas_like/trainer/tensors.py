@@ -36,6 +36,7 @@ name_of = BACKEND.name_of
 is_number = BACKEND.is_number
 assign = BACKEND.assign
 value_of = BACKEND.value_of
+content_of = BACKEND.content_of
 generators = BACKEND.generators
 
 is_compiled = BACKEND.is_compiled

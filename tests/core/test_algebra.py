@@ -49,8 +49,9 @@ def test_weighted_mean() -> None:
     mean.add(floats(1, 10), 1)
     mean.add(floats(5, 2), 3)
     mean.add(floats(100, 100), 0)
-    assert mean.result().tolist() == [4, 4]  # (1 + 15) / 4, (10 + 6) / 4
-    assert mean.result().dtype == np.float32
+    found = mean.result()
+    assert found.tolist() == [4, 4]  # (1 + 15) / 4, (10 + 6) / 4
+    assert found.dtype == np.float32
 
 
 def test_sum() -> None:

@@ -110,13 +110,13 @@ def test_partitions() -> None:
 @pytest.mark.parametrize(
     ("engine", "limit", "physical", "level", "said"),
     [
-        (SERVER, 0, None, OK, "10.0 MiB; 4 copies and buffers are 104.0 MiB"),
-        (SERVER, MiB, 104 * MiB, OK, "104.0 MiB"),
-        (SERVER, 0, 104 * MiB - 1, PROBLEM, "the machine has 104.0 MiB"),
-        (JOBS, 50 * MiB, None, OK, "8 copies and buffers are 80.0 MiB"),
-        (JOBS, 0, None, OK, "8 copies"),
+        (SERVER, 0, None, OK, "10.0 MiB; 6 copies and buffers are 124.0 MiB"),
+        (SERVER, MiB, 124 * MiB, OK, "124.0 MiB"),
+        (SERVER, 0, 124 * MiB - 1, PROBLEM, "the machine has 124.0 MiB"),
+        (JOBS, 50 * MiB, None, OK, "10 copies and buffers are 100.0 MiB"),
+        (JOBS, 0, None, OK, "10 copies"),
         (JOBS, 50 * MiB - 1, None, PROBLEM, "Raise spark.driver.maxResultSize (50.0 MiB), or use engine='server'"),
-        (HERE, 0, None, OK, "13 copies and buffers are 130.0 MiB"),
+        (HERE, 0, None, OK, "15 copies and buffers are 150.0 MiB"),
     ],
 )
 def test_memory_of_the_driver(engine: EngineName, limit: int, physical: int | None, level: Level, said: str) -> None:
@@ -127,7 +127,7 @@ def test_memory_of_the_driver(engine: EngineName, limit: int, physical: int | No
 
 def test_the_server_reads_two_large_updates_ahead() -> None:
     _, text = only(driver_memory(SERVER, 5, 100 * MiB, 0, None))
-    assert "4 copies and buffers are 500.0 MiB" in text
+    assert "6 copies and buffers are 700.0 MiB" in text
 
 
 def test_shards_need_room_on_the_tightest_disk() -> None:

@@ -77,7 +77,7 @@ def test_how_the_server_speaks() -> None:
     assert (allowed.level, "speaks plain text" in allowed.text) == (Level.OK, True)
 
 
-# 512 MiB of TensorFlow and 4 copies of 32 MiB are 640 MiB a worker.
+# 512 MiB of TensorFlow and 5 copies of 32 MiB are 672 MiB a worker.
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_how_the_server_speaks() -> None:
         ("local[2]", {}, Level.OK),
         ("spark://here:7077", {}, Level.OK),
         ("yarn", {}, Level.PROBLEM),  # 384 MiB by default
-        ("k8s://here", {"executor_memoryOverhead": "640"}, Level.OK),
-        ("k8s://here", {"executor_memoryOverhead": "639m"}, Level.PROBLEM),
+        ("k8s://here", {"executor_memoryOverhead": "672"}, Level.OK),
+        ("k8s://here", {"executor_memoryOverhead": "671m"}, Level.PROBLEM),
         ("yarn", {"executor_memory": "7g"}, Level.OK),  # a tenth of it is 716 MiB
-        ("yarn", {"executor_memoryOverhead": "400m", "executor_pyspark_memory": "240m"}, Level.OK),
+        ("yarn", {"executor_memoryOverhead": "400m", "executor_pyspark_memory": "272m"}, Level.OK),
         ("yarn", {"executor_memoryOverhead": "1g", "executor_cores": 2}, Level.PROBLEM),
         ("yarn", {"executor_memoryOverhead": "1g", "executor_cores": 2, "task_cpus": 2}, Level.OK),
     ],
@@ -97,7 +97,7 @@ def test_how_the_server_speaks() -> None:
 def test_python_needs_room_outside_of_the_heap(master: str, settings: dict, level: Level) -> None:
     finding = executor_memory(conf(**settings), master, 32 * MiB)
     assert finding.level is level
-    assert "640.0 MiB" in finding.text
+    assert "672.0 MiB" in finding.text
     if level is Level.PROBLEM:
         workers = 2 if "executor_cores" in settings else 1
-        assert f"Set spark.executor.memoryOverhead={640 * workers}m" in finding.text
+        assert f"Set spark.executor.memoryOverhead={672 * workers}m" in finding.text

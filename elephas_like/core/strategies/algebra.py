@@ -73,7 +73,7 @@ class Reduction(Protocol):
         ...
 
     def result(self) -> Vector | None:
-        """Return the direction of all messages together, or None if none had any weight."""
+        """Return the direction of all messages together, or None if none had any weight. To be called once, after all of them."""
         ...
 
     def held(self) -> dict[str, Array]:
@@ -96,10 +96,12 @@ class WeightedMean:
         self._weight += weight
 
     def result(self) -> Vector | None:
-        """Return the mean, or None if nothing was added."""
+        """Return the mean, or None if nothing was added. The sum becomes the mean: nothing can be added any more."""
         if self._sum is None:
             return None
-        return self._sum / np.float32(self._weight)
+        total, self._sum = self._sum, None
+        total /= np.float32(self._weight)
+        return total
 
     def held(self) -> dict[str, Array]:
         """Return the sum and the total weight."""

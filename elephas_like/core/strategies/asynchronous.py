@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from elephas_like.core.checks import positive, positive_int, share
+from elephas_like.core.pieces import elementwise
 from elephas_like.core.strategies.algebra import Context, Memory, OuterState, Reduce, Strategy, Total
 from elephas_like.core.types import Mode, Update, Vector
 
@@ -63,6 +64,7 @@ class MomentumLookAhead(Strategy):
         as_long_as_one = 1 / (workers * (same + (1 - same) / workers) ** 0.5)
         return float(min(workers**-0.5, max(as_long_as_one, STRAIGHT / (workers * max(1, update.steps)))))
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -180,6 +182,7 @@ class DownPourAdagrad(Strategy):
         """Return the sum of squares v, zero."""
         return {"velocity": np.zeros_like(weights)}
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -274,6 +277,7 @@ class FedAsync(Strategy):
         """Return a, the share of the worker's weights."""
         return float(self.alpha * (1.0 + context.staleness(update)) ** -self.power)
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -317,6 +321,7 @@ class FedBuff(Strategy):
         """Return (1 + tau)^-power / M."""
         return float((1.0 + context.staleness(update)) ** -self.power / self.quorum(context.num_workers))
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -362,6 +367,7 @@ class DelayedNesterov(Strategy):
         zero = np.zeros_like(weights)
         return {"momentum": zero, "buffer": zero, "pushes": np.zeros(1, np.float32)}
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from elephas_like.core.checks import positive, share
 from elephas_like.core.drift import stretch_of
+from elephas_like.core.pieces import elementwise
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
 from elephas_like.core.types import Frequency, Vector
 
@@ -73,6 +74,7 @@ class Nesterov(Strategy):
         """Return the momentum buffer b, zero."""
         return {"momentum": np.zeros_like(weights)}
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -121,6 +123,7 @@ class FedAvgM(Strategy):
         """Return the momentum m, zero."""
         return {"momentum": np.zeros_like(weights)}
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -142,6 +145,7 @@ class SlowMo(FedAvgM):
     learning_rate: float = 1.0
     momentum: float = 0.5
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -181,6 +185,7 @@ class BMUF(Strategy):
         """Return the last block's step D, zero."""
         return {"momentum": np.zeros_like(weights)}
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
@@ -237,6 +242,7 @@ class FedAdam(Strategy):
         """Return the second moment after d^2 was added."""
         return self.beta2 * velocity + (1.0 - self.beta2) * square
 
+    @elementwise
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:

@@ -156,7 +156,12 @@ def assign(variable: AnyVariable, value: Array) -> None:
 
 def value_of(variable: AnyVariable) -> Array:
     """Return a copy of a variable's value; bfloat16 as float32."""
-    value = np.array(variable.value)
+    return np.array(content_of(variable))
+
+
+def content_of(variable: AnyVariable) -> Array:
+    """Return the same for reading at once: the array may share the variable's memory."""
+    value = np.asarray(variable.value)
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 

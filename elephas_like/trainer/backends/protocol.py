@@ -148,6 +148,10 @@ class Backend(Protocol):
         """Return a copy of a variable's value; types that NumPy has not as float32."""
         ...
 
+    def content_of(self, variable: AnyVariable) -> Array:
+        """Return the same for reading at once: the array may share the variable's memory, where that saves a copy."""
+        ...
+
     def generators(self) -> Sequence[AnyVariable]:
         """Return the process's own random generators that layers without a seed draw from, as variables named seed_generator_state.
 

@@ -128,6 +128,15 @@ def value_of(variable: AnyVariable) -> Array:
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
+def content_of(variable: AnyVariable) -> Array:
+    """Return the same for reading at once: the array shares the variable's memory until that is written again."""
+    held = backend_variable(variable)
+    try:
+        return np.asarray(memoryview(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)))
+    except (TypeError, ValueError, BufferError):  # bfloat16 and shorter types
+        return value_of(variable)
+
+
 def generators() -> Sequence[AnyVariable]:
     """Return nothing: Keras' layers draw from generators of their own."""
     return ()

@@ -171,6 +171,11 @@ def value_of(variable: AnyVariable) -> Array:
     return variable.read() if variable is _GENERATOR else _array_of(_content(variable)).copy()
 
 
+def content_of(variable: AnyVariable) -> Array:
+    """Return the same for reading at once: the array may share the variable's memory."""
+    return variable.read() if variable is _GENERATOR else _array_of(_content(variable))
+
+
 def _array_of(tensor: Tensor) -> Array:
     """Return a tensor's values, which the array may share."""
     held = tensor.detach().cpu()
