@@ -10,6 +10,7 @@ import numpy as np
 
 from elephas_like.core.averaging import admit, displacement
 from elephas_like.core.drift import DriftMonitor
+from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
 from elephas_like.core.merging import RunningMerge, share_of
 from elephas_like.core.pieces import move_towards
@@ -137,6 +138,11 @@ class _Center(Center):
         staleness = max(0, self.version - update.version)
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Commit(staleness, applied=False, stale=True)
+        if update.learning_rate.size:
+            raise ElephasError(
+                "a train step, or an optimizer, has set the learning rate. Asynchronous workers would each have their own: use "
+                "mode='synchronous', a keras.optimizers.schedules.LearningRateSchedule, or a callback."
+            )
         update = opened(update, self._codec, self._state.weights.size)
         if not admit(update, self._on_nan, self._layout, self._state):
             return Commit(staleness, applied=False)

@@ -60,6 +60,10 @@ class Hooks(Protocol):
         """End a round. `metrics` are the sums of the epoch so far."""
         ...
 
+    def evaluated(self, state: TrainState) -> TrainState:
+        """Return what is evaluated on the validation rows: the state, or what callbacks put in its place for that time."""
+        ...
+
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """End an epoch. Return the state with what callbacks changed."""
         ...
@@ -304,7 +308,7 @@ class _SynchronousFit:
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
         progress = self._progress
-        order = Order.to_evaluate(progress.state, progress.orders, progress.version)
+        order = Order.to_evaluate(self._hooks.evaluated(progress.state), progress.orders, progress.version)
         progress.orders += 1
         return scores.add(evaluation.metrics for evaluation in self._workers.evaluate(order))
 

@@ -131,7 +131,7 @@ def share_of(updates: int, num_workers: int) -> float:
 class RoundMerge:
     """Merges the parts of all updates of one synchronous round, in worker order.
 
-    Integers are those of the worker with the most steps, the first of several. Loss scales are the lowest; of equal ones
+    Integers, and learning rates that steps have changed, are those of the worker with the most steps, the first of several. Loss scales are the lowest; of equal ones
     the counter of the worker with more steps counts. One worker alone also keeps its seeds, and so draws on as Keras does.
 
     Args:
@@ -146,6 +146,7 @@ class RoundMerge:
         self._frozen_unchanged = 0
         self._most_steps = self._scale_steps = -1
         self._counters: Integers | None = None
+        self._learning_rate: Vector | None = None
         self._loss_scale: Vector | None = None
         self._seeds: Integers | None = None
 
@@ -168,6 +169,7 @@ class RoundMerge:
     def _add_counters(self, update: Update) -> None:
         if update.steps > self._most_steps:
             self._most_steps, self._counters = update.steps, update.counters
+            self._learning_rate = update.learning_rate if update.learning_rate.size else None
         if self._loss_scale is None:
             self._scale_steps, self._loss_scale = update.steps, update.loss_scale
         else:
@@ -190,6 +192,7 @@ class RoundMerge:
             "statistics": self._statistics.result(),
             "slots": self._slots.result(),
             "counters": self._counters,
+            "learning_rate": self._learning_rate,
             "loss_scale": self._loss_scale,
             "seeds": self._seeds,
             "frozen": frozen,

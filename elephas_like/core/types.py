@@ -198,7 +198,7 @@ class Update:
     """What one worker brings from one span.
 
     delta: what the strategy's `encode` made of it, by default weights after minus weights before.
-    frozen: empty where training left it as it was.
+    frozen, learning_rate: empty where training left it as it was.
     metrics: sums of metric variables in the model's order, float64; () where nothing was trained.
     seconds: time spent training, without waiting.
     """
@@ -217,10 +217,12 @@ class Update:
     metrics: Floats
     seconds: float = 0.0
     frozen: Vector = field(default_factory=nothing)
+    learning_rate: Vector = field(default_factory=nothing)
 
     def arrays(self) -> dict[str, Array]:
         """The arrays of the update by name."""
-        names = ("delta", "statistics", "frozen", "slots", "counters", "loss_scale", "seeds", "metrics")
+        parts = ("statistics", "frozen", "slots", "counters", "learning_rate", "loss_scale", "seeds")
+        names = ("delta", *parts, "metrics")
         return {name: getattr(self, name) for name in names}
 
 

@@ -296,8 +296,8 @@ _ROLE_BYTES = {name: 8 if dtype == "int64" else 4 for name, dtype in _ROLE_DTYPE
 def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tuple[str, str, Container[int]]]:
     """Return (name, dtype, allowed lengths) of a message's arrays, in order.
 
-    Slots may be left out by workers that keep their own, and by orders to evaluate. Frozen values may be left out if they did not change. An update of no
-    samples may leave out everything.
+    Slots may be left out by workers that keep their own, and by orders to evaluate. Frozen values, and an update's learning rate, may be left out
+    if they did not change. An update of no samples may leave out everything.
     """
     states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]
     metrics = ("metrics", "float64", range(METRIC_NUMBERS + 1))
@@ -308,13 +308,10 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []
         for name, dtype, size in states:
-            if name != Role.LEARNING_RATE:
-                optional = name in _OPTIONAL or values["samples"] == 0
-                if name == Role.WEIGHT and sizes.packed is not None:
-                    dtype, size = "uint8", {sizes.packed}
-                brought.append(
-                    ("delta" if name == Role.WEIGHT else name, dtype, size | {0} if optional else size),
-                )
+            optional = name in (*_OPTIONAL, Role.LEARNING_RATE) or values["samples"] == 0
+            if name == Role.WEIGHT and sizes.packed is not None:
+                dtype, size = "uint8", {sizes.packed}
+            brought.append(("delta" if name == Role.WEIGHT else name, dtype, size | {0} if optional else size))
         return [*brought, metrics]
     return [metrics] if kind == "evaluation" else []
 

@@ -109,6 +109,8 @@ def train(
             if options.scale_learning_rate is not None:
                 scaled.enter_context(scaled_learning_rate(model, options.scale_learning_rate.factor(num_workers)))
             cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
+            if validation is not None or request.validation_split:
+                _check_swaps(request, options.mode, engine)
             fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
             _describe(fit, engine, num_workers)
             check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
@@ -187,6 +189,16 @@ def _task_cpus(session: SparkSession | None, context: SparkContext | None) -> in
     if context is not None:
         return task_cpus(settings_of(context))
     return None if session is None else task_cpus(conf_of(session))
+
+
+def _check_swaps(request: FitRequest, mode: Mode, engine: EngineName) -> None:
+    """Raise ValueError if SwapEMAWeights could not put the averages in place of the weights when these are validated."""
+    swaps = any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in request.callbacks)
+    if swaps and (mode is not Mode.SYNCHRONOUS or engine is EngineName.GANG):
+        raise ValueError(
+            "SwapEMAWeights puts the averages in place of the weights while validation rows are evaluated, which is between two rounds that "
+            "the driver makes: use mode='synchronous' with engine='server' or 'jobs', or leave the validation rows out."
+        )
 
 
 def _check_gang(options: Options, request: FitRequest) -> None:

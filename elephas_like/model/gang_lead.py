@@ -176,6 +176,10 @@ class _Recorder:
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
         """End a round."""
 
+    def evaluated(self, state: TrainState) -> TrainState:
+        """Return the state itself."""
+        return state
+
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Record an epoch, without its state, which may be large."""
         self.records.append(replace(record, state=_NOTHING, center={}))

@@ -36,7 +36,8 @@ def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
 def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
 
-    It does where the user's train step has optimizers for parts of the model: only the step knows which.
+    It does where the user's train step has optimizers for parts of the model: only the step knows which. Keras' own step has one,
+    whatever else the model reaches: a model inside it may have been compiled.
 
     Args:
         complete: whether a model that is built has all its variables: what is not built in it is not used.
@@ -44,7 +45,7 @@ def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     if _needs_rows(model) and not (complete and model.built):
         return False
     own = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
-    if len(optimizers_of(model)) > 1:
+    if overrides(model, "train_step") and len(optimizers_of(model)) > 1:
         return model in _built_by_step or all(optimizer.built for optimizer in optimizers_of(model))
     if own is not None and not own.built:
         own.build(model.trainable_variables)
@@ -173,7 +174,7 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
     with state_restored(model):
         batch = _batch(sample)
         if not overrides(model, "train_step"):
-            BACKEND.test_step(model, batch)
+            _build_by_step(model, batch)
         else:
             if overrides(model, "call") and not model.built:
                 model(keras.utils.unpack_x_y_sample_weight(batch)[0])
@@ -186,6 +187,17 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
                 _built_by_step.add(model)
     _saw_rows.add(model)
     build_optimizer(model)
+
+
+def _build_by_step(model: keras.Model, batch: object) -> None:
+    """Build what a test step builds; or, for a model that can only be trained, a train step."""
+    try:
+        BACKEND.test_step(model, batch)
+    except Exception as error:
+        try:
+            _build_by_train_step(model, batch)
+        except Exception:
+            raise error from None  # of the rows, or of the model: it cannot be trained either
 
 
 Seen = TypeVar("Seen")

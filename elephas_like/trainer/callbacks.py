@@ -25,8 +25,9 @@ from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
+from elephas_like.trainer.graph import plain_attributes
 from elephas_like.trainer.metric_results import metric_results
-from elephas_like.trainer.metric_sums import not_summable
+from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.state import Variables
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -199,6 +200,7 @@ class DriverHooks:
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
         self._compiled_with, self._trained = self._compiled(), self._trainable()
+        self._noted_attributes = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -281,6 +283,20 @@ class DriverHooks:
             return None
         return float(metrics[0] / metrics[1]) if metrics[1] else None
 
+    def evaluated(self, state: TrainState) -> TrainState:
+        """Return the state as SwapEMAWeights has it for an evaluation: with the moving averages in place of the weights."""
+        swaps = [callback for callback in self._user_callbacks if isinstance(callback, keras.callbacks.SwapEMAWeights)]
+        if not swaps:
+            return state
+        self.variables.write(state)
+        for callback in swaps:
+            callback.on_test_begin()
+        found = self.variables.read()
+        for callback in swaps:
+            callback.on_test_end()
+        self.variables.write(state)  # swapping to and fro is not exact
+        return found
+
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
         logs = metric_results(self.model, record.metrics, self.sample)
@@ -308,9 +324,10 @@ class DriverHooks:
         if not self._user_callbacks:
             call()
             return state
-        before = self.variables.read()
+        before, plain = self.variables.read(), plain_attributes(self.model)
         call()
         self._check_not_recompiled()
+        self._check_attributes(plain)
         after = self.variables.read()
         changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
         return state.but(**changed) if changed else state
@@ -341,9 +358,32 @@ class DriverHooks:
                 stacklevel=2,
             )
 
+    def _check_attributes(self, before: Mapping[str, object]) -> None:
+        """Warn, once, of an attribute that a callback has set to another number or text: workers do not see it."""
+        after = plain_attributes(self.model)
+        changed = [name for name, value in before.items() if after.get(name) != value]
+        if changed and not self._noted_attributes:
+            self._noted_attributes = True
+            warnings.warn(
+                f"a callback has set {changed[0]} to {after.get(changed[0])!r}, and workers train on with {before[changed[0]]!r}: the "
+                "model was sent to them when the fit began. Plain Keras, too, sees such a change only in models that run eagerly. Keep "
+                "what changes from epoch to epoch in a variable, self.add_weight(..., trainable=False).",
+                ElephasWarning,
+                stacklevel=2,
+            )
+
 
 def warn_of_metrics(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Warn of the user's metrics whose values cannot be combined from those of several workers or rounds."""
+    outside = [metric.name for metric in own_metrics(model) if not metric.variables]
+    if outside:
+        warnings.warn(
+            f"the metrics {', '.join(map(repr, outside))} have no variables: what they keep in lists and other Python objects stays on the "
+            "workers, and the fit's history has what they return before the first batch. Keep sums and counts in variables (add_variable), "
+            "or compute them from predictions.",
+            ElephasWarning,
+            stacklevel=2,
+        )
     names = not_summable(model, sample)
     if names:
         warnings.warn(

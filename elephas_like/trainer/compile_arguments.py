@@ -10,10 +10,11 @@ from typing import Any
 
 import keras
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.graph import reachable
-from elephas_like.trainer.serialization import output_count
+from elephas_like.trainer.serialization import output_count, overrides
 from elephas_like.trainer.tensors import check_backend
 
 
@@ -21,7 +22,7 @@ def check_model(model: object) -> None:
     """Nothing, if this is a compiled Keras model.
 
     Raises:
-        TypeError: another thing. ValueError: it is not compiled.
+        TypeError: another thing. ValueError: it is not compiled. ElephasError: it trains or tests in a function of its own, around its steps.
     """
     check_backend()
     if not isinstance(model, keras.Model):
@@ -31,6 +32,12 @@ def check_model(model: object) -> None:
             f"the model {model.name!r} is not compiled. Compile it first, for example "
             "model.compile('adam', 'sparse_categorical_crossentropy', metrics=['accuracy'])."
         )
+    for name in ("make_train_function", "make_test_function"):
+        if overrides(model, name):
+            raise ElephasError(
+                f"{type(model).__name__}.{name} would not be called: workers run many steps of train_step and test_step in a loop of their "
+                "own. Override those."
+            )
     BACKEND.check_model(model, lambda: reachable(model))
 
 

@@ -265,6 +265,22 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return ([own] if own is not None else []) + others
 
 
+def plain_attributes(model: keras.Model) -> dict[str, object]:
+    """Return the numbers, texts and flags that the user's own layers and model hold in attributes, by "class.attribute"."""
+    found: dict[str, object] = {}
+    for layer in dict.fromkeys((model, *layers_of(model))):
+        if type(layer).__module__.startswith("keras."):
+            continue
+        for name, value in vars(layer).items():
+            if type(value) in (bool, int, float, str) and not name.startswith("_") and name not in _KERAS_SETS:
+                found[f"{layer.name}.{name}"] = value
+    return found
+
+
+_KERAS_SETS = frozenset({"stop_training", "built", "name"})
+"""Attributes that callbacks set as Keras' own do."""
+
+
 def inner_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     """Return the optimizers inside one whose variables belong to it: a LossScaleOptimizer's."""
     found: list[keras.optimizers.Optimizer] = []

@@ -141,6 +141,8 @@ class LocalTrainer:
         self._begin_order(order)
         self._before = self._memory() if self._config.keeps_before else {}
         self._trained = order.number
+        if self._program is not None and self._callbacks is None:
+            self._program.model.stop_training = False
         state, span, program = self._whole(order.state, self._seldom), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
@@ -159,6 +161,7 @@ class LocalTrainer:
             program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
             samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
             sums.append(read_metrics(program.model))
+        self._check_not_stopped(program)
         # The state afterwards: which slots stay here, and which go into the update.
         after = program.variables.read()
         if self._config.names_nan and not finite(after.weights):
@@ -184,7 +187,12 @@ class LocalTrainer:
             metrics=scores.add(sums),
             seconds=time.perf_counter() - started,
             frozen=nothing() if same(after.frozen, state.frozen) else after.frozen,
+            learning_rate=nothing() if self._keeps_rate(state, after) else after.learning_rate,
         )
+
+    def _keeps_rate(self, before: TrainState, after: TrainState) -> bool:
+        """Return whether the steps have left the learning rate alone. What worker callbacks make of it is the worker's own affair."""
+        return self._callbacks is not None or same(after.learning_rate, before.learning_rate)
 
     def _counted(self, before: Integers, after: Integers) -> Integers:
         """Return the counters after a span. With `optimizer_state="reset"` steps are counted anew from the round's slots on."""
@@ -375,8 +383,8 @@ class LocalTrainer:
     def _check_not_stopped(self, program: Program) -> None:
         if program.model.stop_training:
             raise ElephasError(
-                "a worker callback set model.stop_training, but no worker can end a training that all share. Stop from "
-                "callbacks=[...], which see the global metrics on the driver."
+                "a worker callback, or the model's own train step, set model.stop_training, but no worker can end a training that all "
+                "share. Stop from callbacks=[...], which see the global metrics on the driver."
             )
 
     def _whole(self, state: TrainState, seldom: Sequence[Role]) -> TrainState:

@@ -864,3 +864,42 @@ def unbuilt_sequential():
     model = keras.Sequential([L.Dense(3, "relu"), L.Dense(1)])
     model.compile("adam", "mse")
     return model, (X, Y)
+
+
+@entry
+def compiled_model_inside():
+    """Its optimizer trains nothing, and the outer one's slots are part of the state."""
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    inner.compile("adam", "mse")
+    return small(inner, L.Dense(1), optimizer="adam"), (X, Y)
+
+
+class ShrinksItsRate(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        self._learning_rate.assign(self._learning_rate * 0.9)
+
+
+@entry
+def optimizer_that_sets_its_learning_rate():
+    return small(L.Dense(1), optimizer=ShrinksItsRate(0.05)), (X, Y)
+
+
+class OnlyTrained(keras.Model):
+    """A model without a test step that works."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(1)
+
+    def call(self, x, training=False):
+        if not training:
+            raise NotImplementedError("trained only")
+        return self.dense(x)
+
+
+@entry
+def model_that_can_only_be_trained():
+    model = OnlyTrained()
+    model.compile("sgd", "mse")
+    return model, (X, Y)

@@ -234,6 +234,9 @@ class Notes:
         self.begun.append(epoch)
         return self._at_begin(epoch, state)
 
+    def evaluated(self, state: TrainState) -> TrainState:
+        return state
+
     def round_end(self, record: RoundRecord, metrics: np.ndarray) -> None:
         self.rounds.append(record)
         self.sums.append(metrics.tolist())

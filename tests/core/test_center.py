@@ -6,7 +6,7 @@ from exchanges import CENTERS, center_of
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.center import HogwildCenter, LockedCenter
-from elephas_like.core.errors import NonFiniteError
+from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.strategies import (
     STRATEGIES,
     Context,
@@ -387,3 +387,10 @@ def test_too_stale_updates_are_dropped(kind: type) -> None:
     assert after.slots.tolist() == [0, 0]
     assert center.commit(update(2, 8, 0, version=1)).applied  # it went on from what was served then
     assert center.snapshot().weights.tolist() == [11, 0]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_a_learning_rate_that_a_step_has_set_is_an_error(kind: type) -> None:
+    center = center_of(kind)
+    with pytest.raises(ElephasError, match=r"set the learning rate.*mode='synchronous'"):
+        center.commit(update(0, 1.0, 0.0, learning_rate=floats(0.25)))

@@ -35,6 +35,13 @@ def test_counters_are_those_of_the_worker_with_the_most_steps() -> None:
     assert after(update(0, counters=big)).counters.dtype == np.int64
 
 
+def test_a_learning_rate_that_steps_have_set_is_that_of_the_worker_with_the_most_steps() -> None:
+    start = state().but(learning_rate=floats(0.5))
+    rates = update(0, learning_rate=floats(0.25), steps=4), update(1, learning_rate=floats(0.125), steps=5)
+    assert after(*rates, start=start).learning_rate.tolist() == [0.125]
+    assert after(update(0), update(1), start=start).learning_rate.tolist() == [0.5]  # nobody has set one
+
+
 def test_a_workers_integers_are_its_own_where_it_is_alone() -> None:
     start = state().but(counters=integers(10))
     assert after(update(0, counters=integers(3)), start=start).counters == [3]

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.pieces import same_bits
 from elephas_like.core.types import EpochRecord, RoundRecord, WorkerRecord
 from elephas_like.trainer.building import build
 from elephas_like.trainer.callbacks import DriverHooks, check_callbacks, check_worker_callbacks
@@ -250,3 +252,67 @@ def test_progress_is_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None
         shown = "".join(capsys.readouterr())
         assert (expected in shown) if expected else not shown
         assert ("loss: 1.5000" in shown) == bool(verbose)
+
+
+def test_averages_take_the_place_of_weights_for_an_evaluation_alone() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    build(model, (X[:1], Y[:1]))
+    callback = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    driver = DriverHooks(model, [callback], epochs=1, verbose=0)
+    state = driver.variables.read()
+    state = state.but(slots=np.full_like(state.slots, 7))  # plain SGD has no others than the averages
+    found = driver.evaluated(state)
+    assert found.weights.tolist() == pytest.approx([7] * 5)
+    assert same_bits(driver.variables.read().weights, state.weights)
+    plain = DriverHooks(model, [], epochs=1, verbose=0)
+    assert plain.evaluated(state) is state
+
+
+class Annealed(keras.layers.Dense):
+    beta = 0.0
+
+    def call(self, x):
+        return self.beta * super().call(x)
+
+
+def test_an_attribute_that_a_callback_sets_between_epochs_is_named_in_a_warning() -> None:
+    layer = Annealed(1, name="annealed")
+    layer.beta = 0.25
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile("sgd", "mse")
+    build(model, (X[:1], Y[:1]))
+
+    def anneal(epoch: int, logs: object) -> None:
+        layer.beta += 0.5
+
+    driver = DriverHooks(model, [keras.callbacks.LambdaCallback(on_epoch_begin=anneal)], epochs=2, verbose=0)
+    state, _ = driver.train_begin(0)
+    with pytest.warns(ElephasWarning, match=r"annealed\.beta to 0\.75.*train on with 0\.25.*add_weight"):
+        driver.epoch_begin(0, state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        driver.epoch_begin(1, state)  # said once
+
+
+class Listed(keras.metrics.Metric):
+    """Keeps what it saw in a list."""
+
+    def __init__(self) -> None:
+        super().__init__(name="listed")
+        self.seen: list[float] = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+        self.seen.append(1.0)
+
+    def result(self):
+        return float(len(self.seen))
+
+
+def test_a_metric_without_variables_is_named_in_a_warning() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Listed()], run_eagerly=True)
+    build(model, (X[:1], Y[:1]))
+    driver = DriverHooks(model, [], epochs=1, verbose=0)
+    with pytest.warns(ElephasWarning, match="'listed'.*no variables.*stays on the workers"):
+        driver.planned(8, 2, (X[:1], Y[:1]))

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like.trainer.compile_arguments import repair_compile
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.compile_arguments import check_model, repair_compile
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")
@@ -52,3 +53,21 @@ def test_metrics_by_two_ways_that_cannot_be_put_together_are_refused(metrics: ob
 
 def test_loss_weights_that_are_numbers_are_left_alone() -> None:
     assert not repair_compile(small(keras.layers.Dense(1), loss_weights=[0.5]))
+
+
+class OwnLoop(keras.Sequential):
+    def make_train_function(self, force=False):
+        super().make_train_function(force)
+
+
+class OwnTests(keras.Sequential):
+    def make_test_function(self, force=False):
+        super().make_test_function(force)
+
+
+@pytest.mark.parametrize("kind", [OwnLoop, OwnTests])
+def test_a_loop_of_the_models_own_around_its_steps_is_refused(kind: type[keras.Model]) -> None:
+    model = kind([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ElephasError, match=r"would not be called.*train_step and test_step"):
+        check_model(model)

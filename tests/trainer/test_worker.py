@@ -403,6 +403,23 @@ def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> 
     trainer.close()
 
 
+class StopsItself(keras.Sequential):
+    def train_step(self, *arguments):
+        self.stop_training = True
+        return super().train_step(*arguments)
+
+
+def test_a_train_step_that_stops_is_told_that_it_cannot(tmp_path: Path) -> None:
+    model = StopsItself([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    build(model, (X[:1], Y[:1]))
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    trainer = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "")(0, ref, None)
+    with pytest.raises(ElephasError, match=r"train step.*stop_training.*callbacks=\["):
+        train(trainer, start, Span(0))
+    trainer.close()
+
+
 def test_epochs_of_a_straggler_begin_and_end_and_have_metrics_of_their_own(tmp_path: Path) -> None:
     # with a quorum it misses rounds: here the last two of one epoch, and the first of the next
     model = prepared()
