@@ -11,6 +11,7 @@ one, v = d + e;  send C(v);  e <- v - C(v). Together they lose nothing: sum(sent
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from elephas_like.core.checks import positive_int
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.pieces import PIECE
 from elephas_like.core.types import Update, Vector
 
 Bytes = npt.NDArray[np.uint8]
@@ -319,14 +321,24 @@ def _in_blocks(vector: Vector, block: int) -> Vector:
 
 def _quantized(vector: Vector, block: int, most: int) -> tuple[npt.NDArray[np.int8], Vector]:
     """Return integers from -most to most, and the scale of each block."""
-    blocks = _in_blocks(vector, block)
-    scales = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(most)
-    with np.errstate(
-        invalid="ignore", over="ignore"
-    ):  # a number that is not finite gives a scale that is not finite either
-        steps = np.rint(blocks / np.where(scales == 0, np.float32(1), scales)[:, None])
-        whole = np.clip(np.nan_to_num(steps), -most, most).astype(np.int8)
-    return whole.ravel()[: vector.size], scales.astype(np.float32)
+    whole = np.empty(vector.size, np.int8)
+    scales = np.empty(_blocks(vector.size, block), np.float32)
+    for place, places in _whole_blocks(vector.size, block):
+        blocks = _in_blocks(vector[place], block)
+        found = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(most)
+        # A number that is not finite gives a scale that is not finite either.
+        with np.errstate(invalid="ignore", over="ignore"):
+            steps = np.rint(blocks / np.where(found == 0, np.float32(1), found)[:, None])
+            numbers = np.clip(np.nan_to_num(steps), -most, most).astype(np.int8).ravel()
+        whole[place], scales[places] = numbers[: whole[place].size], found
+    return whole, scales
+
+
+def _whole_blocks(size: int, block: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the places of some numbers, and those of their blocks: a piece at a time, which the processor's cache holds."""
+    at_once = max(1, PIECE // block)
+    for begin in range(0, _blocks(size, block), at_once):
+        yield slice(begin * block, min((begin + at_once) * block, size)), slice(begin, begin + at_once)
 
 
 def _scales(packed: Bytes, size: int, block: int) -> tuple[Vector, Bytes]:
@@ -336,5 +348,8 @@ def _scales(packed: Bytes, size: int, block: int) -> tuple[Vector, Bytes]:
 
 
 def _scaled(steps: Vector, scales: Vector, block: int) -> Vector:
+    """Return integers times the scales of their blocks, in place."""
     with np.errstate(invalid="ignore"):  # 0 times infinity
-        return steps * np.repeat(scales, block)[: steps.size]
+        for place, places in _whole_blocks(steps.size, block):
+            steps[place] *= np.repeat(scales[places], block)[: steps[place].size]
+    return steps
