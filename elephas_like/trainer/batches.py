@@ -119,6 +119,11 @@ class ShardData:
         for start in range(0, self.ref.rows, 65536):
             rows = np.arange(start, min(start + 65536, self.ref.rows))
             values = reader.take(rows)
+            if values.ndim > 2:
+                raise ValueError(
+                    f"class_weight needs rows with a single label, a number or one-hot; got labels of shape {values.shape[1:]} in a row. Give "
+                    "sample weights instead."
+                )
             if values.ndim > 1 and values.shape[-1] > 1:
                 classes = values.argmax(axis=-1)
             else:

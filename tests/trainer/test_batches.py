@@ -106,6 +106,11 @@ def test_class_weights_are_those_of_keras(tmp_path: Path, kind: str) -> None:
     assert found.take(np.array([5, 0]))[2].tolist() == [0.5, 2.0]
 
 
+def test_class_weights_of_labels_for_each_step_of_a_row_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"single label.*\(3, 1\).*sample weights"):
+        ShardData(shard(tmp_path, X, np.zeros((10, 3, 1))), config(), {0: 2.0})
+
+
 def test_rows_held_out_carry_no_class_weights(tmp_path: Path) -> None:
     """Keras weighs by class what it trains on, not what it validates on."""
     found = ShardData(shard(tmp_path, X, Y % 3), config(validation_split=0.5), {0: 2.0})
