@@ -18,9 +18,9 @@ class BadRow(Exception):
     """What is wrong with a row, without its place."""
 
 
-def row_parts(row: object, expect_target: bool) -> tuple[object, ...]:
-    """Return x, y and sample weight of a row, as many as there are."""
-    if not expect_target:
+def row_parts(row: object, expect_target: bool | None) -> tuple[object, ...]:
+    """Return x, y and sample weight of a row, as many as there are; with `expect_target` None, a tuple says how many."""
+    if not expect_target and not (expect_target is None and isinstance(row, tuple) and len(row) in (2, 3)):
         return row if isinstance(row, tuple) and len(row) == 1 else (row,)
     if isinstance(row, tuple | list) and len(row) in (2, 3):
         return _without_none(tuple(row))
@@ -36,10 +36,10 @@ def row_parts(row: object, expect_target: bool) -> tuple[object, ...]:
     )
 
 
-def block_parts(columns: tuple[object, ...], expect_target: bool) -> tuple[object, ...]:
+def block_parts(columns: tuple[object, ...], expect_target: bool | None) -> tuple[object, ...]:
     """Return xs, ys and sample weights of a block, as many as there are."""
     parts = _without_none(columns)
-    if len(parts) in ((2, 3) if expect_target else (1,)):
+    if expect_target is None or len(parts) in ((2, 3) if expect_target else (1,)):
         return parts
     expected = "(features, labels) or (features, labels, sample_weights)" if expect_target else "(features,)"
     raise BadRow(f"expected a Block of {expected}, got {len(parts)} parts.")

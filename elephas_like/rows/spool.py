@@ -72,7 +72,7 @@ def spool(
     worker: int,
     base: str | None = None,
     floatx: str = "float32",
-    expect_target: bool = True,
+    expect_target: bool | None = True,
     place: str = "partition",
     begin: int = 0,
     ahead: bool = False,
@@ -83,7 +83,7 @@ def spool(
     later row needs it. Memory is bounded by a batch of about 4 MiB, or one row where that is larger.
 
     Args:
-        rows: `(x, y)` or `(x, y, sample_weight)`, or x alone without `expect_target`; x and y are numbers, text, lists,
+        rows: `(x, y)` or `(x, y, sample_weight)`, or x alone without `expect_target`, or either where that is None; x and y are numbers, text, lists,
             arrays of any shape, or tuples and dicts of them. `Block`s may stand among the rows.
         dataset: the dataset's id, part of a directory's name.
         worker: whose shard it is.
@@ -146,7 +146,7 @@ class ShardWriter:
     """A shard being written: its open columns, and the batch in memory."""
 
     def __init__(
-        self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool, place: str, begin: int = 0
+        self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool | None, place: str, begin: int = 0
     ) -> None:
         self.rows = 0
         self._begin = begin

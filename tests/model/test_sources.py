@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import pyspark
 import pytest
+import tensorflow as tf
 
-from elephas_like import ElephasError, SparkModel
+from elephas_like import ElephasError, SparkModel, shard
+from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
@@ -29,6 +31,105 @@ def test_the_models_loss_says_whether_rows_of_an_rdd_have_a_target(sc) -> None:
         assert not source.for_model(model).has_target
     model.compile("sgd", "mse")
     assert source_of(rdd).for_model(model).has_target
+
+
+class Guide(keras.Model):
+    """As in Keras' guide to `train_step`: the loss is in the step, and compile has the optimizer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.sum((y - self(x)[:, 0]) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "rdd", "list", "sharded", "dataframe", "parquet", "sharded dataframe"])
+def test_a_train_step_of_the_users_own_gets_the_labels_without_a_loss(spark, sc, tmp_path, kind: str) -> None:
+    model = Guide()
+    model.compile(keras.optimizers.SGD(0.1))
+    x, y = np.array([[1.0]], "float32"), np.array([3.0], "float32")
+    rows = sc.parallelize([(x[0], y[0])], 1)
+    frame = spark.createDataFrame([([1.0], 3.0)], "features array<float>, label float").coalesce(1)
+    if kind == "parquet":
+        frame.write.parquet(str(tmp_path / "rows"))
+    given = {
+        "arrays": lambda: (x, y),
+        "rdd": lambda: (rows,),
+        "list": lambda: ([(x[0], y[0])],),
+        "sharded": lambda: (shard(rows, 1),),
+        "dataframe": lambda: (frame,),
+        "parquet": lambda: (str(tmp_path / "rows"),),
+        "sharded dataframe": lambda: (shard(frame, 1, model=model, label_col="label"),),
+    }[kind]()
+    fitted = SparkModel(model, 1, engine="server" if "sharded" in kind else "in_process", batch_size=1)
+    fitted.fit(*given, verbose=0, label_col="label" if kind in ("dataframe", "parquet") else None)
+    if "sharded" in kind:
+        given[0].release()
+    np.testing.assert_allclose(model.dense.kernel.numpy(), [[0.6]], rtol=1e-6)  # 0.1 * 2 * (3 - 0)
+
+
+def test_metrics_get_the_labels_where_layers_add_the_loss(spark, sc) -> None:
+    inputs = keras.Input((1,))
+    outputs = keras.layers.Dense(1, kernel_initializer="ones", activity_regularizer="l2")(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.0), metrics=["mae"])
+    frame = spark.createDataFrame([([1.0], 4.0)], "features array<float>, label float").coalesce(1)
+    fitted = SparkModel(model, 1, engine="in_process")
+    for given, names in ((sc.parallelize([([1.0], 4.0)], 1), {}), (frame, {"label_col": "label"})):
+        assert fitted.fit(given, verbose=0, **names).history["mae"] == [3.0]
+
+
+def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
+    """For the same model: rows that are no pairs, and the column that is called label but was not named."""
+    model = Guide()
+    model.compile("sgd")
+    frame = spark.createDataFrame([([1.0], 3.0)], "features array<float>, label float")
+    assert not source_of(frame, columns=column_choice(frame), model=model).has_target
+    assert source_of(frame, columns=column_choice(frame, label_col="label"), model=model).has_target
+    shapes = {
+        len(source_of(sc.parallelize([row], 1)).for_model(model).sample("float32"))
+        for row in ([1.0], np.ones(1), ((1.0, 2.0),))
+    }
+    assert shapes == {1}
+
+
+class TwoInputs(keras.Model):
+    def train_step(self, data):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((1.0, 2.0), ((1.0, 2.0),)),
+        ((np.array([1.0, 2.0]),), (np.array([1.0, 2.0]),)),
+        (((1.0, 2.0), 3.0), ((1.0, 2.0), 3.0)),
+        (({"a": 1.0, "b": 2.0}, 3.0), ({"a": 1.0, "b": 2.0}, 3.0)),
+        (((1.0, 2.0), 3.0, 0.5), ((1.0, 2.0), 3.0, 0.5)),
+    ],
+    ids=["features", "features in a tuple", "pair", "pair of a dict", "triple"],
+)
+def test_a_tuple_of_as_many_numbers_as_inputs_is_features(sc, row: object, expected: object) -> None:
+    inputs = [keras.Input((1,)) for _ in range(2)]
+    model = TwoInputs(inputs, keras.layers.Add()(inputs))
+    model.compile("sgd")
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, source_of(sc.parallelize([row], 1)).for_model(model).rdd.first(), expected
+    )
 
 
 def test_each_kind_divides_its_rows_among_workers(sc) -> None:

@@ -11,6 +11,7 @@ from spooling import Spool, columns, dtypes
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import unflatten
+from elephas_like.rows.spool import Block
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,23 @@ def test_rows_without_a_target(spooled: Spool, row: object) -> None:
 def test_a_row_without_a_target_may_be_a_tree(spooled: Spool) -> None:
     assert spooled([(1, 2.0)], expect_target=False).structure == [[0, 1]]
     assert spooled([{"a": 1}], expect_target=False, worker=1).structure == [{"a": 0}]
+
+
+@pytest.mark.parametrize(
+    ("row", "structure"),
+    [
+        ((1.0, 2), [0, 1]),
+        ((1.0, 2, 0.5), [0, 1, 2]),
+        ((1.0, 2, None), [0, 1]),
+        ((1.0, 2, 3, 4), [[0, 1, 2, 3]]),
+        (((1.0, 2),), [[0, 1]]),
+        ([1.0, 2.0], [0]),
+        (Block((np.ones(1), np.ones(1)), 1), [0, 1]),
+        (Block((np.ones(1),), 1), [0]),
+    ],
+)
+def test_rows_may_say_themselves_whether_they_have_a_target(spooled: Spool, row: object, structure: object) -> None:
+    assert spooled([row, row], expect_target=None).structure == structure
 
 
 @pytest.mark.parametrize(
