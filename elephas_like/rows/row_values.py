@@ -73,11 +73,11 @@ def leaf_names(structure: Structure) -> list[str]:
     Raises:
         BadRow: for a None or an empty branch in the place of an array.
     """
-    names: list[str] = []
+    names: dict[int, str] = {}
 
     def visit(node: Structure, name: str) -> None:
         if isinstance(node, int):
-            names.append(name)
+            names[node] = name
         elif isinstance(node, list) and node:
             for index, item in enumerate(node):
                 visit(item, f"{name}[{index}]")
@@ -91,7 +91,7 @@ def leaf_names(structure: Structure) -> list[str]:
     assert isinstance(structure, list)  # rows are flattened as tuples of their parts
     for part, name in zip(structure, _PARTS, strict=False):
         visit(part, name)
-    return names
+    return [names[number] for number in sorted(names)]  # dicts have an order of their own
 
 
 def spelled(name: str) -> str:

@@ -279,7 +279,7 @@ class ShardWriter:
         if not self.columns:
             return 0
         contents = [(column.dtype_name, column.shape, column.checksums()) for column in self.columns]
-        return zlib.crc32(json.dumps([self.structure, contents]).encode())
+        return zlib.crc32(json.dumps([self.structure, contents], sort_keys=True).encode())
 
     def _leaves(self, parts: tuple[object, ...]) -> list[object]:
         """Return the leaves of a row, which must have the structure of the rows before."""

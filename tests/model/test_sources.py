@@ -107,6 +107,48 @@ def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
     assert shapes == {1}
 
 
+class InOrder(keras.Model):
+    """Goes by the order of a dict: 1 times its first value and 10 times its second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1, use_bias=False)
+        self.dense.build((None, 2))
+        self.dense.set_weights([np.array([[1.0], [10.0]])])
+
+    def call(self, x):
+        return self.dense(keras.ops.concatenate(list(x.values()), axis=-1))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "list", "rdd", "jobs", "sharded", "dataframe", "parquet"])
+def test_a_dict_of_inputs_keeps_its_order_from_fit_to_predict(spark, sc, tmp_path, kind: str) -> None:
+    model = InOrder()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = {"z": np.array([[1.0], [3.0]]), "a": np.array([[2.0], [4.0]])}, np.array([21.0, 43.0])
+    pairs = [({"z": [1.0], "a": [2.0]}, 21.0), ({"z": [3.0], "a": [4.0]}, 43.0)]
+    rows, features = sc.parallelize(pairs, 1), sc.parallelize([features for features, _ in pairs], 1)
+    frame = spark.createDataFrame([(2.0, 1.0, 21.0), (4.0, 3.0, 43.0)], "a double, z double, label double").coalesce(1)
+    path = str(tmp_path / "rows")
+    if kind == "parquet":
+        frame.write.parquet(path)
+    names = {"features_col": {"z": "z", "a": "a"}} if kind in ("dataframe", "parquet") else {}
+    given, alone = {
+        "arrays": lambda: ((x, y), x),
+        "list": lambda: ((pairs,), x),
+        "rdd": lambda: ((rows,), features),
+        "jobs": lambda: ((rows,), features),
+        "sharded": lambda: ((shard(rows, 1),), features),
+        "dataframe": lambda: ((frame,), frame),
+        "parquet": lambda: ((path,), path),
+    }[kind]()
+    fitted = SparkModel(model, 1, engine={"jobs": "jobs", "sharded": "server"}.get(kind, "in_process"))
+    assert fitted.fit(*given, verbose=0, **names).history["loss"] == [0.0]
+    assert fitted.evaluate(*given, **names) == 0.0
+    assert np.ravel(fitted.predict(alone, **names)).tolist() == [21.0, 43.0]
+    if kind == "sharded":
+        given[0].release()
+
+
 class TwoInputs(keras.Model):
     def train_step(self, data):
         raise NotImplementedError

@@ -71,6 +71,11 @@ def test_dicts_in_another_order_and_lists_of_arrays_are_the_same_row(spooled: Sp
     one, two = np.ones(2), np.zeros(3)
     ref = spooled([({"a": (one, two), "b": 1}, 0), (OrderedDict(b=1, a=[one, two]), 0)])
     assert ref.rows == 2
+    other = spooled([({"b": 1, "a": (one, two)}, 0), ({"b": 1, "a": (one, two)}, 0)], worker=1)
+    assert other.structure == ref.structure
+    assert other.checksum == ref.checksum
+    with pytest.raises(DataError, match=r"expected \(x\['a'\], x\['b'\], y\).* got \(x\['a'\], x\['c'\], y\)"):
+        spooled([({"b": 1, "a": 2}, 0), ({"c": 1, "a": 2}, 0)], worker=2)
 
 
 def test_triples(spooled: Spool) -> None:
