@@ -114,6 +114,25 @@ def cut_targets(y: Any, model: keras.Model) -> Any:
     return cut(y, target_count(model), axis=1, what="outputs")
 
 
+def check_weights(y: Any, weights: Any) -> None:
+    """Do nothing if sample weights are one array, or for several outputs put together as their targets, None among them.
+
+    Raises:
+        ValueError: they are put together in another way; it says what was expected and what was found.
+    """
+    if not isinstance(y, dict | tuple) or not isinstance(weights, dict | tuple):
+        return
+    expected, found = (
+        f"a dict with the keys {', '.join(map(repr, tree))}" if isinstance(tree, dict) else f"a list of {len(tree)}"
+        for tree in (y, weights)
+    )
+    alike = isinstance(y, dict) == isinstance(weights, dict)
+    if not alike or (set(y) != set(weights) if isinstance(y, dict) else len(y) != len(weights)):
+        raise ValueError(
+            f"sample_weight must be put together as y: expected {expected}; got {found}. An output without weights has None."
+        )
+
+
 def cut_features(rdd: RDD, model: keras.Model) -> RDD:
     """Rows of features whose single arrays are cut into one for each input of the model.
 

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.model.data_arguments import (
     arrays,
+    check_weights,
     cut_features,
     cut_inputs,
     cut_pairs,
@@ -57,9 +58,15 @@ class Arrays(Source):
         return len(self.columns) > 1
 
     def for_model(self, model: keras.Model) -> Arrays:
-        """Return the arrays cut."""
+        """Return the arrays cut.
+
+        Raises:
+            ValueError: weights that do not go with y. DataError: an array that cannot be cut.
+        """
         x, *rest = self.columns
         y = [cut_targets(part, model) for part in rest[:1]]
+        if len(rest) > 1:
+            check_weights(y[0], rest[1])
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))
 
     def data(
@@ -344,6 +351,6 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
     )
 
 
-def _flat(weights: np.ndarray) -> np.ndarray:
-    """Weights of rows that came as a column as one axis."""
-    return weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
+def _flat(weights: np.ndarray | None) -> np.ndarray | None:
+    """Weights of rows that came as a column as one axis; None, of an output without weights, as it is."""
+    return weights[:, 0] if weights is not None and weights.ndim == 2 and weights.shape[1] == 1 else weights

@@ -258,7 +258,7 @@ class ShardWriter:
             return
         self._look = ()
         try:
-            leaves = self._leaves(block_parts(block.columns, self._expect_target))
+            leaves = self._leaves(block_parts(block.columns, self._expect_target), absent=True)
             arrays = [as_whole_array(leaf, name, block.rows) for leaf, name in zip(leaves, self._names, strict=True)]
             if not self.columns:
                 self._open([as_array(array[:1], name)[0, ...] for array, name in zip(arrays, self._names, strict=True)])
@@ -281,14 +281,14 @@ class ShardWriter:
         contents = [(column.dtype_name, column.shape, column.checksums()) for column in self.columns]
         return zlib.crc32(json.dumps([self.structure, contents], sort_keys=True).encode())
 
-    def _leaves(self, parts: tuple[object, ...]) -> list[object]:
+    def _leaves(self, parts: tuple[object, ...], *, absent: bool = False) -> list[object]:
         """Return the leaves of a row, which must have the structure of the rows before."""
         found, structure = flatten(tuple(map(without_scalar_lists, parts)))
         leaves = found.copy()
         found.clear()  # `flatten` is a closure that refers to itself: its list lives until the garbage collector comes
         if structure == self.structure:
             return leaves
-        names = leaf_names(structure)
+        names = leaf_names(structure, absent=absent)
         if self.structure is not None:
             raise BadRow(
                 f"expected {listed(self._names)}, as in the rows before, got {listed(names)}. "

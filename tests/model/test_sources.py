@@ -149,6 +149,43 @@ def test_a_dict_of_inputs_keeps_its_order_from_fit_to_predict(spark, sc, tmp_pat
         given[0].release()
 
 
+def two_heads(named: bool, loss: object = "mse") -> keras.Model:
+    """Two outputs, 0 at first. A step on the only row, 1 and 1, makes them what their rows weigh."""
+    inputs = keras.Input((1,))
+    heads = [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", name=name)(inputs) for name in "ab"]
+    model = keras.Model(inputs, dict(zip("ab", heads, strict=True)) if named else heads)
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    return model
+
+
+ONE = np.ones((1, 1), "float32")
+HALF = np.array([0.5], "float32")
+
+
+@pytest.mark.parametrize("weights", [{"a": HALF, "b": None}, {"b": None, "a": HALF[:, None]}, [HALF, None]])
+def test_an_output_may_have_no_weights(weights: object) -> None:
+    named = isinstance(weights, dict)
+    model = two_heads(named)
+    y = {"a": ONE, "b": ONE} if named else [ONE, ONE]
+    SparkModel(model, 1, engine="in_process").fit(ONE, y, sample_weight=weights, verbose=0)
+    assert [float(weight[0, 0]) for weight in model.get_weights()] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("named", "weights", "message"),
+    [
+        (True, {"a": HALF}, "expected a dict with the keys 'a', 'b'; got a dict with the keys 'a'"),
+        (True, [HALF, HALF], "expected a dict with the keys 'a', 'b'; got a list of 2"),
+        (False, [HALF], "expected a list of 2; got a list of 1"),
+        (False, {"a": HALF, "b": HALF}, "expected a list of 2; got a dict with the keys 'a', 'b'"),
+    ],
+)
+def test_weights_that_do_not_go_with_the_targets_are_said(named: bool, weights: object, message: str) -> None:
+    y = {"a": ONE, "b": ONE} if named else [ONE, ONE]
+    with pytest.raises(ValueError, match=message):
+        SparkModel(two_heads(named), 1, engine="in_process").fit(ONE, y, sample_weight=weights, verbose=0)
+
+
 class TwoInputs(keras.Model):
     def train_step(self, data):
         raise NotImplementedError
