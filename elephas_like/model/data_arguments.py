@@ -22,7 +22,7 @@ from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invali
 from elephas_like.rows.parquet_files import ParquetFiles
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
-from elephas_like.trainer.serialization import input_count, target_count, wants_target
+from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
 
@@ -112,6 +112,30 @@ def cut_inputs(x: Any, model: keras.Model) -> Any:
 def cut_targets(y: Any, model: keras.Model) -> Any:
     """A single array of targets for a model with several outputs, cut into one for each with a loss along axis 1."""
     return cut(y, target_count(model), axis=1, what="outputs")
+
+
+def check_targets(y: Any, model: keras.Model) -> None:
+    """Do nothing if each target that is None is of an output without a loss, or if the model's own class decides what targets mean.
+
+    Raises:
+        ValueError: naming an output with a loss whose targets are None.
+    """
+    own = any(overrides(model, step) for step in ("train_step", "test_step", "compute_loss"))
+    if own or not isinstance(y, dict | tuple):
+        return
+    names = list(getattr(model, "output_names", None) or ())
+    for place, (key, part) in enumerate(y.items() if isinstance(y, dict) else zip(names, y, strict=False)):
+        loss = getattr(model, "loss", None)
+        if isinstance(loss, dict):
+            loss = loss.get(key)
+        elif isinstance(loss, list | tuple):
+            at = names.index(key) if key in names else place
+            loss = loss[at] if at < len(loss) else None
+        if part is None and loss is not None:
+            raise ValueError(
+                f"y has None for the output {key!r}, which was compiled with a loss: give its targets, or compile the model with "
+                "None in place of that loss."
+            )
 
 
 def check_weights(y: Any, weights: Any) -> None:

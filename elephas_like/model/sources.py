@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.model.data_arguments import (
     arrays,
+    check_targets,
     check_weights,
     cut_features,
     cut_inputs,
@@ -61,10 +62,12 @@ class Arrays(Source):
         """Return the arrays cut.
 
         Raises:
-            ValueError: weights that do not go with y. DataError: an array that cannot be cut.
+            ValueError: None for targets that a loss needs, or weights that do not go with y. DataError: an array that cannot be cut.
         """
         x, *rest = self.columns
         y = [cut_targets(part, model) for part in rest[:1]]
+        if y:
+            check_targets(y[0], model)
         if len(rest) > 1:
             check_weights(y[0], rest[1])
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))

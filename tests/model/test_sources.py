@@ -162,6 +162,26 @@ ONE = np.ones((1, 1), "float32")
 HALF = np.array([0.5], "float32")
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # for the output without a loss, as in Keras
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("named", "loss"), [(False, ["mse", None]), (False, {"a": "mse", "b": None}), (True, {"a": "mse", "b": None})]
+)
+def test_an_output_without_a_loss_may_have_no_targets(named: bool, loss: object, workers: int) -> None:
+    model, x = two_heads(named, loss), np.ones((2, 1), "float32")
+    y = {"a": x, "b": None} if named else [x, None]
+    fitted = SparkModel(model, workers, engine="in_process", strategy="average", batch_size=2)
+    found = fitted.fit(x, y, validation_data=(x, y), verbose=0).history
+    assert (found["loss"], found["val_loss"]) == ([1.0], [0.0])
+    assert [float(weight[0, 0]) for weight in model.get_weights()] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("loss", ["mse", ["mse", "mae"], {"a": "mse", "b": "mae"}])
+def test_none_for_targets_that_a_loss_needs_is_said(loss: object) -> None:
+    with pytest.raises(ValueError, match="y has None for the output 'b', which was compiled with a loss"):
+        SparkModel(two_heads(False, loss), 1, engine="in_process").fit(ONE, [ONE, None], verbose=0)
+
+
 @pytest.mark.parametrize("weights", [{"a": HALF, "b": None}, {"b": None, "a": HALF[:, None]}, [HALF, None]])
 def test_an_output_may_have_no_weights(weights: object) -> None:
     named = isinstance(weights, dict)
