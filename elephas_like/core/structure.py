@@ -11,7 +11,8 @@ from elephas_like.core.types import Structure
 def flatten(tree: object) -> tuple[list[object], Structure]:
     """Return the leaves of nested tuples, lists of arrays and dicts, depth first, and their structure for `unflatten`.
 
-    Tuples and dicts are branches. A list is a branch only if it holds arrays: a list of numbers is a value, as in
+    Tuples and dicts are branches. The leaves of a dict come by its sorted keys, whereas the structure keeps the dict's own order, as
+    a model may go by it; structures of two orders are equal. A list is a branch only if it holds arrays: a list of numbers is a value, as in
     `([0.1, 0.2], 1)`. None stays None.
     """
     leaves: list[object] = []
@@ -23,7 +24,8 @@ def _visit(node: object, leaves: list[object]) -> Structure:
     if node is None:
         return None
     if isinstance(node, dict):
-        return {str(key): _visit(node[key], leaves) for key in sorted(node)}
+        found = {key: _visit(node[key], leaves) for key in sorted(node)}
+        return {str(key): found[key] for key in node}
     if isinstance(node, tuple) or (isinstance(node, list) and any(getattr(item, "shape", ()) for item in node)):
         return [_visit(item, leaves) for item in node]
     leaves.append(node)
@@ -34,7 +36,7 @@ Leaf = TypeVar("Leaf")
 
 
 def unflatten(structure: Structure, leaves: Sequence[Leaf]) -> object:
-    """Return the tree of `structure` with `leaves` at their numbers. Branches come back as tuples and dicts."""
+    """Return the tree of `structure` with `leaves` at their numbers. Branches come back as tuples and as dicts in its order."""
     if structure is None:
         return None
     if isinstance(structure, int):

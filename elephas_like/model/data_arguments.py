@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invali
 from elephas_like.rows.parquet_files import ParquetFiles
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
-from elephas_like.trainer.serialization import input_count, target_count
+from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
 
@@ -83,13 +84,24 @@ def column_choice(
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
     if isinstance(data, DataFrame | str | os.PathLike | ParquetFiles):
         chosen: dict[str, Any] = dict(named.values())
-        return ColumnChoice(**chosen)
+        return ColumnChoice(**chosen, label_named=label_col is not None)
     for name in named:
         what = "is for rows" if name == "handle_invalid" else "names columns"
         raise ValueError(
             f"{name}= {what} of a DataFrame or of Parquet files; the data is of type {type(data).__name__}."
         )
     return None
+
+
+def labelled(columns: ColumnChoice, model: keras.Model | None, *, target: bool = True) -> ColumnChoice:
+    """Return the columns without those of labels and weights if not `target`, or if the model takes none.
+
+    A model that takes rows with labels or without gets them if `label_col` was named.
+    """
+    wanted = True if model is None else wants_target(model)
+    if target and (columns.label_named if wanted is None else wanted):
+        return columns
+    return replace(columns, label=None, sample_weight=None)
 
 
 def cut_inputs(x: Any, model: keras.Model) -> Any:
@@ -102,6 +114,49 @@ def cut_targets(y: Any, model: keras.Model) -> Any:
     return cut(y, target_count(model), axis=1, what="outputs")
 
 
+def check_targets(y: Any, model: keras.Model) -> None:
+    """Do nothing if each target that is None is of an output without a loss, or if the model's own class decides what targets mean.
+
+    Raises:
+        ValueError: naming an output with a loss whose targets are None.
+    """
+    own = any(overrides(model, step) for step in ("train_step", "test_step", "compute_loss"))
+    if own or not isinstance(y, dict | tuple):
+        return
+    names = list(getattr(model, "output_names", None) or ())
+    for place, (key, part) in enumerate(y.items() if isinstance(y, dict) else zip(names, y, strict=False)):
+        loss = getattr(model, "loss", None)
+        if isinstance(loss, dict):
+            loss = loss.get(key)
+        elif isinstance(loss, list | tuple):
+            at = names.index(key) if key in names else place
+            loss = loss[at] if at < len(loss) else None
+        if part is None and loss is not None:
+            raise ValueError(
+                f"y has None for the output {key!r}, which was compiled with a loss: give its targets, or compile the model with "
+                "None in place of that loss."
+            )
+
+
+def check_weights(y: Any, weights: Any) -> None:
+    """Do nothing if sample weights are one array, or for several outputs put together as their targets, None among them.
+
+    Raises:
+        ValueError: they are put together in another way; it says what was expected and what was found.
+    """
+    if not isinstance(y, dict | tuple) or not isinstance(weights, dict | tuple):
+        return
+    expected, found = (
+        f"a dict with the keys {', '.join(map(repr, tree))}" if isinstance(tree, dict) else f"a list of {len(tree)}"
+        for tree in (y, weights)
+    )
+    alike = isinstance(y, dict) == isinstance(weights, dict)
+    if not alike or (set(y) != set(weights) if isinstance(y, dict) else len(y) != len(weights)):
+        raise ValueError(
+            f"sample_weight must be put together as y: expected {expected}; got {found}. An output without weights has None."
+        )
+
+
 def cut_features(rdd: RDD, model: keras.Model) -> RDD:
     """Rows of features whose single arrays are cut into one for each input of the model.
 
@@ -111,6 +166,15 @@ def cut_features(rdd: RDD, model: keras.Model) -> RDD:
     if has_one_input(model):
         return rdd.map(_one_input)
     return rdd if parts == 1 else rdd.map(partial(_cut_x, parts=parts))
+
+
+def cut_pairs_or_features(rdd: RDD, model: keras.Model) -> RDD:
+    """Rows that the model takes with a target or without, as tuples of their parts, cut for its inputs and outputs.
+
+    A tuple of two or three is a pair, unless it has the arrays of as many inputs: its first part is then no tuple or dict.
+    """
+    inputs, targets = input_count(model), target_count(model)
+    return rdd if inputs == targets == 1 else rdd.map(partial(_cut_any, inputs=inputs, targets=targets))
 
 
 def cut_pairs(rdd: RDD, model: keras.Model) -> RDD:
@@ -136,6 +200,14 @@ def _cut_x(row: Any, parts: int) -> Any:
 
 def _cut_pair(row: Any, inputs: int, targets: int) -> Any:
     return row if isinstance(row, Block) else cut_row(row, inputs, targets)
+
+
+def _cut_any(row: Any, inputs: int, targets: int) -> Any:
+    if isinstance(row, Block):
+        return row
+    if isinstance(row, tuple) and len(row) in (2, 3) and (len(row) != inputs or isinstance(row[0], tuple | dict)):
+        return cut_row(row, inputs, targets)
+    return row if isinstance(row, tuple) and len(row) == 1 else (cut(row, inputs, axis=0),)
 
 
 def refuse_foreign(data: object) -> None:

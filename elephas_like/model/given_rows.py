@@ -19,7 +19,7 @@ from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
-from elephas_like.trainer.serialization import input_count, overrides
+from elephas_like.trainer.serialization import input_count, overrides, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 
 _FOR_SPARK = ("column_dtypes", "handle_invalid")
@@ -145,7 +145,8 @@ def _apart(data: Any, model: keras.Model | None, *, target: bool) -> tuple[Any, 
     """
     if isinstance(data, list) and not target and model is not None and _are_features(data, model):
         return np.array(data), None, None
-    if isinstance(data, list) and _are_pairs(data):
+    listed = isinstance(data, list) and _are_pairs(data)
+    if listed:
         data = _stacked(data)
     if not isinstance(data, tuple) or len(data) not in (2, 3):
         return data, None, None
@@ -153,7 +154,10 @@ def _apart(data: Any, model: keras.Model | None, *, target: bool) -> tuple[Any, 
         return (*data, None)[:3]
     first, inputs = data[0], input_count(model)
     nested = isinstance(first, tuple | list | dict) and len(first) == inputs and inputs > 1
-    unknown = not getattr(model, "inputs", None) and target and _needs_labels(model)  # which features alone do not have
+    labels = _needs_labels(model) or (
+        listed and wants_target(model) is None
+    )  # rows of a list are read as those of an RDD
+    unknown = not getattr(model, "inputs", None) and target and labels  # features alone have none
     return (*data, None)[:3] if nested or unknown else (data, None, None)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import pickle
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.structure import flatten
-from elephas_like.model.data_arguments import schema_plan
+from elephas_like.model.data_arguments import labelled, schema_plan
 from elephas_like.model.source import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, Invalid
@@ -31,7 +31,6 @@ from elephas_like.rows.spool import Block
 from elephas_like.spark.failures import informative_line
 from elephas_like.spark.gang import noted, notes
 from elephas_like.spark.session import active_remote, active_session, started_context
-from elephas_like.trainer.serialization import wants_target
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +131,7 @@ def parquet_rows(
         table = parquet_table(files)
     except NoArrowFilesystem as error:
         return _by_spark(files, f"as PyArrow cannot ({error})")
-    if not target or (model is not None and not wants_target(model)):
-        columns = replace(columns, label=None, sample_weight=None)
-    return ParquetRows(table, schema_plan(table.schema, columns, model))
+    return ParquetRows(table, schema_plan(table.schema, labelled(columns, model, target=target), model))
 
 
 def as_frame(data: Any) -> DataFrame:

@@ -29,8 +29,8 @@ class Source(ABC):
 
     @property
     @abstractmethod
-    def has_target(self) -> bool:
-        """Whether rows are pairs `(x, y)`, not features alone."""
+    def has_target(self) -> bool | None:
+        """Whether rows are pairs `(x, y)`, not features alone; None where each says it, as a tuple of two or three."""
 
     @property
     def context(self) -> SparkContext | None:

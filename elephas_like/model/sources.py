@@ -20,11 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.model.data_arguments import (
     arrays,
+    check_targets,
+    check_weights,
     cut_features,
     cut_inputs,
     cut_pairs,
+    cut_pairs_or_features,
     cut_targets,
     frame_plan,
+    labelled,
     refuse_connect,
     refuse_foreign,
 )
@@ -40,7 +44,7 @@ from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unp
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
-from elephas_like.trainer.serialization import wants_target
+from elephas_like.trainer.serialization import input_count, wants_target
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,17 @@ class Arrays(Source):
         return len(self.columns) > 1
 
     def for_model(self, model: keras.Model) -> Arrays:
-        """Return the arrays cut."""
+        """Return the arrays cut.
+
+        Raises:
+            ValueError: None for targets that a loss needs, or weights that do not go with y. DataError: an array that cannot be cut.
+        """
         x, *rest = self.columns
         y = [cut_targets(part, model) for part in rest[:1]]
+        if y:
+            check_targets(y[0], model)
+        if len(rest) > 1:
+            check_weights(y[0], rest[1])
         return Arrays((cut_inputs(x, model), *y, *rest[1:]))
 
     def data(
@@ -138,19 +150,20 @@ class _SparkSource(Source):
 
 @dataclass(frozen=True)
 class Rows(_SparkSource):
-    """An RDD of rows: x, (x, y) or (x, y, sample_weight). The model's loss says which.
+    """An RDD of rows: x, (x, y) or (x, y, sample_weight). The model's loss says which, and without one the row.
 
     ahead: whether a row may be read before the ones before it are written; None asks the RDD.
     """
 
     rdd: RDD
-    has_target: bool = True
+    has_target: bool | None = True
     ahead: bool | None = None
 
     def for_model(self, model: keras.Model) -> Rows:
         """Return the rows, cut one by one."""
         has_target = wants_target(model)
-        rdd = cut_pairs(self.rdd, model) if has_target else cut_features(self.rdd, model)
+        cut = cut_pairs_or_features if has_target is None else cut_pairs if has_target else cut_features
+        rdd = cut(self.rdd, model)
         return Rows(rdd, has_target, is_unpickled(self.rdd) if self.ahead is None else self.ahead)
 
     def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
@@ -224,7 +237,7 @@ class Shards(_SparkSource):
     """A ShardedDataset: rows that are written once and outlive the fit. The model's loss says whether they have a target."""
 
     dataset: ShardedDataset
-    has_target: bool = True
+    has_target: bool | None = True
 
     @property
     def rdd(self) -> RDD:
@@ -237,8 +250,9 @@ class Shards(_SparkSource):
         return self.dataset.num_workers
 
     def for_model(self, model: keras.Model) -> Shards:
-        """Return the dataset, told whether its rows are pairs."""
-        return replace(self, has_target=wants_target(model))
+        """Return the dataset, told whether its rows are pairs: of tuples that may be several inputs it is not."""
+        has_target = wants_target(model)
+        return replace(self, has_target=False if has_target is None and input_count(model) > 1 else has_target)
 
     def data(
         self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
@@ -313,9 +327,7 @@ def column_source(
 
 def frame_source(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, target: bool = True) -> FrameRows:
     """Return the rows of a DataFrame for a model, without labels if not `target`; with no model as the columns lie."""
-    if not target or (model is not None and not wants_target(model)):
-        columns = replace(columns, label=None, sample_weight=None)
-    plan = frame_plan(df, columns, model)
+    plan = frame_plan(df, labelled(columns, model, target=target), model)
     return FrameRows(Frame(readable(df, plan), plan))
 
 
@@ -342,6 +354,6 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
     )
 
 
-def _flat(weights: np.ndarray) -> np.ndarray:
-    """Weights of rows that came as a column as one axis."""
-    return weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
+def _flat(weights: np.ndarray | None) -> np.ndarray | None:
+    """Weights of rows that came as a column as one axis; None, of an output without weights, as it is."""
+    return weights[:, 0] if weights is not None and weights.ndim == 2 and weights.shape[1] == 1 else weights

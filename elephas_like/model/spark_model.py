@@ -258,7 +258,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         """Trains the model and returns its History: loss and metrics per epoch, `val_*`, and `rounds` in detail.
 
         Args:
-            data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows; or arrays
+            data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows (docs/models.md); or arrays
                 (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset; or a DataFrame; or the path or URL of
                 Parquet files, which workers read by themselves (`ParquetFiles`). `rdd=` and `x=` mean the same.
             epochs: the epoch to end with, as in Keras.
@@ -286,7 +286,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             features_col: of a DataFrame or of files, "features" by default: a column of vectors, numbers, text, arrays, bytes or images,
                 or several, put together for a model with one input, or one for each of several inputs, in their order or
                 as a dict by their names. "a.b" is the field b of the struct a (docs/spark_ml.md).
-            label_col: of a DataFrame, "label" by default, likewise for the outputs.
+            label_col: of a DataFrame, "label" by default, likewise for the outputs. A model without a loss gets labels only if they are
+                named here, and only if it has a `train_step` or `test_step` of its own, or metrics.
             sample_weight_col: of a DataFrame, a column of numbers.
             column_shapes: shapes of a value, by column: for what does not follow from the model's inputs.
             column_dtypes: dtypes of the bytes in binary columns, by column.

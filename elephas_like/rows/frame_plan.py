@@ -59,6 +59,7 @@ class ColumnChoice:
 
     features, label: a name, several names, or a mapping from the model's input or output names to those. "a.b" is the field
         b of the struct a. label None: no target.
+    label_named: whether the user named the labels, which models that do without them then get.
     shapes: what one value of a column is reshaped to. dtypes: of the bytes in binary columns; "image" for images to resize.
     invalid: what becomes of rows with values that cannot be read, or with NaN. None: the former are errors, and NaN is read.
     """
@@ -69,6 +70,7 @@ class ColumnChoice:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     invalid: Invalid | None = None
+    label_named: bool = False
 
 
 @dataclass(frozen=True)

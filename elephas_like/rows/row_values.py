@@ -18,9 +18,9 @@ class BadRow(Exception):
     """What is wrong with a row, without its place."""
 
 
-def row_parts(row: object, expect_target: bool) -> tuple[object, ...]:
-    """Return x, y and sample weight of a row, as many as there are."""
-    if not expect_target:
+def row_parts(row: object, expect_target: bool | None) -> tuple[object, ...]:
+    """Return x, y and sample weight of a row, as many as there are; with `expect_target` None, a tuple says how many."""
+    if not expect_target and not (expect_target is None and isinstance(row, tuple) and len(row) in (2, 3)):
         return row if isinstance(row, tuple) and len(row) == 1 else (row,)
     if isinstance(row, tuple | list) and len(row) in (2, 3):
         return _without_none(tuple(row))
@@ -36,10 +36,10 @@ def row_parts(row: object, expect_target: bool) -> tuple[object, ...]:
     )
 
 
-def block_parts(columns: tuple[object, ...], expect_target: bool) -> tuple[object, ...]:
+def block_parts(columns: tuple[object, ...], expect_target: bool | None) -> tuple[object, ...]:
     """Return xs, ys and sample weights of a block, as many as there are."""
     parts = _without_none(columns)
-    if len(parts) in ((2, 3) if expect_target else (1,)):
+    if expect_target is None or len(parts) in ((2, 3) if expect_target else (1,)):
         return parts
     expected = "(features, labels) or (features, labels, sample_weights)" if expect_target else "(features,)"
     raise BadRow(f"expected a Block of {expected}, got {len(parts)} parts.")
@@ -67,31 +67,34 @@ def without_scalar_lists(tree: object) -> object:
     return tree
 
 
-def leaf_names(structure: Structure) -> list[str]:
+def leaf_names(structure: Structure, *, absent: bool = False) -> list[str]:
     """Return the leaves' names for error messages, in order: x, x[1], x['image'], y, sample_weight.
+
+    Args:
+        absent: whether some of several outputs may have None for their targets or weights.
 
     Raises:
         BadRow: for a None or an empty branch in the place of an array.
     """
-    names: list[str] = []
+    names: dict[int, str] = {}
 
     def visit(node: Structure, name: str) -> None:
         if isinstance(node, int):
-            names.append(name)
+            names[node] = name
         elif isinstance(node, list) and node:
             for index, item in enumerate(node):
                 visit(item, f"{name}[{index}]")
         elif isinstance(node, dict) and node:
             for key, item in node.items():
                 visit(item, f"{name}[{key!r}]")
-        else:
+        elif node is not None or not absent or not name.startswith(("y[", "sample_weight[")):
             got = "None" if node is None else "an empty tuple or dict"
             raise BadRow(f"{spelled(name)} expected a number, text or an array, got {got}.")
 
     assert isinstance(structure, list)  # rows are flattened as tuples of their parts
     for part, name in zip(structure, _PARTS, strict=False):
         visit(part, name)
-    return names
+    return [names[number] for number in sorted(names)]  # dicts have an order of their own
 
 
 def spelled(name: str) -> str:

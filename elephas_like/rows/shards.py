@@ -50,7 +50,7 @@ Pair = tuple[ShardRef, ShardRef | None]
 class SpoolOptions:
     """How rows are written.
 
-    dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs.
+    dataset: id of the dataset, part of the directory's name. expect_target: whether rows are pairs; None if tuples of two or three are.
     take_finished: take the finished shard that lies on the host, if there is one, instead of writing the rows again.
     ahead: whether rows may be read before the ones before them are written (`spool`).
     allow_plain_text: whether rows may be written where Spark encrypts its own files.
@@ -58,7 +58,7 @@ class SpoolOptions:
 
     dataset: str
     floatx: str
-    expect_target: bool
+    expect_target: bool | None
     versions: Mapping[str, str]
     take_finished: bool = False
     ahead: bool = False

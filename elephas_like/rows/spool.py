@@ -72,7 +72,7 @@ def spool(
     worker: int,
     base: str | None = None,
     floatx: str = "float32",
-    expect_target: bool = True,
+    expect_target: bool | None = True,
     place: str = "partition",
     begin: int = 0,
     ahead: bool = False,
@@ -83,7 +83,7 @@ def spool(
     later row needs it. Memory is bounded by a batch of about 4 MiB, or one row where that is larger.
 
     Args:
-        rows: `(x, y)` or `(x, y, sample_weight)`, or x alone without `expect_target`; x and y are numbers, text, lists,
+        rows: `(x, y)` or `(x, y, sample_weight)`, or x alone without `expect_target`, or either where that is None; x and y are numbers, text, lists,
             arrays of any shape, or tuples and dicts of them. `Block`s may stand among the rows.
         dataset: the dataset's id, part of a directory's name.
         worker: whose shard it is.
@@ -146,7 +146,7 @@ class ShardWriter:
     """A shard being written: its open columns, and the batch in memory."""
 
     def __init__(
-        self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool, place: str, begin: int = 0
+        self, directory: str, *, floatx: np.dtype[np.generic], expect_target: bool | None, place: str, begin: int = 0
     ) -> None:
         self.rows = 0
         self._begin = begin
@@ -258,7 +258,7 @@ class ShardWriter:
             return
         self._look = ()
         try:
-            leaves = self._leaves(block_parts(block.columns, self._expect_target))
+            leaves = self._leaves(block_parts(block.columns, self._expect_target), absent=True)
             arrays = [as_whole_array(leaf, name, block.rows) for leaf, name in zip(leaves, self._names, strict=True)]
             if not self.columns:
                 self._open([as_array(array[:1], name)[0, ...] for array, name in zip(arrays, self._names, strict=True)])
@@ -279,16 +279,16 @@ class ShardWriter:
         if not self.columns:
             return 0
         contents = [(column.dtype_name, column.shape, column.checksums()) for column in self.columns]
-        return zlib.crc32(json.dumps([self.structure, contents]).encode())
+        return zlib.crc32(json.dumps([self.structure, contents], sort_keys=True).encode())
 
-    def _leaves(self, parts: tuple[object, ...]) -> list[object]:
+    def _leaves(self, parts: tuple[object, ...], *, absent: bool = False) -> list[object]:
         """Return the leaves of a row, which must have the structure of the rows before."""
         found, structure = flatten(tuple(map(without_scalar_lists, parts)))
         leaves = found.copy()
         found.clear()  # `flatten` is a closure that refers to itself: its list lives until the garbage collector comes
         if structure == self.structure:
             return leaves
-        names = leaf_names(structure)
+        names = leaf_names(structure, absent=absent)
         if self.structure is not None:
             raise BadRow(
                 f"expected {listed(self._names)}, as in the rows before, got {listed(names)}. "

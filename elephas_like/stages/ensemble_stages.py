@@ -18,7 +18,7 @@ from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.stages.param_table import COLUMNS, ENSEMBLE, FITTING, entries_of
 from elephas_like.stages.params import stage_params
-from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS
+from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS, column_arguments
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.trainer.recipe import refuse_lambdas
 
@@ -112,7 +112,7 @@ class EnsembleEstimator(KerasEstimator, _EnsembleEstimatorParams, Estimator):
             validation_split=split,
             validation_data=held,
             callbacks=self.callbacks,
-            **{argument: self.given(param) for argument, param in _FIT.items()},
+            **({argument: self.given(param) for argument, param in _FIT.items()} | column_arguments(self)),
         )
         return self._copyValues(EnsembleModel(ensemble))._resetUid(self.uid)
 

@@ -23,7 +23,7 @@ from elephas_like.rows.frame_plan import ColumnChoice, Invalid
 from elephas_like.stages.param_table import COLUMNS, FITTING
 from elephas_like.stages.params import stage_params
 from elephas_like.stages.saving import read_h5, write_h5
-from elephas_like.stages.shared_rows import COLUMN_ARGUMENTS, SharedRows, shared_rows, validation_rows
+from elephas_like.stages.shared_rows import SharedRows, column_arguments, shared_rows, validation_rows
 from elephas_like.stages.stage import KerasEstimator, Stage, check_frame, check_one_model
 from elephas_like.stages.udf import sql_function
 from elephas_like.trainer.compile_arguments import check_model
@@ -179,7 +179,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         model = self.get_model()
         check_model(model)
         self._check_labels(dataset, model)
-        columns = {argument: self.given(param) for argument, param in COLUMN_ARGUMENTS.items()}
+        columns = column_arguments(self)
         rows, held, split = self.split(dataset)
         if shared is not None:
             rows, held = shared.of(self, rows, model, columns), validation_rows(held, columns, model)

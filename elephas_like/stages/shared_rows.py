@@ -28,6 +28,14 @@ COLUMN_ARGUMENTS = {
     "handle_invalid": "handleInvalid",
 }
 """Arguments that say how a DataFrame is read, each with the Param that holds it."""
+
+
+def column_arguments(stage: Any) -> dict[str, Any]:
+    """Return how a stage says that a DataFrame is read; no `label_col` where its Param has the default, which names nothing."""
+    found = {argument: stage.given(param) for argument, param in COLUMN_ARGUMENTS.items()}
+    return found if stage.isSet("labelCol") else found | {"label_col": None}
+
+
 _READING = (
     *COLUMN_ARGUMENTS.values(),
     *("validationIndicatorCol", "numWorkers", "engine", "loss", "kerasModelConfig", "customObjects"),

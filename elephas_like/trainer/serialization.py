@@ -52,10 +52,17 @@ def overrides(model: keras.Model, method: str) -> bool:
     return getattr(getattr(model, method), "__func__", None) is not getattr(keras.Model, method)
 
 
-def wants_target(model: keras.Model) -> bool:
-    """Return whether rows are pairs: the model was compiled with a loss, or computes a loss of its own."""
-    own = overrides(model, "compute_loss") and not overrides(model, "train_step")
-    return getattr(model, "loss", None) is not None or own
+def wants_target(model: keras.Model) -> bool | None:
+    """Return whether rows have a target: True, False, or None for a model that takes them either way.
+
+    It is True where the model was compiled with a loss, or computes a loss of its own; None without a loss where the user's
+    `train_step` or `test_step` decides what a row is, or where the model was compiled with metrics.
+    """
+    own_loss = overrides(model, "compute_loss") and not overrides(model, "train_step")
+    if getattr(model, "loss", None) is not None or own_loss:
+        return True
+    own_step = overrides(model, "train_step") or overrides(model, "test_step")
+    return None if own_step or any(metric.name == "compile_metrics" for metric in model.metrics) else False
 
 
 def target_count(model: keras.Model) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 
 import numpy as np
@@ -24,6 +25,14 @@ from elephas_like.core.structure import flatten, unflatten
 )
 def test_flatten(tree: object, leaves: list[object], structure: object) -> None:
     assert flatten(tree) == (leaves, structure)
+
+
+def test_a_dict_keeps_its_order_and_its_leaves_are_sorted() -> None:
+    leaves, structure = flatten(({"b": 1, "a": {"d": 2, "c": 3}}, 4))
+    assert leaves == [3, 2, 1, 4]
+    assert json.dumps(structure) == '[{"b": 2, "a": {"d": 1, "c": 0}}, 3]'
+    assert str(unflatten(structure, leaves)) == "({'b': 1, 'a': {'d': 2, 'c': 3}}, 4)"
+    assert structure == flatten(({"a": {"c": 0, "d": 0}, "b": 0}, 0))[1]
 
 
 def test_a_list_of_arrays_is_a_branch() -> None:

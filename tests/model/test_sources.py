@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import pyspark
 import pytest
+import tensorflow as tf
 
-from elephas_like import ElephasError, SparkModel
+from elephas_like import ElephasError, SparkModel, shard
+from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
@@ -29,6 +31,204 @@ def test_the_models_loss_says_whether_rows_of_an_rdd_have_a_target(sc) -> None:
         assert not source.for_model(model).has_target
     model.compile("sgd", "mse")
     assert source_of(rdd).for_model(model).has_target
+
+
+class Guide(keras.Model):
+    """As in Keras' guide to `train_step`: the loss is in the step, and compile has the optimizer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.sum((y - self(x)[:, 0]) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "rdd", "list", "sharded", "dataframe", "parquet", "sharded dataframe"])
+def test_a_train_step_of_the_users_own_gets_the_labels_without_a_loss(spark, sc, tmp_path, kind: str) -> None:
+    model = Guide()
+    model.compile(keras.optimizers.SGD(0.1))
+    x, y = np.array([[1.0]], "float32"), np.array([3.0], "float32")
+    rows = sc.parallelize([(x[0], y[0])], 1)
+    frame = spark.createDataFrame([([1.0], 3.0)], "features array<float>, label float").coalesce(1)
+    if kind == "parquet":
+        frame.write.parquet(str(tmp_path / "rows"))
+    given = {
+        "arrays": lambda: (x, y),
+        "rdd": lambda: (rows,),
+        "list": lambda: ([(x[0], y[0])],),
+        "sharded": lambda: (shard(rows, 1),),
+        "dataframe": lambda: (frame,),
+        "parquet": lambda: (str(tmp_path / "rows"),),
+        "sharded dataframe": lambda: (shard(frame, 1, model=model, label_col="label"),),
+    }[kind]()
+    fitted = SparkModel(model, 1, engine="server" if "sharded" in kind else "in_process", batch_size=1)
+    fitted.fit(*given, verbose=0, label_col="label" if kind in ("dataframe", "parquet") else None)
+    if "sharded" in kind:
+        given[0].release()
+    np.testing.assert_allclose(model.dense.kernel.numpy(), [[0.6]], rtol=1e-6)  # 0.1 * 2 * (3 - 0)
+
+
+def test_metrics_get_the_labels_where_layers_add_the_loss(spark, sc) -> None:
+    inputs = keras.Input((1,))
+    outputs = keras.layers.Dense(1, kernel_initializer="ones", activity_regularizer="l2")(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.0), metrics=["mae"])
+    frame = spark.createDataFrame([([1.0], 4.0)], "features array<float>, label float").coalesce(1)
+    fitted = SparkModel(model, 1, engine="in_process")
+    for given, names in ((sc.parallelize([([1.0], 4.0)], 1), {}), (frame, {"label_col": "label"})):
+        assert fitted.fit(given, verbose=0, **names).history["mae"] == [3.0]
+
+
+def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
+    """For the same model: rows that are no pairs, and the column that is called label but was not named."""
+    model = Guide()
+    model.compile("sgd")
+    frame = spark.createDataFrame([([1.0], 3.0)], "features array<float>, label float")
+    assert not source_of(frame, columns=column_choice(frame), model=model).has_target
+    assert source_of(frame, columns=column_choice(frame, label_col="label"), model=model).has_target
+    shapes = {
+        len(source_of(sc.parallelize([row], 1)).for_model(model).sample("float32"))
+        for row in ([1.0], np.ones(1), ((1.0, 2.0),))
+    }
+    assert shapes == {1}
+
+
+class InOrder(keras.Model):
+    """Goes by the order of a dict: 1 times its first value and 10 times its second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1, use_bias=False)
+        self.dense.build((None, 2))
+        self.dense.set_weights([np.array([[1.0], [10.0]])])
+
+    def call(self, x):
+        return self.dense(keras.ops.concatenate(list(x.values()), axis=-1))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "list", "rdd", "jobs", "sharded", "dataframe", "parquet"])
+def test_a_dict_of_inputs_keeps_its_order_from_fit_to_predict(spark, sc, tmp_path, kind: str) -> None:
+    model = InOrder()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = {"z": np.array([[1.0], [3.0]]), "a": np.array([[2.0], [4.0]])}, np.array([21.0, 43.0])
+    pairs = [({"z": [1.0], "a": [2.0]}, 21.0), ({"z": [3.0], "a": [4.0]}, 43.0)]
+    rows, features = sc.parallelize(pairs, 1), sc.parallelize([features for features, _ in pairs], 1)
+    frame = spark.createDataFrame([(2.0, 1.0, 21.0), (4.0, 3.0, 43.0)], "a double, z double, label double").coalesce(1)
+    path = str(tmp_path / "rows")
+    if kind == "parquet":
+        frame.write.parquet(path)
+    names = {"features_col": {"z": "z", "a": "a"}} if kind in ("dataframe", "parquet") else {}
+    given, alone = {
+        "arrays": lambda: ((x, y), x),
+        "list": lambda: ((pairs,), x),
+        "rdd": lambda: ((rows,), features),
+        "jobs": lambda: ((rows,), features),
+        "sharded": lambda: ((shard(rows, 1),), features),
+        "dataframe": lambda: ((frame,), frame),
+        "parquet": lambda: ((path,), path),
+    }[kind]()
+    fitted = SparkModel(model, 1, engine={"jobs": "jobs", "sharded": "server"}.get(kind, "in_process"))
+    assert fitted.fit(*given, verbose=0, **names).history["loss"] == [0.0]
+    assert fitted.evaluate(*given, **names) == 0.0
+    assert np.ravel(fitted.predict(alone, **names)).tolist() == [21.0, 43.0]
+    if kind == "sharded":
+        given[0].release()
+
+
+def two_heads(named: bool, loss: object = "mse") -> keras.Model:
+    """Two outputs, 0 at first. A step on the only row, 1 and 1, makes them what their rows weigh."""
+    inputs = keras.Input((1,))
+    heads = [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", name=name)(inputs) for name in "ab"]
+    model = keras.Model(inputs, dict(zip("ab", heads, strict=True)) if named else heads)
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    return model
+
+
+ONE = np.ones((1, 1), "float32")
+HALF = np.array([0.5], "float32")
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # for the output without a loss, as in Keras
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("named", "loss"), [(False, ["mse", None]), (False, {"a": "mse", "b": None}), (True, {"a": "mse", "b": None})]
+)
+def test_an_output_without_a_loss_may_have_no_targets(named: bool, loss: object, workers: int) -> None:
+    model, x = two_heads(named, loss), np.ones((2, 1), "float32")
+    y = {"a": x, "b": None} if named else [x, None]
+    fitted = SparkModel(model, workers, engine="in_process", strategy="average", batch_size=2)
+    found = fitted.fit(x, y, validation_data=(x, y), verbose=0).history
+    assert (found["loss"], found["val_loss"]) == ([1.0], [0.0])
+    assert [float(weight[0, 0]) for weight in model.get_weights()] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("loss", ["mse", ["mse", "mae"], {"a": "mse", "b": "mae"}])
+def test_none_for_targets_that_a_loss_needs_is_said(loss: object) -> None:
+    with pytest.raises(ValueError, match="y has None for the output 'b', which was compiled with a loss"):
+        SparkModel(two_heads(False, loss), 1, engine="in_process").fit(ONE, [ONE, None], verbose=0)
+
+
+@pytest.mark.parametrize("weights", [{"a": HALF, "b": None}, {"b": None, "a": HALF[:, None]}, [HALF, None]])
+def test_an_output_may_have_no_weights(weights: object) -> None:
+    named = isinstance(weights, dict)
+    model = two_heads(named)
+    y = {"a": ONE, "b": ONE} if named else [ONE, ONE]
+    SparkModel(model, 1, engine="in_process").fit(ONE, y, sample_weight=weights, verbose=0)
+    assert [float(weight[0, 0]) for weight in model.get_weights()] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("named", "weights", "message"),
+    [
+        (True, {"a": HALF}, "expected a dict with the keys 'a', 'b'; got a dict with the keys 'a'"),
+        (True, [HALF, HALF], "expected a dict with the keys 'a', 'b'; got a list of 2"),
+        (False, [HALF], "expected a list of 2; got a list of 1"),
+        (False, {"a": HALF, "b": HALF}, "expected a list of 2; got a dict with the keys 'a', 'b'"),
+    ],
+)
+def test_weights_that_do_not_go_with_the_targets_are_said(named: bool, weights: object, message: str) -> None:
+    y = {"a": ONE, "b": ONE} if named else [ONE, ONE]
+    with pytest.raises(ValueError, match=message):
+        SparkModel(two_heads(named), 1, engine="in_process").fit(ONE, y, sample_weight=weights, verbose=0)
+
+
+class TwoInputs(keras.Model):
+    def train_step(self, data):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((1.0, 2.0), ((1.0, 2.0),)),
+        ((np.array([1.0, 2.0]),), (np.array([1.0, 2.0]),)),
+        (((1.0, 2.0), 3.0), ((1.0, 2.0), 3.0)),
+        (({"a": 1.0, "b": 2.0}, 3.0), ({"a": 1.0, "b": 2.0}, 3.0)),
+        (((1.0, 2.0), 3.0, 0.5), ((1.0, 2.0), 3.0, 0.5)),
+    ],
+    ids=["features", "features in a tuple", "pair", "pair of a dict", "triple"],
+)
+def test_a_tuple_of_as_many_numbers_as_inputs_is_features(sc, row: object, expected: object) -> None:
+    inputs = [keras.Input((1,)) for _ in range(2)]
+    model = TwoInputs(inputs, keras.layers.Add()(inputs))
+    model.compile("sgd")
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, source_of(sc.parallelize([row], 1)).for_model(model).rdd.first(), expected
+    )
 
 
 def test_each_kind_divides_its_rows_among_workers(sc) -> None:

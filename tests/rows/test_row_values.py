@@ -11,6 +11,7 @@ from spooling import Spool, columns, dtypes
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import unflatten
+from elephas_like.rows.spool import Block
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,11 @@ def test_dicts_in_another_order_and_lists_of_arrays_are_the_same_row(spooled: Sp
     one, two = np.ones(2), np.zeros(3)
     ref = spooled([({"a": (one, two), "b": 1}, 0), (OrderedDict(b=1, a=[one, two]), 0)])
     assert ref.rows == 2
+    other = spooled([({"b": 1, "a": (one, two)}, 0), ({"b": 1, "a": (one, two)}, 0)], worker=1)
+    assert other.structure == ref.structure
+    assert other.checksum == ref.checksum
+    with pytest.raises(DataError, match=r"expected \(x\['a'\], x\['b'\], y\).* got \(x\['a'\], x\['c'\], y\)"):
+        spooled([({"b": 1, "a": 2}, 0), ({"c": 1, "a": 2}, 0)], worker=2)
 
 
 def test_triples(spooled: Spool) -> None:
@@ -94,6 +100,23 @@ def test_rows_without_a_target(spooled: Spool, row: object) -> None:
 def test_a_row_without_a_target_may_be_a_tree(spooled: Spool) -> None:
     assert spooled([(1, 2.0)], expect_target=False).structure == [[0, 1]]
     assert spooled([{"a": 1}], expect_target=False, worker=1).structure == [{"a": 0}]
+
+
+@pytest.mark.parametrize(
+    ("row", "structure"),
+    [
+        ((1.0, 2), [0, 1]),
+        ((1.0, 2, 0.5), [0, 1, 2]),
+        ((1.0, 2, None), [0, 1]),
+        ((1.0, 2, 3, 4), [[0, 1, 2, 3]]),
+        (((1.0, 2),), [[0, 1]]),
+        ([1.0, 2.0], [0]),
+        (Block((np.ones(1), np.ones(1)), 1), [0, 1]),
+        (Block((np.ones(1),), 1), [0]),
+    ],
+)
+def test_rows_may_say_themselves_whether_they_have_a_target(spooled: Spool, row: object, structure: object) -> None:
+    assert spooled([row, row], expect_target=None).structure == structure
 
 
 @pytest.mark.parametrize(

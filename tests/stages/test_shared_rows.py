@@ -13,7 +13,7 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit
 
 from elephas_like import ElephasEstimator
-from elephas_like.stages.shared_rows import shared_rows
+from elephas_like.stages.shared_rows import column_arguments, shared_rows
 
 X, Y = (part[:120] for part in breast_cancer())
 
@@ -158,3 +158,8 @@ def test_param_maps_do_not_share_checkpoints(counted, tmp_path: Path) -> None:
     own = [{given.checkpointDir: str(tmp_path / name)} for name in "ab"]
     assert seen.value == before
     assert len(dict(given.fitMultiple(df, own))) == 2
+
+
+def test_a_column_of_labels_is_named_if_its_param_is_set() -> None:
+    assert column_arguments(estimator())["label_col"] is None
+    assert column_arguments(estimator(label_col="label"))["label_col"] == "label"

@@ -148,6 +148,10 @@ class JaxLoop:
             numbers = jax.lax.dynamic_slice(order, (begin,), (rows,))
             batch = unflatten(structure, [jnp.take(column, numbers, axis=0, mode="clip") for column in columns])
             assert isinstance(batch, tuple)
+            if not self._eager:
+                batch = jax.tree.map(
+                    lambda leaf: leaf, batch
+                )  # sorts dicts, as Keras' own compiled steps get and predict them
             with nullcontext() if self._eager else holding(inputs, others):
                 logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
             if self.returned is None:
