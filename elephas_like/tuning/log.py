@@ -245,7 +245,8 @@ def kept_of(directory: Any, resume: str, seed: int | None) -> Kept:
         raise ValueError(f"resume must be 'never' or 'auto'; got {resume!r}.")
     if resume == "auto" and directory is None:
         raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
-    found = None if directory is None else SearchLog(Path(directory))
+    # Absolute, because a trial or a callback may change the working directory.
+    found = None if directory is None else SearchLog(Path(directory).absolute())
     if seed is not None:
         return Kept(found, resume, checks.positive_int("seed", seed, least=0))
     earlier = found.seed() if found is not None and resume == "auto" else None

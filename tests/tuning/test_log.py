@@ -7,7 +7,7 @@ import pytest
 
 from elephas_like.core.errors import Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
-from elephas_like.tuning.log import ModelStore, SearchLog, write_whole
+from elephas_like.tuning.log import ModelStore, SearchLog, kept_of, write_whole
 
 IDENTITY = {"seed": 3, "epochs": 2, "data": [[10, 99]]}
 GOOD = TrialResult(
@@ -57,6 +57,16 @@ def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(t
     assert log.begin(IDENTITY, "auto") == []
     log.write(GOOD, {"x": 1})
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0]
+
+
+def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = kept_of("kept", "never", 3)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # as a trial may
+    kept.begin(IDENTITY, 1)
+    kept.log.write(GOOD, {"x": 1})
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["models", "search.json", "trials.jsonl"]
 
 
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
