@@ -35,7 +35,8 @@ class ParquetFiles:
 
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
-    paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob, a URL, or several of them.
+    paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob (`*`, `?`,
+        `[ab]`, `[^ab]`, `{a,b}`), a URL, or several of them.
         Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
         Directories called `name=value` that lie in a path, or match its glob, give their rows a column.
     filesystem: a `pyarrow.fs.FileSystem`, or an fsspec one; None takes what the URL says. It is pickled and sent to the workers.
@@ -260,8 +261,20 @@ def _from_url(text: str) -> tuple[fs.FileSystem, str]:
         raise NoArrowFilesystem(str(error).splitlines()[0]) from error
 
 
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
 def _is_glob(path: str) -> bool:
-    return any(sign in path for sign in "*?[")
+    return any(sign in path for sign in "*?[") or _ALTERNATIVES.search(path) is not None
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return a glob's patterns without braces: `{a,b}/c` is `a/c` and `b/c`, as for Hadoop and shells."""
+    inner = _ALTERNATIVES.search(pattern)
+    if inner is None:
+        return [pattern]
+    before, after = pattern[: inner.start()], pattern[inner.end() :]
+    return [each for text in inner[1].split(",") for each in _alternatives(before + text + after)]
 
 
 def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
@@ -272,9 +285,13 @@ def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
     if info.type is fs.FileType.Directory:
         return _Listed(info.path, sorted(_files_in(filesystem, info.path)))
     if _is_glob(path):
-        found = sorted(file for each in _matches(filesystem, path) for file in _listed(filesystem, each).files)
+        patterns = _alternatives(path)
+        matches = {match for pattern in patterns for match in _matches(filesystem, pattern)}
+        found = sorted(file for match in matches for file in _listed(filesystem, match).files)
         if found:
-            return _Listed("/".join(takewhile(lambda name: not _is_glob(name), path.split("/"))), found)
+            segments = zip(*[pattern.split("/") for pattern in patterns], strict=False)
+            plain = takewhile(lambda names: len(set(names)) == 1 and not _is_glob(names[0]), segments)
+            return _Listed("/".join(names[0] for names in plain), found)
     raise FileNotFoundError(
         f"there is no Parquet file {path!r}. A path is read by this process and by all workers, so it must lead to the same files "
         "for all of them; what only Spark can read is fit(spark.read.parquet(path))."
@@ -311,7 +328,7 @@ def _hidden(name: str) -> bool:
 
 def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:
     """The paths that match a glob, segment by segment."""
-    head, *segments = pattern.split("/")
+    head, *segments = pattern.replace("[^", "[!").split("/")  # Hadoop knows both for "none of these", Python the second
     found = [head]
     for segment in segments:
         if not _is_glob(segment):

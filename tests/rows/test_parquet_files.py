@@ -70,6 +70,10 @@ def folder(tmp_path: Path) -> Path:
         ("/*/c.parquet", [5]),
         ("/l*", [5]),
         ("/[ab].parquet", [1, 2, 3, 4]),
+        ("/[^a].parquet", [3, 4]),
+        ("/[!a].parquet", [3, 4]),
+        ("/{b,a}.parquet", [1, 2, 3, 4]),
+        ("/{[^a],none,later/{c,d}}.parquet", [3, 4, 5]),
     ],
 )
 def test_files_directories_and_globs(folder: Path, path: str, expected: list[int]) -> None:
@@ -135,6 +139,18 @@ def test_directories_that_match_a_glob_give_their_rows_a_column(tmp_path: Path) 
         (("day", 2), ("kind", "a")),
     ]
     assert found.schema.names == ["v", "kind", "day"]
+
+
+def test_directories_that_are_alternatives_of_a_glob_give_their_rows_a_column(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        write(tmp_path / f"day={day}" / "0.parquet", [day])
+    found = parquet_table(ParquetFiles(tmp_path / "day={1,3}"))
+    assert [group.file.constants for group in found.groups] == [(("day", 1),), (("day", 3),)]
+
+
+def test_braces_without_a_comma_are_a_name(tmp_path: Path) -> None:
+    write(tmp_path / "{run}" / "a.parquet", [1])
+    assert all_values(tmp_path / "{run}" / "*.parquet") == [1]
 
 
 def test_a_directory_and_a_column_of_one_name_and_two_types_are_refused_in_a_sentence(tmp_path: Path) -> None:
