@@ -35,8 +35,8 @@ class ParquetFiles:
 
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
-    paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob (`*`, `?`,
-        `[ab]`, `[^ab]`, `{a,b}`), a URL, or several of them.
+    paths: a file, a directory (read recursively; names that begin with "_" or ".", or end with "._COPYING_", are
+        left out), a glob (`*`, `?`, `[ab]`, `[^ab]`, `{a,b}`), a URL, or several of them.
         Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
         Directories called `name=value` that lie in a path, or match its glob, give their rows a column.
     filesystem: a `pyarrow.fs.FileSystem`, or an fsspec one; None takes what the URL says. It is pickled and sent to the workers.
@@ -322,8 +322,11 @@ def _not_plain(folder: str, kind: str) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """Whether Spark, too, takes no rows from a file: `_SUCCESS`, `.part-0.crc`. A directory may be called `_year=2024`."""
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
+    """Whether Spark, too, takes no rows from a file: `_SUCCESS`, `.part-0.crc`, `part-0._COPYING_`. `_year=2024` is a directory."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part) or part.endswith("._COPYING_")
+        for part in name.split("/")
+    )
 
 
 def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:

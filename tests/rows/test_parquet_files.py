@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "a.parquet", [1, 2])
     write(tmp_path / "later" / "c.parquet", [5])
     write(tmp_path / "_temporary" / "0.parquet", [99])
+    write(tmp_path / "half.parquet._COPYING_", [98])  # what hdfs dfs -put has under way
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".a.parquet.crc").write_bytes(b"crc")
     return tmp_path
@@ -67,6 +68,7 @@ def folder(tmp_path: Path) -> Path:
         ("/", [1, 2, 3, 4, 5]),
         ("/a.parquet", [1, 2]),
         ("/*.parquet", [1, 2, 3, 4]),
+        ("/*.parquet*", [1, 2, 3, 4]),
         ("/*/c.parquet", [5]),
         ("/l*", [5]),
         ("/[ab].parquet", [1, 2, 3, 4]),
