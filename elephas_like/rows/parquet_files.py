@@ -299,7 +299,7 @@ def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
 
 
 def _files_in(filesystem: fs.FileSystem, folder: str) -> list[str]:
-    found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    found = _walked(filesystem, folder)
     names = {info.path[len(folder) :].strip("/"): info for info in found}
     for name, info in names.items():
         first, _, rest = name.partition("/")
@@ -311,6 +311,24 @@ def _files_in(filesystem: fs.FileSystem, folder: str) -> list[str]:
     if not files:
         raise FileNotFoundError(f"there is no Parquet file in {folder!r}.")
     return files
+
+
+def _walked(filesystem: fs.FileSystem, folder: str, above: frozenset[str] = frozenset()) -> list[fs.FileInfo]:
+    """Return all that is below a directory.
+
+    A link to a directory is followed, as by Spark, unless it leads back to one that it lies in: each of its files would be found
+    again in every round, some forty times. So a file that two links lead to from elsewhere still counts twice.
+
+    above: the real paths of the directories that this one lies in.
+    """
+    if not isinstance(filesystem, fs.LocalFileSystem):  # no other one has links
+        return filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    real = os.path.realpath(folder)
+    if real in above:
+        return []
+    found = filesystem.get_file_info(fs.FileSelector(folder))
+    folders = [info.path for info in found if info.type is fs.FileType.Directory]
+    return [*found, *(info for each in folders for info in _walked(filesystem, each, above | {real}))]
 
 
 def _not_plain(folder: str, kind: str) -> str:

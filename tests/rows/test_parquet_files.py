@@ -101,6 +101,20 @@ def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(fold
     assert sorted(value for part in parts for value in values(part)) == [3, 3, 4, 4]
 
 
+@pytest.mark.parametrize(("link", "to"), [("itself", "."), ("later/above", ".."), ("later/nothing", "nowhere")])
+def test_a_link_to_a_directory_that_it_lies_in_is_not_followed(folder: Path, link: str, to: str) -> None:
+    (folder / link).symlink_to(to)
+    assert all_values(folder) == [1, 2, 3, 4, 5]
+
+
+def test_a_link_to_a_directory_elsewhere_is_a_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(elsewhere / "d.parquet", [6])
+    for name in ("one", "two"):
+        (folder / name).symlink_to(elsewhere)
+    assert all_values(folder) == [1, 2, 3, 4, 5, 6, 6]
+
+
 def test_a_filesystem_of_fsspec(folder: Path) -> None:
     (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
     assert values(part) == [5]
