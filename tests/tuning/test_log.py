@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.log import ModelStore, SearchLog, kept_of, write_whole
 
@@ -48,6 +48,29 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in again.begin(IDENTITY, "auto")] == [0]
     again.write(FAILED, {"x": 2})
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
+
+
+@pytest.mark.parametrize("damage", ["{broken}", "{}", "3", '{"trial": 1, "status": "none"}'])
+def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
+    log = SearchLog(tmp_path)
+    log.begin(IDENTITY, "auto")
+    log.write(GOOD, {"x": 1})
+    path = tmp_path / "trials.jsonl"
+    whole = path.read_text()
+    path.write_text(f"{whole}{damage}\n{whole}")
+    with pytest.raises(ElephasError, match=r"trials\.jsonl, line 2 .*delete the line"):
+        SearchLog(tmp_path).begin(IDENTITY, "auto")
+    assert path.read_text() == f"{whole}{damage}\n{whole}"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "3"])
+def test_a_damaged_description_of_a_search_is_named(tmp_path: Path, damage: str) -> None:
+    SearchLog(tmp_path).begin(IDENTITY, "auto")
+    (tmp_path / "search.json").write_text(damage)
+    with pytest.raises(ElephasError, match=r"search\.json is damaged"):
+        SearchLog(tmp_path).begin(IDENTITY, "auto")
+    with pytest.raises(ElephasError, match=r"search\.json is damaged"):
+        kept_of(tmp_path, "auto", None)
 
 
 def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(tmp_path: Path) -> None:
