@@ -194,7 +194,7 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         try:
             datasets = list(pool.map(partial(_dataset, filesystem), found))
-            schema = pa.unify_schemas([datasets[0].schema, *[each.partitioning.schema for each in datasets]])
+            schema = pa.unify_schemas([datasets[0].schema, *[_given_by_directories(each) for each in datasets]])
             fragments = [fragment for each in datasets for fragment in each.get_fragments()]
             list(pool.map(lambda fragment: fragment.ensure_complete_metadata(), fragments))
         except pa.ArrowInvalid as error:
@@ -231,6 +231,12 @@ def _dataset(filesystem: fs.FileSystem, found: _Listed) -> ds.FileSystemDataset:
     return ds.dataset(
         found.files, format="parquet", filesystem=filesystem, partitioning="hive", partition_base_dir=found.base
     )
+
+
+def _given_by_directories(dataset: ds.FileSystemDataset) -> pa.Schema:
+    """Return the columns that names of directories give. What PyArrow calls the schema of a partitioning has the files' own, too."""
+    given = {name for each in dataset.get_fragments() for name in ds.get_partition_keys(each.partition_expression)}
+    return pa.schema([field for field in dataset.partitioning.schema if field.name in given])
 
 
 def _located(files: ParquetFiles) -> tuple[fs.FileSystem, list[str]]:

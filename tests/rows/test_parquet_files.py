@@ -115,6 +115,13 @@ def test_a_link_to_a_directory_elsewhere_is_a_directory(folder: Path, tmp_path_f
     assert all_values(folder) == [1, 2, 3, 4, 5, 6, 6]
 
 
+def test_files_that_hold_a_column_as_two_kinds_of_numbers_are_read_together(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{kind}.parquet" for kind in ("float32", "float64", "int64")]
+    for path in paths:
+        pq.write_table(pa.table({"v": np.array([1, 2], path.stem)}), path)
+    assert all_values(paths) == all_values(tmp_path) == [1, 2, 1, 2, 1, 2]
+
+
 def test_a_filesystem_of_fsspec(folder: Path) -> None:
     (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
     assert values(part) == [5]
