@@ -194,7 +194,11 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         try:
             datasets = list(pool.map(partial(_dataset, filesystem), found))
-            schema = pa.unify_schemas([datasets[0].schema, *[_given_by_directories(each) for each in datasets]])
+            constants = [_constants(fragment) for each in datasets for fragment in each.get_fragments()]
+            numbers = _numbers(constants)
+            given = [_given_by_directories(each) for each in datasets]
+            first = _with_types(datasets[0].schema, {name: numbers[name] for name in given[0].names if name in numbers})
+            schema = pa.unify_schemas([first, *[_with_types(each, numbers) for each in given]])
             fragments = [fragment for each in datasets for fragment in each.get_fragments()]
             list(pool.map(lambda fragment: fragment.ensure_complete_metadata(), fragments))
         except pa.ArrowInvalid as error:
@@ -208,9 +212,9 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
                 "called name=value gives a column too: rename it or the column, or give the path below it."
             ) from error
     groups = []
-    for fragment in fragments:
-        constants = ds.get_partition_keys(fragment.partition_expression)
-        file = ParquetFile(fragment.path, tuple(sorted(constants.items())))
+    for fragment, named in zip(fragments, constants, strict=True):
+        values = {name: _as_number(value, numbers.get(name)) for name, value in named.items()}
+        file = ParquetFile(fragment.path, tuple(sorted(values.items())))
         groups += [RowGroup(file, group.id, group.num_rows, group.total_byte_size) for group in fragment.row_groups]
     return ParquetTable(filesystem, tuple(group for group in groups if group.rows), spark_schema(schema))
 
@@ -235,8 +239,44 @@ def _dataset(filesystem: fs.FileSystem, found: _Listed) -> ds.FileSystemDataset:
 
 def _given_by_directories(dataset: ds.FileSystemDataset) -> pa.Schema:
     """Return the columns that names of directories give. What PyArrow calls the schema of a partitioning has the files' own, too."""
-    given = {name for each in dataset.get_fragments() for name in ds.get_partition_keys(each.partition_expression)}
+    given = {name for fragment in dataset.get_fragments() for name in _constants(fragment)}
     return pa.schema([field for field in dataset.partitioning.schema if field.name in given])
+
+
+def _constants(fragment: ds.ParquetFileFragment) -> dict[str, object]:
+    """Return what the directories of a file are called, as PyArrow reads it: whole numbers of 32 bits, text, or None."""
+    return dict(ds.get_partition_keys(fragment.partition_expression))
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def _numbers(constants: Sequence[dict[str, object]]) -> dict[str, pa.DataType]:
+    """Return the types of directories' columns that PyArrow reads as text and Spark as numbers: int64, or float64 for `y=0.5`.
+
+    constants: of each file. All values of a column are numbers, or missing.
+    """
+    found = {}
+    for name in {name for each in constants for name in each}:
+        values = [each[name] for each in constants if each.get(name) is not None]
+        if any(isinstance(value, str) for value in values) and all(_NUMBER.fullmatch(str(value)) for value in values):
+            whole = all(re.fullmatch(r"[+-]?\d{1,18}", str(value)) for value in values)
+            found[name] = pa.int64() if whole else pa.float64()
+    return found
+
+
+def _as_number(value: object, kind: pa.DataType | None) -> object:
+    if kind is None or value is None:
+        return value
+    return int(str(value)) if pa.types.is_integer(kind) else float(str(value))
+
+
+def _with_types(schema: pa.Schema, kinds: dict[str, pa.DataType]) -> pa.Schema:
+    """Return a schema in which the columns of these names have these types."""
+    for number, field in enumerate(schema):
+        if field.name in kinds:
+            schema = schema.set(number, pa.field(field.name, kinds[field.name]))
+    return schema
 
 
 def _located(files: ParquetFiles) -> tuple[fs.FileSystem, list[str]]:

@@ -142,6 +142,27 @@ def test_directories_called_name_value_give_their_rows_a_column(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("names", "kind", "expected"),
+    [
+        (["0.5", "1", "1e1"], sql.DoubleType(), [0.5, 1.0, 10.0]),
+        (["-.25", "__HIVE_DEFAULT_PARTITION__"], sql.DoubleType(), [-0.25, None]),
+        (["007", "8"], sql.LongType(), [7, 8]),
+        (["3000000000", "7"], sql.LongType(), [3000000000, 7]),
+        (["0.5", "a"], sql.StringType(), ["0.5", "a"]),
+        (["1_0", "2"], sql.StringType(), ["1_0", "2"]),
+    ],
+)
+def test_directories_called_by_numbers_give_numbers(
+    tmp_path: Path, names: list[str], kind: sql.DataType, expected: list[object]
+) -> None:
+    for name in names:
+        write(tmp_path / f"y={name}" / "0.parquet", [1])
+    found = parquet_table(ParquetFiles(tmp_path))
+    assert found.schema["y"].dataType == kind
+    assert {group.file.constants for group in found.groups} == {(("y", value),) for value in expected}
+
+
 @pytest.mark.parametrize("path", ["", "/0.parquet", "/*.parquet"])
 @pytest.mark.parametrize("kind", ["int32", "int64"])
 def test_directories_above_what_is_given_leave_the_files_columns_alone(tmp_path: Path, path: str, kind: str) -> None:
