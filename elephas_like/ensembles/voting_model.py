@@ -30,7 +30,15 @@ from elephas_like.ensembles.scoring import Judge, ShardJudge, gives_logits, outp
 from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.given_rows import Given
-from elephas_like.model.predict import feature_arrays, feature_rows, predict_rows, refuse_labels, score_shards
+from elephas_like.model.predict import (
+    feature_arrays,
+    feature_rows,
+    no_rows,
+    predict_rows,
+    refuse_labels,
+    refuse_no_rows,
+    score_shards,
+)
 from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
@@ -243,6 +251,7 @@ class VotingModel:
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
             features, targets = feature_arrays(given.x, self.models[0]), cut_targets(arrays(given.y), self.models[0])
+            refuse_no_rows(features)
             results = judge.evaluate(features, targets, arrays(given.sample_weight), rows)
         if return_dict:
             return results
@@ -333,15 +342,18 @@ class VotingModel:
     ) -> Any:
         rows = checks.positive_int("batch_size", batch_size)
         ballot = self._ballot()
+        none = np.zeros(0, np.int64 if labels else np.float32)
         features = feature_rows(data, columns, self.models[0])
         if features is not None:
             predictor = self._predictor(rows, _Labels(ballot) if labels else ballot)
             allowed = self.allow_plain_text
             found = predict_rows(features, predictor, rows, collect=collect, allow_plain_text=allowed)
-            return np.zeros(0, np.int64) if collect and labels and len(found) == 0 else found
+            return none if collect and len(found) == 0 else found
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
         given = feature_arrays(data, self.models[0])
+        if no_rows(given):
+            return none
         combined = ballot([model.predict(given, batch_size=rows, verbose=verbose) for model in self.models])
         return votes.labels(combined) if labels else combined
 

@@ -88,7 +88,7 @@ class Checkpoints:
     """The checkpoints of one fit (core.progress.Saving). Call `found`, `begin`, `save` after rounds and epochs, then `remove`.
 
     Args:
-        directory: a path, or a URL of any Hadoop filesystem. One fit at a time may use it.
+        directory: a path (a relative one is made absolute now), or a URL of any Hadoop filesystem. One fit at a time may use it.
         seconds: at least so much time between two of them; None for one after every epoch.
         clock: seconds; for tests.
     """
@@ -100,7 +100,8 @@ class Checkpoints:
         context: SparkContext | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory, self._seconds, self._context, self._clock = directory.rstrip("/"), seconds, context, clock
+        self._directory = files.absolute(directory)  # once: a callback may change the working directory
+        self._seconds, self._context, self._clock = seconds, context, clock
         self._number = 0
         self._written = -np.inf
         self._content: dict[str, Any] = {}

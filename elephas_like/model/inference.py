@@ -10,6 +10,7 @@ import keras
 from pyspark import RDD
 
 from elephas_like.core import checks
+from elephas_like.engine.map_shards import joined_chunks
 from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.data_arguments import arrays, cut_targets
 from elephas_like.model.frame_predictions import appended
@@ -19,9 +20,11 @@ from elephas_like.model.predict import (
     feature_arrays,
     feature_rows,
     keras_verbose,
+    no_rows,
     predict_rows,
     refuse_callbacks,
     refuse_labels,
+    refuse_no_rows,
     time_limit,
 )
 from elephas_like.model.sources import source_of
@@ -86,6 +89,8 @@ class Inference(ABC):
         if not collect:
             raise ValueError("collect=False needs an RDD, a DataFrame or a path; arrays are predicted on the driver.")
         features = feature_arrays(given.x, self._model)
+        if no_rows(features):
+            return joined_chunks([])
         return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
 
     def _on_executors(self, timeout: float | None) -> dict[str, Any]:
@@ -143,8 +148,10 @@ class Inference(ABC):
         )
         if given.columns is None and not isinstance(x, RDD | ShardedDataset):
             check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
+            features = feature_arrays(given.x, self._model)
+            refuse_no_rows(features)
             return self._model.evaluate(
-                feature_arrays(given.x, self._model),
+                features,
                 cut_targets(arrays(given.y), self._model),
                 batch_size=rows,
                 sample_weight=arrays(given.sample_weight),

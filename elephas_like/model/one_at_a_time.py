@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 import keras
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.spark import files
 
 _taken: dict[Hashable, int] = {}
 _lock = threading.Lock()
@@ -34,7 +35,7 @@ def one_at_a_time(model: keras.Model, checkpoint_dir: str | os.PathLike[str] | N
             place = os.fspath(checkpoint_dir)
             held.enter_context(
                 _taking(
-                    ("checkpoints", place),
+                    ("checkpoints", files.canonical(place)),
                     f"another thread's fit writes its checkpoints to {place}, and each would go on from the other's. Give each fit "
                     "a checkpoint_dir of its own.",
                 )

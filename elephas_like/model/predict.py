@@ -79,6 +79,18 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
     return text_tensors(cut_inputs(arrays(data), model))
 
 
+def no_rows(features: Any) -> bool:
+    """Return whether arrays of features are empty: Keras' own loops fail on them with errors of their insides."""
+    leaves = keras.tree.flatten(features)
+    return bool(leaves) and all(tuple(getattr(leaf, "shape", ()))[:1] == (0,) for leaf in leaves)
+
+
+def refuse_no_rows(features: Any) -> None:
+    """Raise ValueError if arrays that are to be evaluated are empty."""
+    if no_rows(features):
+        raise ValueError("there are no rows to evaluate: the arrays are empty.")
+
+
 def predict_rows(
     features: Rows | FrameRows | ParquetRows,
     predictor: Predict,

@@ -35,7 +35,8 @@ class ParquetFiles:
 
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
-    paths: a file, a directory (read recursively; names that begin with "_" or "." are left out), a glob, a URL, or several of them.
+    paths: a file, a directory (read recursively; names that begin with "_" or ".", or end with "._COPYING_", are
+        left out), a glob (`*`, `?`, `[ab]`, `[^ab]`, `{a,b}`), a URL, or several of them.
         Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
         Directories called `name=value` that lie in a path, or match its glob, give their rows a column.
     filesystem: a `pyarrow.fs.FileSystem`, or an fsspec one; None takes what the URL says. It is pickled and sent to the workers.
@@ -193,7 +194,11 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         try:
             datasets = list(pool.map(partial(_dataset, filesystem), found))
-            schema = pa.unify_schemas([datasets[0].schema, *[each.partitioning.schema for each in datasets]])
+            constants = [_constants(fragment) for each in datasets for fragment in each.get_fragments()]
+            numbers = _numbers(constants)
+            given = [_given_by_directories(each) for each in datasets]
+            first = _with_types(datasets[0].schema, {name: numbers[name] for name in given[0].names if name in numbers})
+            schema = pa.unify_schemas([first, *[_with_types(each, numbers) for each in given]])
             fragments = [fragment for each in datasets for fragment in each.get_fragments()]
             list(pool.map(lambda fragment: fragment.ensure_complete_metadata(), fragments))
         except pa.ArrowInvalid as error:
@@ -207,9 +212,9 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
                 "called name=value gives a column too: rename it or the column, or give the path below it."
             ) from error
     groups = []
-    for fragment in fragments:
-        constants = ds.get_partition_keys(fragment.partition_expression)
-        file = ParquetFile(fragment.path, tuple(sorted(constants.items())))
+    for fragment, named in zip(fragments, constants, strict=True):
+        values = {name: _as_number(value, numbers.get(name)) for name, value in named.items()}
+        file = ParquetFile(fragment.path, tuple(sorted(values.items())))
         groups += [RowGroup(file, group.id, group.num_rows, group.total_byte_size) for group in fragment.row_groups]
     return ParquetTable(filesystem, tuple(group for group in groups if group.rows), spark_schema(schema))
 
@@ -230,6 +235,48 @@ def _dataset(filesystem: fs.FileSystem, found: _Listed) -> ds.FileSystemDataset:
     return ds.dataset(
         found.files, format="parquet", filesystem=filesystem, partitioning="hive", partition_base_dir=found.base
     )
+
+
+def _given_by_directories(dataset: ds.FileSystemDataset) -> pa.Schema:
+    """Return the columns that names of directories give. What PyArrow calls the schema of a partitioning has the files' own, too."""
+    given = {name for fragment in dataset.get_fragments() for name in _constants(fragment)}
+    return pa.schema([field for field in dataset.partitioning.schema if field.name in given])
+
+
+def _constants(fragment: ds.ParquetFileFragment) -> dict[str, object]:
+    """Return what the directories of a file are called, as PyArrow reads it: whole numbers of 32 bits, text, or None."""
+    return dict(ds.get_partition_keys(fragment.partition_expression))
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def _numbers(constants: Sequence[dict[str, object]]) -> dict[str, pa.DataType]:
+    """Return the types of directories' columns that PyArrow reads as text and Spark as numbers: int64, or float64 for `y=0.5`.
+
+    constants: of each file. All values of a column are numbers, or missing.
+    """
+    found = {}
+    for name in {name for each in constants for name in each}:
+        values = [each[name] for each in constants if each.get(name) is not None]
+        if any(isinstance(value, str) for value in values) and all(_NUMBER.fullmatch(str(value)) for value in values):
+            whole = all(re.fullmatch(r"[+-]?\d{1,18}", str(value)) for value in values)
+            found[name] = pa.int64() if whole else pa.float64()
+    return found
+
+
+def _as_number(value: object, kind: pa.DataType | None) -> object:
+    if kind is None or value is None:
+        return value
+    return int(str(value)) if pa.types.is_integer(kind) else float(str(value))
+
+
+def _with_types(schema: pa.Schema, kinds: dict[str, pa.DataType]) -> pa.Schema:
+    """Return a schema in which the columns of these names have these types."""
+    for number, field in enumerate(schema):
+        if field.name in kinds:
+            schema = schema.set(number, pa.field(field.name, kinds[field.name]))
+    return schema
 
 
 def _located(files: ParquetFiles) -> tuple[fs.FileSystem, list[str]]:
@@ -260,8 +307,20 @@ def _from_url(text: str) -> tuple[fs.FileSystem, str]:
         raise NoArrowFilesystem(str(error).splitlines()[0]) from error
 
 
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
 def _is_glob(path: str) -> bool:
-    return any(sign in path for sign in "*?[")
+    return any(sign in path for sign in "*?[") or _ALTERNATIVES.search(path) is not None
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return a glob's patterns without braces: `{a,b}/c` is `a/c` and `b/c`, as for Hadoop and shells."""
+    inner = _ALTERNATIVES.search(pattern)
+    if inner is None:
+        return [pattern]
+    before, after = pattern[: inner.start()], pattern[inner.end() :]
+    return [each for text in inner[1].split(",") for each in _alternatives(before + text + after)]
 
 
 def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
@@ -272,9 +331,13 @@ def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
     if info.type is fs.FileType.Directory:
         return _Listed(info.path, sorted(_files_in(filesystem, info.path)))
     if _is_glob(path):
-        found = sorted(file for each in _matches(filesystem, path) for file in _listed(filesystem, each).files)
+        patterns = _alternatives(path)
+        matches = {match for pattern in patterns for match in _matches(filesystem, pattern)}
+        found = sorted(file for match in matches for file in _listed(filesystem, match).files)
         if found:
-            return _Listed("/".join(takewhile(lambda name: not _is_glob(name), path.split("/"))), found)
+            segments = zip(*[pattern.split("/") for pattern in patterns], strict=False)
+            plain = takewhile(lambda names: len(set(names)) == 1 and not _is_glob(names[0]), segments)
+            return _Listed("/".join(names[0] for names in plain), found)
     raise FileNotFoundError(
         f"there is no Parquet file {path!r}. A path is read by this process and by all workers, so it must lead to the same files "
         "for all of them; what only Spark can read is fit(spark.read.parquet(path))."
@@ -282,7 +345,7 @@ def _listed(filesystem: fs.FileSystem, path: str) -> _Listed:
 
 
 def _files_in(filesystem: fs.FileSystem, folder: str) -> list[str]:
-    found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    found = _walked(filesystem, folder)
     names = {info.path[len(folder) :].strip("/"): info for info in found}
     for name, info in names.items():
         first, _, rest = name.partition("/")
@@ -296,6 +359,24 @@ def _files_in(filesystem: fs.FileSystem, folder: str) -> list[str]:
     return files
 
 
+def _walked(filesystem: fs.FileSystem, folder: str, above: frozenset[str] = frozenset()) -> list[fs.FileInfo]:
+    """Return all that is below a directory.
+
+    A link to a directory is followed, as by Spark, unless it leads back to one that it lies in: each of its files would be found
+    again in every round, some forty times. So a file that two links lead to from elsewhere still counts twice.
+
+    above: the real paths of the directories that this one lies in.
+    """
+    if not isinstance(filesystem, fs.LocalFileSystem):  # no other one has links
+        return filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    real = os.path.realpath(folder)
+    if real in above:
+        return []
+    found = filesystem.get_file_info(fs.FileSelector(folder))
+    folders = [info.path for info in found if info.type is fs.FileType.Directory]
+    return [*found, *(info for each in folders for info in _walked(filesystem, each, above | {real}))]
+
+
 def _not_plain(folder: str, kind: str) -> str:
     name = kind.lower()
     return (
@@ -305,13 +386,16 @@ def _not_plain(folder: str, kind: str) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """Whether Spark, too, takes no rows from a file: `_SUCCESS`, `.part-0.crc`. A directory may be called `_year=2024`."""
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
+    """Whether Spark, too, takes no rows from a file: `_SUCCESS`, `.part-0.crc`, `part-0._COPYING_`. `_year=2024` is a directory."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part) or part.endswith("._COPYING_")
+        for part in name.split("/")
+    )
 
 
 def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:
     """The paths that match a glob, segment by segment."""
-    head, *segments = pattern.split("/")
+    head, *segments = pattern.replace("[^", "[!").split("/")  # Hadoop knows both for "none of these", Python the second
     found = [head]
     for segment in segments:
         if not _is_glob(segment):

@@ -149,6 +149,23 @@ def local_path(path: str) -> str:
     return unquote(urlparse(path).path) if is_url(path) else path
 
 
+def absolute(path: str) -> str:
+    """Return a path that stays the same when the working directory changes; a URL without the slash at its end."""
+    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+
+
+def canonical(path: str) -> str:
+    """Return one name for all spellings of a path or URL: `a/`, `./a`, `file:/tmp/a` and a link to it are one place.
+
+    A URL of another filesystem is compared as text, without superfluous slashes: what `hdfs:///a` means only Spark knows.
+    """
+    if not is_url(path) or urlparse(path).scheme.lower() == "file":
+        return os.path.realpath(local_path(path))
+    scheme, _, rest = path.partition(":")
+    slashes = "//" if rest.startswith("//") else ""
+    return f"{scheme}:{slashes}{re.sub('/+', '/', rest[len(slashes) :]).rstrip('/')}"
+
+
 def _put_local(local: str, target: str, move: bool) -> None:
     place = Path(target).absolute()
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from elephas_like.core import checks
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.space import Point
@@ -42,6 +42,7 @@ class SearchLog:
         Raises:
             FileExistsError: there are trials, and `resume` is "never".
             ValueError: they are another search's; the message says in what.
+            ElephasError: a file of the search is damaged; the message says where.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._trials.touch()  # before search.json: a driver that dies between them leaves a search without trials
@@ -54,7 +55,7 @@ class SearchLog:
             raise FileExistsError(
                 f"{self._directory} holds a search already: pass resume='auto' to go on with it, or another checkpoint_dir."
             )
-        found = json.loads(about.read_text())
+        found = self._about()
         for name in described:
             if found.get(name) != described[name]:
                 raise ValueError(
@@ -66,7 +67,16 @@ class SearchLog:
     def seed(self) -> int | None:
         """The seed of the search that is here, if there is one."""
         about = self._directory / "search.json"
-        return int(json.loads(about.read_text())["seed"]) if about.exists() else None
+        return int(self._about()["seed"]) if about.exists() else None
+
+    def _about(self) -> dict[str, Any]:
+        about = self._directory / "search.json"
+        try:
+            return dict(json.loads(about.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ElephasError(
+                f"{about} is damaged: {error}. Restore it from a copy, or begin anew in another checkpoint_dir."
+            ) from None
 
     def write(self, result: TrialResult, point: Point) -> None:
         """Adds a trial; it is on the disk when this returns."""
@@ -89,10 +99,16 @@ class SearchLog:
 
     def _read(self) -> list[tuple[TrialResult, Point]]:
         whole, trials = 0, []
-        for line in self._trials.read_bytes().splitlines(keepends=True):
+        for number, line in enumerate(self._trials.read_bytes().splitlines(keepends=True), 1):
             if not line.endswith(b"\n"):
                 break
-            trials.append(_from_plain(json.loads(line)))
+            try:
+                trials.append(_from_plain(json.loads(line)))
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                raise ElephasError(
+                    f"{self._trials}, line {number} is no trial of a search: {type(error).__name__}: {error}. Restore the file "
+                    "from a copy, or delete the line: its trial is then missing from the search."
+                ) from None
             whole += len(line)
         os.truncate(self._trials, whole)
         return trials
@@ -245,7 +261,8 @@ def kept_of(directory: Any, resume: str, seed: int | None) -> Kept:
         raise ValueError(f"resume must be 'never' or 'auto'; got {resume!r}.")
     if resume == "auto" and directory is None:
         raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
-    found = None if directory is None else SearchLog(Path(directory))
+    # Absolute, because a trial or a callback may change the working directory.
+    found = None if directory is None else SearchLog(Path(directory).absolute())
     if seed is not None:
         return Kept(found, resume, checks.positive_int("seed", seed, least=0))
     earlier = found.seed() if found is not None and resume == "auto" else None

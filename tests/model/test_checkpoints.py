@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -126,6 +127,20 @@ def test_it_may_die_again_and_again(tmp_path: Path, whole: tuple[list[bytes], tu
         model = regression()
         fit(model, tmp_path, dies_at=dies_at, callbacks=callbacks(), checkpoint_freq=1e-9)
     assert bits(model) == whole[0]
+
+
+def test_a_relative_directory_stays_where_it_was_when_the_fit_began(tmp_path: Path, monkeypatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    moves = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: os.chdir(elsewhere))
+    assert fit(regression(), "relative", dies_at=8, callbacks=[moves]) is None
+    marker = json.loads(newest(tmp_path / "relative").read_text())
+    assert marker["history"]["epoch"] == [0, 1]
+    assert list(elsewhere.iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    fit(regression(), "relative", callbacks=[moves])
+    assert list((tmp_path / "relative").iterdir()) == []  # the fit is over
 
 
 @pytest.mark.parametrize("earlier", [0, 1])

@@ -67,3 +67,12 @@ def test_a_directory_of_checkpoints_is_one_fits(tmp_path: Path) -> None:
     assert same.error is not None
     assert "a checkpoint_dir of its own" in same.error
     assert another.error is None
+
+
+@pytest.mark.parametrize("spelled", ["{}/one/", "{}/./one", "file://{}/one", "file:{}/one/", "one", "{}/link"])
+def test_a_directory_of_checkpoints_is_one_however_it_is_spelled(tmp_path: Path, monkeypatch, spelled: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("one")
+    same = Meanwhile(lambda: fitted(line(), checkpoint_dir=spelled.format(tmp_path)))
+    fitted(line(), checkpoint_dir=tmp_path / "one", callbacks=[same])
+    assert "a checkpoint_dir of its own" in str(same.error)

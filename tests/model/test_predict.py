@@ -107,6 +107,16 @@ def test_a_loss_alone_is_a_number_and_no_rows_are_refused(sc) -> None:
         SparkModel(model).evaluate(sc.parallelize([], 2))
 
 
+def test_empty_arrays_are_what_empty_rdds_are(sc) -> None:
+    x, y = np.zeros((0, 64), "float32"), np.zeros(0)
+    model = classifier()
+    for each in (SparkModel(model), VotingModel([model, model])):
+        found, expected = each.predict(x), each.predict(sc.parallelize([], 2))
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        with pytest.raises(ValueError, match="no rows to evaluate"):
+            each.evaluate(x, y)
+
+
 def test_evaluating_leaves_the_model_as_it_was(sc) -> None:
     x, y = digits()
     model = classifier()

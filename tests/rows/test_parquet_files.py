@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "a.parquet", [1, 2])
     write(tmp_path / "later" / "c.parquet", [5])
     write(tmp_path / "_temporary" / "0.parquet", [99])
+    write(tmp_path / "half.parquet._COPYING_", [98])  # what hdfs dfs -put has under way
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".a.parquet.crc").write_bytes(b"crc")
     return tmp_path
@@ -67,9 +68,14 @@ def folder(tmp_path: Path) -> Path:
         ("/", [1, 2, 3, 4, 5]),
         ("/a.parquet", [1, 2]),
         ("/*.parquet", [1, 2, 3, 4]),
+        ("/*.parquet*", [1, 2, 3, 4]),
         ("/*/c.parquet", [5]),
         ("/l*", [5]),
         ("/[ab].parquet", [1, 2, 3, 4]),
+        ("/[^a].parquet", [3, 4]),
+        ("/[!a].parquet", [3, 4]),
+        ("/{b,a}.parquet", [1, 2, 3, 4]),
+        ("/{[^a],none,later/{c,d}}.parquet", [3, 4, 5]),
     ],
 )
 def test_files_directories_and_globs(folder: Path, path: str, expected: list[int]) -> None:
@@ -95,6 +101,27 @@ def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(fold
     assert sorted(value for part in parts for value in values(part)) == [3, 3, 4, 4]
 
 
+@pytest.mark.parametrize(("link", "to"), [("itself", "."), ("later/above", ".."), ("later/nothing", "nowhere")])
+def test_a_link_to_a_directory_that_it_lies_in_is_not_followed(folder: Path, link: str, to: str) -> None:
+    (folder / link).symlink_to(to)
+    assert all_values(folder) == [1, 2, 3, 4, 5]
+
+
+def test_a_link_to_a_directory_elsewhere_is_a_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(elsewhere / "d.parquet", [6])
+    for name in ("one", "two"):
+        (folder / name).symlink_to(elsewhere)
+    assert all_values(folder) == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_files_that_hold_a_column_as_two_kinds_of_numbers_are_read_together(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{kind}.parquet" for kind in ("float32", "float64", "int64")]
+    for path in paths:
+        pq.write_table(pa.table({"v": np.array([1, 2], path.stem)}), path)
+    assert all_values(paths) == all_values(tmp_path) == [1, 2, 1, 2, 1, 2]
+
+
 def test_a_filesystem_of_fsspec(folder: Path) -> None:
     (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
     assert values(part) == [5]
@@ -113,6 +140,27 @@ def test_directories_called_name_value_give_their_rows_a_column(tmp_path: Path) 
         ("day", sql.LongType()),
         ("kind", sql.StringType()),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "expected"),
+    [
+        (["0.5", "1", "1e1"], sql.DoubleType(), [0.5, 1.0, 10.0]),
+        (["-.25", "__HIVE_DEFAULT_PARTITION__"], sql.DoubleType(), [-0.25, None]),
+        (["007", "8"], sql.LongType(), [7, 8]),
+        (["3000000000", "7"], sql.LongType(), [3000000000, 7]),
+        (["0.5", "a"], sql.StringType(), ["0.5", "a"]),
+        (["1_0", "2"], sql.StringType(), ["1_0", "2"]),
+    ],
+)
+def test_directories_called_by_numbers_give_numbers(
+    tmp_path: Path, names: list[str], kind: sql.DataType, expected: list[object]
+) -> None:
+    for name in names:
+        write(tmp_path / f"y={name}" / "0.parquet", [1])
+    found = parquet_table(ParquetFiles(tmp_path))
+    assert found.schema["y"].dataType == kind
+    assert {group.file.constants for group in found.groups} == {(("y", value),) for value in expected}
 
 
 @pytest.mark.parametrize("path", ["", "/0.parquet", "/*.parquet"])
@@ -135,6 +183,18 @@ def test_directories_that_match_a_glob_give_their_rows_a_column(tmp_path: Path) 
         (("day", 2), ("kind", "a")),
     ]
     assert found.schema.names == ["v", "kind", "day"]
+
+
+def test_directories_that_are_alternatives_of_a_glob_give_their_rows_a_column(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        write(tmp_path / f"day={day}" / "0.parquet", [day])
+    found = parquet_table(ParquetFiles(tmp_path / "day={1,3}"))
+    assert [group.file.constants for group in found.groups] == [(("day", 1),), (("day", 3),)]
+
+
+def test_braces_without_a_comma_are_a_name(tmp_path: Path) -> None:
+    write(tmp_path / "{run}" / "a.parquet", [1])
+    assert all_values(tmp_path / "{run}" / "*.parquet") == [1]
 
 
 def test_a_directory_and_a_column_of_one_name_and_two_types_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
-from elephas_like.tuning.log import ModelStore, SearchLog, write_whole
+from elephas_like.tuning.log import ModelStore, SearchLog, kept_of, write_whole
 
 IDENTITY = {"seed": 3, "epochs": 2, "data": [[10, 99]]}
 GOOD = TrialResult(
@@ -50,6 +50,29 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
 
 
+@pytest.mark.parametrize("damage", ["{broken}", "{}", "3", '{"trial": 1, "status": "none"}'])
+def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
+    log = SearchLog(tmp_path)
+    log.begin(IDENTITY, "auto")
+    log.write(GOOD, {"x": 1})
+    path = tmp_path / "trials.jsonl"
+    whole = path.read_text()
+    path.write_text(f"{whole}{damage}\n{whole}")
+    with pytest.raises(ElephasError, match=r"trials\.jsonl, line 2 .*delete the line"):
+        SearchLog(tmp_path).begin(IDENTITY, "auto")
+    assert path.read_text() == f"{whole}{damage}\n{whole}"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "3"])
+def test_a_damaged_description_of_a_search_is_named(tmp_path: Path, damage: str) -> None:
+    SearchLog(tmp_path).begin(IDENTITY, "auto")
+    (tmp_path / "search.json").write_text(damage)
+    with pytest.raises(ElephasError, match=r"search\.json is damaged"):
+        SearchLog(tmp_path).begin(IDENTITY, "auto")
+    with pytest.raises(ElephasError, match=r"search\.json is damaged"):
+        kept_of(tmp_path, "auto", None)
+
+
 def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(tmp_path: Path) -> None:
     SearchLog(tmp_path).begin(IDENTITY, "never")
     (tmp_path / "trials.jsonl").unlink()
@@ -57,6 +80,16 @@ def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(t
     assert log.begin(IDENTITY, "auto") == []
     log.write(GOOD, {"x": 1})
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0]
+
+
+def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = kept_of("kept", "never", 3)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # as a trial may
+    kept.begin(IDENTITY, 1)
+    kept.log.write(GOOD, {"x": 1})
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["models", "search.json", "trials.jsonl"]
 
 
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
