@@ -63,7 +63,7 @@ MUTANTS = [
     *_of(
         "strategies/algebra.py",
         ("mean: weights forgotten", "add_scaled(self._sum, delta, weight)", "add_scaled(self._sum, delta, 1.0)"),
-        ("mean: not divided", "return self._sum / np.float32(self._weight)", "return self._sum"),
+        ("mean: not divided", "total /= np.float32(self._weight)", "pass"),
         ("mean: only the last worker", "add_scaled(self._sum, delta, weight)", "add_scaled(None, delta, weight)"),
         ("mean: samples do not count", "if self.equal else float(update.samples)", "if self.equal else 1.0"),
         ("part: samples do not count", "return float(update.samples)", "return 1.0", "class Reduce:"),
@@ -81,6 +81,9 @@ MUTANTS = [
         ("sums: scale forgotten", "np.multiply(term[piece], np.float32(scale), out=scaled)", "scaled[:] = term[piece]"),
         ("sums: first term unscaled", "return term * np.float32(scale)", "return term * np.float32(1)"),
         ("sums: the first piece alone", "range(0, size, PIECE)", "range(0, min(size, PIECE), PIECE)"),
+        ("step by pieces: the first piece alone", "range(0, weights.size, PIECE)", "range(0, PIECE, PIECE)"),
+        ("step by pieces: whole memory each time", "vector[place] if name in cut else vector for", "vector[:place.stop-place.start] if name in cut else vector[:] for"),
+        ("same bits: as numbers", ".view(whole), other[begin : begin + PIECE].view(whole)", ", other[begin : begin + PIECE]"),
         ("towards: the whole way", "np.multiply(step, np.float32(share), out=step)", "pass"),
     ),
     *_of(
@@ -204,6 +207,7 @@ MUTANTS = [
     ),
     *_of(
         "merging.py",
+        ("learning rate: never a step's", "update.learning_rate if update.learning_rate.size else None", "None"),
         ("slots: equally on unequal shards", "float(update.samples))", "1.0)"),
         ("slots: only the first half, m without v", "self._slots.add(update.slots, ", "self._slots.add(np.where(np.arange(update.slots.size) < update.slots.size / 2, update.slots, 0), "),
         ("statistics: variances averaged", "term[variance] += (term[mean] - self._origin[mean]) ** 2", "pass"),
@@ -228,7 +232,7 @@ MUTANTS = [
         ("restore: half-full buffer lost", 'self._begin(_under("held.", arrays))', "self._begin()"),
         ("restore: momentum lost", 'self._outer = _under("outer.", arrays)', "self._outer = self._outer"),
         ("progress: not counted", "        self._samples += update.samples\n", ""),
-        ("callbacks: weights overwritten", "self._state.weights + moved", "moved"),
+        ("callbacks: weights overwritten", "self._state.weights + (after.weights - before.weights)", "after.weights - before.weights"),
     ),
     *_of(
         "async_progress.py",
@@ -246,7 +250,7 @@ MUTANTS = [
         ("resumed: drift forgotten", "DriftMonitor(progress.directions)", "DriftMonitor()"),
         ("resumed: length of rounds forgotten", "plan.finest_rounds, progress.level", "plan.finest_rounds"),
         ("resumed: strategy's memory forgotten", "if progress.outer is None:", "if True:"),
-        ("resumed: callbacks change the state twice", "if progress.span is None:\n            progress.state", "if True:\n            progress.state"),
+        ("resumed: callbacks change the state twice", "if progress.span is None:\n            fit.callbacks_set", "if True:\n            fit.callbacks_set"),
         ("resumed: shared state forgotten", "center.restore(progress.center)", "pass"),
     ),
     *_of(
