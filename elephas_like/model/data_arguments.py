@@ -21,7 +21,7 @@ from elephas_like.core.types import Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.parquet_files import ParquetFiles
 from elephas_like.rows.spool import Block
-from elephas_like.spark.session import is_remote
+from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
@@ -32,7 +32,11 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, 
 
     Args:
         endless: whether a streaming DataFrame will do.
+
+    Raises:
+        ElephasError: its SparkContext was stopped. TypeError, ValueError: it streams, or columns do not fit.
     """
+    check_frame_runs(df)
     if df.isStreaming and not endless:
         raise TypeError(
             "a streaming DataFrame has no end: train on, evaluate or predict what foreachBatch hands over. "

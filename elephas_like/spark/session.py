@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pyspark
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, keras_backend
@@ -85,6 +85,17 @@ def is_remote(thing: object) -> bool:
 def context_of(session: SparkSession) -> SparkContext | None:
     """Return the SparkContext of a classic session; None for Spark Connect, whose driver is another process."""
     return None if is_remote(session) else session.sparkContext
+
+
+def check_frame_runs(df: DataFrame) -> None:
+    """Do nothing if the session of a DataFrame runs, as far as this process knows: Spark's own errors say nothing of it.
+
+    Raises:
+        ElephasError: its SparkContext was stopped.
+    """
+    context = None if is_remote(df) else context_of(df.sparkSession)
+    if context is not None and stopped(context):
+        raise ElephasError(GONE)
 
 
 _settings: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
-from elephas_like.spark.session import is_remote
+from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
 
@@ -171,7 +171,7 @@ def check_frame(dataset: object) -> None:
 
     Raises:
         TypeError: with what to do instead.
-        ElephasError: it is Spark Connect's of a Spark that is too old for that.
+        ElephasError: it is Spark Connect's of a Spark that is too old for that, or its SparkContext was stopped.
     """
     if not isinstance(dataset, DataFrame):
         is_remote(dataset)
@@ -179,6 +179,7 @@ def check_frame(dataset: object) -> None:
             f"expected a Spark DataFrame, got {type(dataset).__module__}.{type(dataset).__name__}; "
             "spark.createDataFrame(...) makes one. SparkModel takes RDDs and arrays too."
         )
+    check_frame_runs(dataset)
 
 
 def check_one_model(model: object, params: Mapping[str, Any]) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import keras
 import numpy as np
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from session import say, started
 from small import line, points
 
 import elephas_like
-from elephas_like import SparkModel
+from elephas_like import ElephasEstimator, SparkModel
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
@@ -69,6 +70,7 @@ def main(how: str) -> None:
                 context.stop() if how == "python" else context._jsc.sc().stop()
 
     dataset = elephas_like.shard(context.parallelize(points(20), 2), 2)
+    frame = SparkSession(context).createDataFrame([([1.0, 2.0], 3.0)] * 4, ["features", "label"])
     answer: dict[str, object] = {}
     try:
         held = (np.zeros((4, 2)), np.zeros(4))
@@ -89,6 +91,9 @@ def main(how: str) -> None:
         "search of its rows": lambda: elephas_like.search(
             lambda params: line(), {"x": [1, 2]}, rows, max_evals=2, validation_split=0.2, verbose=0
         ),
+        "fit of columns": lambda: SparkModel(model, 2).fit(frame, verbose=0),
+        "columns of predictions": lambda: SparkModel(model, 2).predict(frame, collect=False),
+        "stage": lambda: ElephasEstimator(kerasModelConfig=model.to_json(), loss="mse").fit(frame),
         "ensemble": lambda: elephas_like.train_ensemble(line, rows, 2, verbose=0),
     }.items():
         try:
