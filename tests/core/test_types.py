@@ -82,7 +82,8 @@ def test_messages_are_not_changed(message: object, name: str) -> None:
 
 def test_an_update_names_its_arrays() -> None:
     arrays = update(0, 5, 6).arrays()
-    assert list(arrays) == ["delta", "statistics", "frozen", "slots", "counters", "loss_scale", "seeds", "metrics"]
+    parts = ["statistics", "frozen", "slots", "counters", "learning_rate", "loss_scale", "seeds"]
+    assert list(arrays) == ["delta", *parts, "metrics"]
     assert arrays["delta"].tolist() == [5, 6]
 
 
