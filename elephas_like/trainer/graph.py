@@ -266,7 +266,7 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def plain_attributes(model: keras.Model) -> dict[str, object]:
-    """Return the numbers, texts and flags that the user's own layers and model hold in attributes, by "class.attribute"."""
+    """Return the numbers, texts and flags that the user's own layers and model hold in attributes, by "layer.attribute"."""
     found: dict[str, object] = {}
     for layer in dict.fromkeys((model, *layers_of(model))):
         if type(layer).__module__.startswith("keras."):

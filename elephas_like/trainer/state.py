@@ -35,7 +35,7 @@ LARGE = 32 * 2**20
 
 def _give_back() -> None:
     """Give free memory back to the system, where the C library can: a tenth of the time that a large state takes to be written."""
-    with suppress(OSError, AttributeError):  # not glibc
+    with suppress(OSError, AttributeError, TypeError):  # not glibc, or Windows, where None names no library
         ctypes.CDLL(None).malloc_trim(0)
 
 
