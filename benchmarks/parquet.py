@@ -57,7 +57,8 @@ def read(path: str, features: object, worker: int, to_shards: bool) -> int:
     """The bytes that one worker of two reads."""
     from elephas_like.core.types import Slot
     from elephas_like.rows.frame_plan import ColumnChoice, plan
-    from elephas_like.rows.parquet_files import ParquetFiles, parquet_table
+    from elephas_like.rows.parquet_files import parquet_table
+    from elephas_like.rows.parquet_listing import ParquetFiles
     from elephas_like.rows.parquet_read import read_part
     from elephas_like.rows.spool import spool
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from elephas_like.model.plots import plot_history
     from elephas_like.model.sharding import shard
     from elephas_like.model.spark_model import SparkModel
-    from elephas_like.rows.parquet_files import ParquetFiles
+    from elephas_like.rows.parquet_listing import ParquetFiles
     from elephas_like.rows.shards import ShardedDataset
     from elephas_like.rows.tfrecord import read_tfrecords, write_tfrecords
     from elephas_like.stages.ensemble_stages import EnsembleEstimator, EnsembleModel
@@ -66,7 +66,7 @@ _MODULES = {
     ),
     "elephas_like.core.pruning": ("ASHA", "Hyperband", "MedianRule"),
     "elephas_like.core.types": ("Frequency", "Mode"),
-    "elephas_like.rows.parquet_files": ("ParquetFiles",),
+    "elephas_like.rows.parquet_listing": ("ParquetFiles",),
     "elephas_like.rows.shards": ("ShardedDataset",),
     "elephas_like.ensembles.train": ("train_ensemble",),
     "elephas_like.tuning.search": ("search",),

@@ -19,7 +19,7 @@ from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.types import Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
-from elephas_like.rows.parquet_files import ParquetFiles
+from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target

@@ -24,7 +24,8 @@ from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, Invalid
 from elephas_like.rows.gang_rows import GangRows
 from elephas_like.rows.mixing import Mixing
-from elephas_like.rows.parquet_files import NoArrowFilesystem, ParquetFiles, ParquetTable, Part, parquet_table
+from elephas_like.rows.parquet_files import ParquetTable, Part, parquet_table
+from elephas_like.rows.parquet_listing import NoArrowFilesystem, ParquetFiles
 from elephas_like.rows.parquet_read import read_part
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import Block

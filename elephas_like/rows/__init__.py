@@ -5,7 +5,8 @@
   references and removal of shards.
 - frame_plan: which columns of a DataFrame become which arrays. frame_read: batches read by a plan. vectors: Arrow columns as
   arrays. prediction_columns: predictions as columns.
-- parquet_files: which Parquet files, and who reads which row groups. parquet_read: workers read them, without Spark.
+- parquet_listing: which Parquet files a path means. parquet_files: who reads which row groups. parquet_read: workers read them,
+  without Spark.
 - tfrecord, with records and examples: TFRecord files.
 """
 

@@ -1,11 +1,10 @@
-"""Which files are read, what they hold, and which rows each worker gets."""
+"""What Parquet files hold, and which rows each worker gets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,15 +16,14 @@ from pyspark.sql import types as sql
 
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.parquet_files import (
-    NoArrowFilesystem,
     ParquetFile,
-    ParquetFiles,
     ParquetTable,
     Part,
     RowGroup,
     parquet_table,
     spark_schema,
 )
+from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.parquet_read import read_part
 
 
@@ -48,52 +46,11 @@ def all_values(path: object) -> list[int]:
     return values(part)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Files of two levels, and beside them what Spark leaves there."""
-    write(tmp_path / "b.parquet", [3, 4])
-    write(tmp_path / "a.parquet", [1, 2])
-    write(tmp_path / "later" / "c.parquet", [5])
-    write(tmp_path / "_temporary" / "0.parquet", [99])
-    write(tmp_path / "half.parquet._COPYING_", [98])  # what hdfs dfs -put has under way
-    (tmp_path / "_SUCCESS").touch()
-    (tmp_path / ".a.parquet.crc").write_bytes(b"crc")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("", [1, 2, 3, 4, 5]),
-        ("/", [1, 2, 3, 4, 5]),
-        ("/a.parquet", [1, 2]),
-        ("/*.parquet", [1, 2, 3, 4]),
-        ("/*.parquet*", [1, 2, 3, 4]),
-        ("/*/c.parquet", [5]),
-        ("/l*", [5]),
-        ("/[ab].parquet", [1, 2, 3, 4]),
-        ("/[^a].parquet", [3, 4]),
-        ("/[!a].parquet", [3, 4]),
-        ("/{b,a}.parquet", [1, 2, 3, 4]),
-        ("/{[^a],none,later/{c,d}}.parquet", [3, 4, 5]),
-    ],
-)
-def test_files_directories_and_globs(folder: Path, path: str, expected: list[int]) -> None:
-    assert all_values(f"{folder}{path}") == expected
-    assert all_values(f"file://{folder}{path}") == expected
-
-
-def test_paths_may_be_several_relative_or_of_a_filesystem_of_ones_own(folder: Path, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    assert all_values("later") == [5]
-    assert all_values(Path("a.parquet")) == [1, 2]
-    assert all_values([folder / "b.parquet", "later"]) == [3, 4, 5]
-    own = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
-    (part,) = parquet_table(ParquetFiles("later/", own)).in_order(1)
-    assert values(part) == [5]
-
-
-def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(folder: Path) -> None:
+def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(tmp_path: Path) -> None:
+    folder = tmp_path
+    write(folder / "b.parquet", [3, 4])
+    write(folder / "a.parquet", [1, 2])
+    write(folder / "later" / "c.parquet", [5])
     assert all_values([folder / "b.parquet", folder / "a.parquet"]) == [3, 4, 1, 2]
     assert all_values([folder / "b.parquet", folder / "b.parquet"]) == [3, 4, 3, 4]
     assert all_values([folder / "later", folder, folder / "later"]) == [5, 1, 2, 3, 4, 5, 5]
@@ -101,30 +58,11 @@ def test_several_paths_are_read_in_their_order_each_as_often_as_it_is_given(fold
     assert sorted(value for part in parts for value in values(part)) == [3, 3, 4, 4]
 
 
-@pytest.mark.parametrize(("link", "to"), [("itself", "."), ("later/above", ".."), ("later/nothing", "nowhere")])
-def test_a_link_to_a_directory_that_it_lies_in_is_not_followed(folder: Path, link: str, to: str) -> None:
-    (folder / link).symlink_to(to)
-    assert all_values(folder) == [1, 2, 3, 4, 5]
-
-
-def test_a_link_to_a_directory_elsewhere_is_a_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    write(elsewhere / "d.parquet", [6])
-    for name in ("one", "two"):
-        (folder / name).symlink_to(elsewhere)
-    assert all_values(folder) == [1, 2, 3, 4, 5, 6, 6]
-
-
 def test_files_that_hold_a_column_as_two_kinds_of_numbers_are_read_together(tmp_path: Path) -> None:
     paths = [tmp_path / f"{kind}.parquet" for kind in ("float32", "float64", "int64")]
     for path in paths:
         pq.write_table(pa.table({"v": np.array([1, 2], path.stem)}), path)
     assert all_values(paths) == all_values(tmp_path) == [1, 2, 1, 2, 1, 2]
-
-
-def test_a_filesystem_of_fsspec(folder: Path) -> None:
-    (part,) = parquet_table(ParquetFiles(str(folder / "later"), fsspec.filesystem("file"))).in_order(1)
-    assert values(part) == [5]
 
 
 def test_directories_called_name_value_give_their_rows_a_column(tmp_path: Path) -> None:
@@ -192,11 +130,6 @@ def test_directories_that_are_alternatives_of_a_glob_give_their_rows_a_column(tm
     assert [group.file.constants for group in found.groups] == [(("day", 1),), (("day", 3),)]
 
 
-def test_braces_without_a_comma_are_a_name(tmp_path: Path) -> None:
-    write(tmp_path / "{run}" / "a.parquet", [1])
-    assert all_values(tmp_path / "{run}" / "*.parquet") == [1]
-
-
 def test_a_directory_and_a_column_of_one_name_and_two_types_are_refused_in_a_sentence(tmp_path: Path) -> None:
     write(tmp_path / "v=1" / "0.parquet", [5])
     write(tmp_path / "plain" / "0.parquet", [5])
@@ -259,31 +192,10 @@ def test_every_worker_gets_rows_of_all_regions_of_a_sorted_file(tmp_path: Path) 
     assert [values(part) for part in parts] == [list(range(worker, 1000, 3)) for worker in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("entry", "kind"), [("_delta_log", "delta"), (".hoodie", "hudi"), ("metadata/v1.metadata.json", "iceberg")]
-)
-def test_tables_with_a_list_of_files_of_their_own_are_refused(tmp_path: Path, entry: str, kind: str) -> None:
-    """Their directories keep files that are deleted from the table."""
-    write(tmp_path / "0.parquet", [1])
-    place = tmp_path / entry
-    place.parent.mkdir(exist_ok=True)
-    place.write_text("{}") if entry.endswith("json") else place.mkdir()
-    with pytest.raises(ValueError, match=rf"spark.read.format\('{kind}'\).load\(path\)"):
-        parquet_table(ParquetFiles(tmp_path))
-
-
-def test_what_is_not_there_or_no_parquet_is_said(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_files_that_are_no_parquet_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "text.csv").write_text("a,b\n1,2\n")
-    for path in ("none", "no*", "empty"):
-        with pytest.raises(FileNotFoundError, match="there is no Parquet file"):
-            parquet_table(ParquetFiles(tmp_path / path))
     with pytest.raises(ValueError, match=r"expected Parquet files.*text.csv.*spark.read.format"):
         parquet_table(ParquetFiles(tmp_path / "text.csv"))
-    with pytest.raises(ValueError, match="at least one path"):
-        parquet_table(ParquetFiles([]))
-    with pytest.raises(NoArrowFilesystem, match="dbfs"):
-        parquet_table(ParquetFiles("dbfs:/rows"))
 
 
 def test_types_are_told_as_spark_calls_them() -> None:
@@ -302,6 +214,8 @@ def test_types_are_told_as_spark_calls_them() -> None:
             ("time", pa.timestamp("us")),
             ("tensor", pa.fixed_shape_tensor(pa.float32(), [2, 2])),
             ("nothing", pa.null()),
+            ("map", pa.map_(pa.string(), pa.float32())),
+            ("span", pa.duration("s")),
         ]
     )
     double, text = sql.DoubleType(), sql.StringType()
@@ -309,4 +223,5 @@ def test_types_are_told_as_spark_calls_them() -> None:
         *(sql.LongType(), sql.BooleanType(), double, sql.DecimalType(38, 18), text, sql.BinaryType()),
         *(sql.ArrayType(sql.ArrayType(double)), sql.StructType([sql.StructField("x", double)]), sql.DateType()),
         *(sql.TimestampType(), sql.ArrayType(double), sql.NullType()),
+        *(sql.MapType(text, double), sql.DayTimeIntervalType()),
     ]
