@@ -22,9 +22,13 @@ _DESCRIPTION = "ensemble.json"
 
 
 def write(path: Path, models: Sequence[keras.Model], description: Mapping[str, object]) -> None:
-    """Writes models and what describes them. The file is complete or not there: it is written beside its place and moved."""
+    """Writes models and what describes them. The file is complete or not there: it is written beside its place and moved.
+
+    Directories that are missing above it are made.
+    """
     members = [f"member-{number}.keras" for number in range(len(models))]
     about = {"format": _FORMAT, **description, "members": members}
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:  # members are zips already

@@ -13,12 +13,14 @@ import logging
 import os
 import tempfile
 import time
+import uuid
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -41,6 +43,8 @@ ADDED = ("optimizer", "loss", "loss_weights")
 """What checkpoints of earlier versions do not say: it counts as equal there."""
 SLOTS = 2
 """Checkpoints that are kept: while one is written, the other is whole."""
+UNFINISHED = ".unfinished"
+"""How the names of files begin that are being written beside their place, or were when a fit was killed."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class Checkpoints:
     """The checkpoints of one fit (core.progress.Saving). Call `found`, `begin`, `save` after rounds and epochs, then `remove`.
 
     Args:
-        directory: a path (a relative one is made absolute now), or a URL of any Hadoop filesystem. One fit at a time may use it.
+        directory: a path (a relative one is made absolute now), or a URL of any Hadoop filesystem. If another fit begins to use it,
+            of a driver that was started again while the first one was still alive, it is the other's from then on.
         seconds: at least so much time between two of them; None for one after every epoch.
         clock: seconds; for tests.
     """
@@ -106,6 +111,11 @@ class Checkpoints:
         self._written = -np.inf
         self._content: dict[str, Any] = {}
         self._callbacks: tuple[Any, dict[str, Array]] = ({}, {})
+        self._run = uuid.uuid4().hex
+        self._writers: set[str | None] = set()  # known when the first workers have joined
+        self._is_ours = True
+        if self._is_local and os.path.exists(self._directory) and not os.path.isdir(self._directory):
+            raise NotADirectoryError(f"checkpoint_dir must be a directory; {self._directory} is a file.")
 
     @classmethod
     def of(cls, request: FitRequest, context: SparkContext | None) -> Checkpoints | None:
@@ -229,7 +239,11 @@ class Checkpoints:
         self._keep_callbacks()
         if not self._number:
             self.remove()  # checkpoints that resume=False passed over
-        self._write(progress)
+        if not self._writers:
+            self._writers = {self._run} | self._found_writers()
+            self._remove_unfinished()
+        if not self._taken_over():
+            self._write(progress)
 
     def due(self, amid_epoch: bool) -> bool:
         """Whether a checkpoint is to be written now, between the rounds of an epoch or at the end of one."""
@@ -242,7 +256,7 @@ class Checkpoints:
         # Amid an epoch callbacks are as they were before it: on_epoch_begin will be called again.
         if progress.span is None:
             self._keep_callbacks()
-        if not due:
+        if not due or self._taken_over():
             return
         try:
             self._write(progress)
@@ -250,10 +264,43 @@ class Checkpoints:
             _warn(f"no checkpoint was written after epoch {progress.epoch}, round {len(progress.rounds)}: {error}")
 
     def remove(self) -> None:
-        """Deletes the checkpoints: the fit is over."""
+        """Deletes the checkpoints: the fit is over. Those of a fit that took over stay."""
+        if self._taken_over():
+            return
         for slot in range(SLOTS):  # markers first: what they name is whole as long as they are there
             for ending in ("json", "npz"):
                 files.remove(self._place(slot, ending), self._context)
+
+    def _taken_over(self) -> bool:
+        """Whether another fit has begun to write here. It is said once: two that write in turn would leave no whole checkpoint."""
+        if self._is_ours and self._writers and self._found_writers() - self._writers:
+            self._is_ours = False
+            _warn(
+                f"another fit has begun to write its checkpoints to {self._directory}, perhaps of a driver that was started again. "
+                "This fit goes on and writes no more of them. Give each fit a checkpoint_dir of its own, or end one of the two."
+            )
+        return not self._is_ours
+
+    def _remove_unfinished(self) -> None:
+        """Deletes what fits left that were killed as they wrote. A fit that still writes fails, and sees that it was taken over."""
+        if self._is_local:
+            for file in Path(files.local_path(self._directory)).glob(f"{UNFINISHED}*"):
+                file.unlink(missing_ok=True)
+
+    @property
+    def _is_local(self) -> bool:
+        return not files.on_hadoop(self._directory, False, self._context)
+
+    def _found_writers(self) -> set[str | None]:
+        """The fits that wrote what is here. Those of earlier versions have no name."""
+        found = set()
+        for slot in range(SLOTS):
+            with suppress(*_DAMAGE):
+                place = self._place(slot, "json")
+                if files.exists(place, self._context):
+                    with self._fetched(place) as local, open(local, encoding="utf-8") as file:
+                        found.add(json.load(file).get("run"))
+        return found
 
     def _keep_callbacks(self) -> None:
         arrays: dict[str, Array] = {}
@@ -274,6 +321,7 @@ class Checkpoints:
             content = {
                 "format": FORMAT,
                 "number": self._number,
+                "run": self._run,
                 "written": datetime.now(UTC).isoformat(timespec="seconds"),
                 "bytes": os.path.getsize(local),
                 "sha256": _sha256(local),
@@ -338,10 +386,10 @@ class Checkpoints:
     @contextmanager
     def _local_file(self) -> Iterator[str]:
         """A file to write: in a local directory beside its target, so that it is renamed and not copied."""
-        if not files.on_hadoop(self._directory, False, self._context):
+        if self._is_local:
             directory = files.local_path(self._directory)
             os.makedirs(directory, exist_ok=True)
-            yield os.path.join(directory, ".unfinished")  # the next fit overwrites what a killed one left
+            yield os.path.join(directory, f"{UNFINISHED}-{self._run}")
             return
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             yield os.path.join(folder, "checkpoint")

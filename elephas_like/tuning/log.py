@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,9 +42,10 @@ class SearchLog:
         Raises:
             FileExistsError: there are trials, and `resume` is "never".
             ValueError: they are another search's; the message says in what.
-            ElephasError: a file of the search is damaged; the message says where.
+            ElephasError: a file of the search is damaged; the message says where. Or another process is at this search.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self._directory)
         self._trials.touch()  # before search.json: a driver that dies between them leaves a search without trials
         described = {"version": VERSION, **identity}
         about = self._directory / "search.json"
@@ -112,6 +113,31 @@ class SearchLog:
             whole += len(line)
         os.truncate(self._trials, whole)
         return trials
+
+
+def _locked(directory: Path) -> IO[str] | None:
+    """Return a file that this process holds a lock on as long as it is open; None where there are no locks.
+
+    Raises:
+        ElephasError: another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # on Unix only
+        return None
+    file = (directory / ".lock").open("w")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends, and no fork inherits it
+    except (BlockingIOError, PermissionError):  # which of them is the system's choice
+        file.close()
+        raise ElephasError(
+            f"another process is at the search in {directory}, and both would write the same trials. End one of the two, or give each a "
+            "checkpoint_dir of its own."
+        ) from None
+    except OSError:  # a filesystem without locks
+        file.close()
+        return None
+    return file
 
 
 def write_whole(path: Path, content: bytes) -> None:

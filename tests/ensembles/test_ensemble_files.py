@@ -16,7 +16,7 @@ from elephas_like.ensembles.voting_model import VotingModel
 def test_save_and_load(tmp_path: Path) -> None:
     ensemble = VotingModel(members(2), "soft", weights=[1, 2])
     ensemble.histories = [{"loss": [0.5, 0.25]}, {"loss": [1.0]}]
-    path = tmp_path / "ensemble.zip"
+    path = tmp_path / "new" / "ensemble.zip"
     ensemble.save(path)
     loaded = VotingModel.load(path)
     np.testing.assert_array_equal(loaded.predict_proba(X), ensemble.predict_proba(X))
@@ -29,7 +29,7 @@ def test_save_and_load(tmp_path: Path) -> None:
         assert json.loads(archive.read("ensemble.json"))["voting"] == "soft"
     with pytest.raises(FileExistsError):
         ensemble.save(path, overwrite=False)
-    assert [file.name for file in tmp_path.iterdir()] == ["ensemble.zip"]
+    assert [file.name for file in path.parent.iterdir()] == ["ensemble.zip"]
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

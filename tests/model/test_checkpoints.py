@@ -569,6 +569,38 @@ def test_a_directory_that_cannot_be_written_is_found_before_training(tmp_path: P
     assert bits(model)[: len(model.variables)] == before[: len(model.variables)]
 
 
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"checkpoint_dir must be a directory; .*file is a file"):
+        fit(regression(), tmp_path / "file")
+
+
+@pytest.mark.parametrize("resume", ["auto", False])
+def test_a_fit_that_another_one_took_over_writes_and_deletes_nothing_more(tmp_path: Path, resume: str | bool) -> None:
+    """A scheduler has started a driver again while the first one was alive."""
+    states: list[bytes] = []
+
+    class StartedAgain(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:  # the other dies in its fifth epoch: its last checkpoint must survive this fit
+                assert fit(regression(), tmp_path, dies_at=13, resume=resume) is None
+            if epoch == 3:
+                states.append(newest(tmp_path).read_bytes())
+
+    with pytest.warns(ElephasWarning, match="another fit has begun to write its checkpoints") as warned:
+        assert fit(regression(), tmp_path, callbacks=[StartedAgain()]).epoch == list(range(6))
+    assert len([one for one in warned if "another fit has begun" in str(one.message)]) == 1
+    assert newest(tmp_path).read_bytes() == states[0]
+    assert fit(regression(), tmp_path, resume=True).epoch == list(range(6))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_fit_left_that_was_killed_as_it_wrote_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-0").write_text("half of it")
+    fit(regression(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_that_cannot_be_written_later_is_a_warning(tmp_path: Path) -> None:
     place = tmp_path / "checkpoints"
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
 
 
+def test_two_processes_at_one_search_are_one_too_many(tmp_path: Path) -> None:
+    program = "from pathlib import Path; import sys; from elephas_like.tuning.log import SearchLog\n"
+    begins = "log = SearchLog(Path(sys.argv[1])); log.begin({}, 'auto')\n"
+    call = [sys.executable, "-c", program + begins + "print('at it', flush=True); input()", str(tmp_path)]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "at it\n"
+        with pytest.raises(ElephasError, match="another process is at the search in"):
+            SearchLog(tmp_path).begin({}, "auto")
+        other.kill()
+    assert SearchLog(tmp_path).begin({}, "auto") == []
+
+
 @pytest.mark.parametrize("damage", ["{broken}", "{}", "3", '{"trial": 1, "status": "none"}'])
 def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     log = SearchLog(tmp_path)
@@ -89,7 +103,7 @@ def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path:
     monkeypatch.chdir(tmp_path / "elsewhere")  # as a trial may
     kept.begin(IDENTITY, 1)
     kept.log.write(GOOD, {"x": 1})
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["models", "search.json", "trials.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".lock", "models", "search.json", "trials.jsonl"]
 
 
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
