@@ -71,6 +71,8 @@ WORKERS = (1, 2, 4, 8, 16, 32)
 SPLITS = ("iid", "shards2", "sorted", "unequal")
 GRID = ("defaults", "average", "one_shot", "asynchronous")
 SMALLER = tuple(codec for codec in CODECS if codec != "fp32")  # fp32 is what is sent without a codec
+BOTH_WAYS = ("int8", "int4")
+"""What packs updates and states alike."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ METHODS: dict[str, dict[str, object]] = {
     "average_epoch": {"strategy": "average", "frequency": "epoch"},
     "equal_average_epoch": {"strategy": EqualAverage(), "frequency": "epoch"},
     **{codec: {"codec": codec} for codec in SMALLER},
+    **{f"{codec}_both": {"codec": codec, "state_codec": codec} for codec in BOTH_WAYS},
+    **{
+        f"{codec}_both_per_worker": {"codec": codec, "state_codec": codec, "optimizer_state": "per_worker"}
+        for codec in BOTH_WAYS
+    },
     "one_bit_256": {"codec": OneBit(block=256)},
     "clipped": {"strategy": Nesterov(reduce=Clipped(1.0))},
     "keras_adam": {"strategy": KerasOuter(keras.optimizers.Adam(0.01))},
@@ -168,6 +175,7 @@ class Cell:
             self.method == "keras"
             or (self.method == "defaults" and self.workers in (8, 32))
             or (self.method in SMALLER and self.split == "iid")  # T7 asks for tenths of a point
+            or ("_both" in self.method and self.split == "iid")  # T13 too
             or (
                 self.method in {*WEIGHED, *WEIGHED.values()} and self.split == "unequal" and self.workers == 8
             )  # T8 too
@@ -324,6 +332,8 @@ def grid() -> Iterator[Cell]:
         add(Cell(data, s, 8, "B", "elephas") for s in SPLITS)
         add(Cell(data, "unequal", 8, "B", m) for pair in WEIGHED.items() for m in pair)
         add(Cell(data, s, 8, "B", m) for m in SMALLER for s in ("iid", "sorted"))
+        both_ways = [f"{codec}_both{slots}" for codec in BOTH_WAYS for slots in ("", "_per_worker")]
+        add(Cell(data, s, 8, "B", m) for m in both_ways for s in ("iid", "sorted"))
         add(Cell(data, "iid", 2, "B", f"{m}{spark}") for m in ("defaults", "asynchronous") for spark in ("", "@server"))
     for data in both:
         add(Cell(data, s, k, "B", m) for k in (32, 2, 4, 16, 1) for s in SPLITS for m in GRID if k > 1 or s == "iid")
@@ -487,6 +497,44 @@ def baseline_table(results: Results) -> str:
     return "\n".join(["| rows dealt at random | digits | MNIST-5k |", "|---|---|---|", *rows])
 
 
+BYTES = {
+    "defaults": "the defaults: nothing packed, Adam's slots averaged",
+    "per_worker": "slots stay on workers",
+    "int8": "updates in int8",
+    "int8_both": "updates and states in int8",
+    "int4_both": "updates and states in int4",
+    "int8_both_per_worker": "both in int8, slots stay on workers",
+    "int4_both_per_worker": "both in int4, slots stay on workers",
+}
+"""Rows of the table of bytes, by method."""
+
+
+def bytes_table(results: Results) -> str:
+    """Bytes of an exchange, both ways together, beside those of the weights; accuracy, and the paired difference to the defaults."""
+
+    def moved(options: Mapping[str, object]) -> float:
+        weights = 10**6
+        packed = [
+            4 * weights if name not in options else CODECS[str(options[name])]().nbytes(weights)
+            for name in ("codec", "state_codec")
+        ]
+        slots = 0 if options.get("optimizer_state") == "per_worker" else 2 * 2 * 4 * weights  # Adam's two, up and down
+        return (sum(packed) + slots) / (4 * weights)
+
+    def told(data: str, split: str, method: str) -> str:
+        cell, plain = (Cell(data, split, 8, "B", name) for name in (method, "defaults"))
+        values, apart = results.values(cell), results.paired(cell, plain)
+        return f"{np.mean(values):.1f} ({np.mean(apart):+.2f})" if values and apart else ""
+
+    places = [(data, split) for data in ("digits", "mnist") for split in ("iid", "sorted")]
+    head = ["| an exchange | bytes / weights' | digits, IID | digits, sorted | MNIST-5k, IID | MNIST-5k, sorted |", "|---|---|---|---|---|---|"]  # fmt: skip
+    rows = [
+        f"| {said} | {moved(METHODS[method]):.2f} | {' | '.join(told(*place, method) for place in places)} |"
+        for method, said in BYTES.items()
+    ]
+    return "\n".join([*head, *rows])
+
+
 MEASURED = (("digits", "iid"), ("digits", "sorted"), ("mnist", "iid"), ("mnist", "sorted"))
 """Rows of the column "measured" of docs/strategies.md, on eight workers in budget B."""
 
@@ -578,6 +626,10 @@ def gates(results: Results) -> str:
         for method, equal in WEIGHED.items():
             what = f"{data}, unequal, K = 8, {method}: points over equal weights"
             found.append(Gate("T8", what, 0.5, against(data, "unequal", method, equal)))
+    for data in ("digits", "mnist"):
+        for codec in BOTH_WAYS:
+            what = f"{data}, IID, K = 8, {codec} both ways, slots stay on workers: points to the defaults"
+            found.append(Gate("T13", what, -0.3, against(data, "iid", f"{codec}_both_per_worker", "defaults")))
     for data, least in (("digits", 90), ("mnist", 80)):
         for split, said in (("sorted", ""), ("sorted+10", ", a tenth mixed")):
             what = f"{data}, sorted{said}, K = 8, one exchange an epoch: accuracy"
@@ -739,6 +791,7 @@ def main() -> None:
         "gates": "\n".join(targets),
         "baselines": baseline_table(results),
         "mixed": mixed_table(results),
+        "bytes": bytes_table(results),
         "tables": tables(results),
     }
     print("\n\n".join(sections.values()))

@@ -37,7 +37,7 @@ TESTS = {
     "center.py": ["test_center"],
     "async_progress.py": ["test_async_progress", "test_center"],
     "loop.py": ["test_loop", "test_progress"],
-    "progress.py": ["test_progress"],
+    "progress.py": ["test_progress", "test_loop"],
     "quorum.py": ["test_quorum"],
     "pieces.py": ["test_pieces"],
     "drift.py": ["test_drift"],
@@ -244,6 +244,11 @@ MUTANTS = [
     ),
     *_of(
         "loop.py",
+        ("packed steps: the weights themselves", "codec.pack(weights - base)", "codec.pack(weights)"),
+        ("packed steps: nothing is lost", "base + codec.unpack(packed, base.size)", "weights"),
+        ("packed steps: from a callback's weights too", "            self._progress.published = None  # they", "            pass  # they"),
+        ("packed steps: from the driver's weights", "progress.published = None if step is None else ahead", "progress.published = None if step is None else state.weights"),
+        ("packed steps: of another order", "self._published_by = progress.orders", "self._published_by = progress.version + 7"),
         ("schedule: rate of the beginning", "lambda done: rate(state, done - begin)", "lambda done: first_rate"),
         ("progress: not counted", "progress.samples += finished.samples", "pass"),
         ("resumed: schedule from the epoch's beginning", "0 if progress.span is None else progress.span.end", "0"),
@@ -255,6 +260,7 @@ MUTANTS = [
     ),
     *_of(
         "progress.py",
+        ("packed steps: begin whole after a checkpoint", '"published": self.published', '"unpublished": self.published'),
         ("read: memory forgotten", 'if arrays["outer_begun"] else None', "if False else None"),
         ("read: span forgotten", "span=Span(*span) if span else None", "span=None"),
         ("epoch: metrics of the last one", "self.epoch, self.span, self.metrics = epoch + 1, None, np.zeros(0)", "self.epoch, self.span = epoch + 1, None"),

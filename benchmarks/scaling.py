@@ -139,9 +139,15 @@ def main() -> None:
             print(f"| {kind} | {workers} | {nbytes / 1e6:.0f} | {measured:.3f} | {said:.3f} | {said / measured:.2f} |")
     weights = 10**6
     packed = CODECS["int8"]().nbytes(weights) / (4 * weights)
-    for title, share in (("as they are", 1.0), ("deltas in int8", packed)):
-        print(f"\nExchanges beside {EPOCH:.0f} s of training, {EXCHANGES} an epoch, http, updates {title}:\n")
-        shares(models["http"], share)
+    for title, update, state in (
+        ("as they are", 1.0, 1.0),
+        ("updates in int8", packed, 1.0),
+        ("both in int8", packed, packed),
+    ):
+        print(
+            f"\nExchanges beside {EPOCH:.0f} s of training, {EXCHANGES} an epoch, http, updates and states {title}:\n"
+        )
+        shares(models["http"], update, state)
 
 
 if __name__ == "__main__":

@@ -37,10 +37,13 @@ from elephas_like.core.types import (
     Mode,
     OnNaN,
     Order,
+    PackedStep,
     Role,
     RoundRecord,
     Span,
     TrainState,
+    Vector,
+    same,
 )
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers
 
@@ -76,7 +79,7 @@ class FitPlan:
     rounds_per_epoch: synchronous exchanges; where `finest_rounds` is greater, as many as that while updates drift apart.
     worker_rounds: each worker's own, where it goes on alone; up to `worker_finest` while updates drift apart.
     rows: rows of all shards. validates: whether any worker has validation rows.
-    codec: what the updates' deltas are packed with.
+    codec: what the updates' deltas are packed with. state_codec: what steps from one round's weights to the next are packed with.
     epoch_steps: batches that the largest shard has in an epoch; with `accumulation`, what a schedule is asked with.
     learning_rate: the optimizers' in a state, after so many further steps.
     waits_for_all: whether every round has an update of every worker. With a quorum an epoch may lack rows of stragglers.
@@ -104,6 +107,7 @@ class FitPlan:
     worker_finest: tuple[int, ...] = ()
     max_staleness: int | None = None
     codec: Codec | None = None
+    state_codec: Codec | None = None
     epoch_steps: int = 0
     accumulation: int = 1
     learning_rate: LearningRate = plain_rate
@@ -270,6 +274,7 @@ class _SynchronousFit:
         self._loss_of, self._saving = loss_of, saving
         self._monitor = DriftMonitor(progress.directions)
         self._replaced = Replaced()
+        self._published_by = -1
         self._largest_loss, self._least_cosine, self._noted_overshoot = 0.0, 1.0, False
         if progress.outer is None:
             progress.outer = plan.strategy.init(progress.state.weights)
@@ -288,6 +293,8 @@ class _SynchronousFit:
     def callbacks_set(self, before: TrainState, after: TrainState) -> None:
         """Note which parts of the state callbacks have changed: stragglers of a quorum may have begun before."""
         self._replaced.note(before, after, self._progress.version)
+        if not same(before.weights, after.weights):
+            self._progress.published = None  # they are to start from these, not from something near
 
     def save(self) -> None:
         """Save the progress if that is due, with what workers remember."""
@@ -322,6 +329,7 @@ class _SynchronousFit:
         ahead = plan.strategy.serve(state.weights, progress.outer, context)
         if ahead is not state.weights:
             ahead = plan.constrain(ahead.astype(np.float32, copy=False))
+        step, ahead = (None, ahead) if plan.state_codec is None else self._packed_step(ahead, plan.state_codec)
         served = state.but(weights=ahead)
         # Updates are merged in worker order, as they come.
         exchange = Round(
@@ -335,7 +343,7 @@ class _SynchronousFit:
             self._monitor,
             self._replaced,
         )
-        for update in self._workers.train(Order("train", progress.orders, progress.version, span, served)):
+        for update in self._workers.train(Order("train", progress.orders, progress.version, span, served, step=step)):
             exchange.add(update)
             del update  # which may be large: the next one comes while this one would still be here
         state, outer = exchange.finish()
@@ -352,6 +360,8 @@ class _SynchronousFit:
             cosine=agreement.cosine,
             drift=agreement.drift,
         )
+        self._published_by = progress.orders
+        progress.published = None if step is None else ahead
         progress.state, progress.outer, progress.span = state, outer, span
         progress.orders, progress.version = progress.orders + 1, progress.version + 1
         progress.samples += finished.samples
@@ -361,6 +371,19 @@ class _SynchronousFit:
         self._note_overshoot(finished)
         progress.rounds.append(finished)
         return finished
+
+    def _packed_step(self, weights: Vector, codec: Codec) -> tuple[PackedStep, Vector]:
+        """Return the step to the weights that workers are to begin with, and those to which it leads.
+
+        Workers follow the driver's weights by packed steps, v <- v + C(w - v): what one step loses is part of the next (Gruntkowska,
+        Tyurin and Richtárik, "EF21-P and Friends", ICML 2023, arXiv:2209.15218, algorithm 1). All engines give them v, so that all train
+        the same; the server sends C(w - v) to those who have v.
+        """
+        base = self._progress.published
+        if base is None:
+            return PackedStep(), weights
+        packed = codec.pack(weights - base)
+        return PackedStep(self._published_by, packed, base), base + codec.unpack(packed, base.size)
 
     def _note_overshoot(self, finished: RoundRecord) -> None:
         """Say so, once, if the loss has jumped by a strategy's momentum over updates that point in different directions."""

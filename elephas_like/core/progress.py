@@ -30,6 +30,8 @@ class FitProgress:
     orders, version, samples: orders given to workers, exchanges that are in the state, and rows that were trained on.
     first_rate: the learning rate at the start of the fit; NaN before.
     level: of the length of rounds (`RoundLength`). directions: of each worker's last update (`DriftMonitor`).
+    published: the weights that the last round's workers began with, where steps between states are packed; None: the next ones are sent
+        whole.
     center: the shared state of an asynchronous fit at the end of its last epoch (`Center.checkpoint`).
     memories: what workers remember, while a checkpoint is written, and from reading one to the end of the next round (or
         asynchronous epoch). None: not known, or the fit's workers remember nothing.
@@ -47,6 +49,7 @@ class FitProgress:
     first_rate: float = float("nan")
     level: int = 0
     directions: dict[int, Vector] = field(default_factory=dict)
+    published: Vector | None = None
     center: Mapping[str, Array] = field(default_factory=dict)
     memories: Memories | None = None
 
@@ -79,6 +82,7 @@ class FitProgress:
             **_under("outer", self.outer or {}),
             "outer_begun": np.array(self.outer is not None),
             **_under("direction", {str(worker): vector for worker, vector in self.directions.items()}),
+            **({} if self.published is None else {"published": self.published}),
             **_under("center", self.center),
             **_memory_arrays(self.memories),
             **_tables(self.rounds),
@@ -99,6 +103,14 @@ class FitProgress:
             if name not in state or (state[name].shape, state[name].dtype) != (part.shape, part.dtype):
                 found = None if name not in state else state[name].shape
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")
+        published: Vector | None = arrays.get("published")  # type: ignore[assignment]  # as it was
+        if published is not None and (published.shape, published.dtype) != (
+            state["weights"].shape,
+            state["weights"].dtype,
+        ):
+            raise ElephasError(
+                f"the published weights have shape {published.shape}; expected {state['weights'].shape}."
+            )
         span = arrays["span"].tolist()
         return cls(
             TrainState(**state),  # type: ignore[arg-type]  # dtypes were compared
@@ -108,6 +120,7 @@ class FitProgress:
             outer=_taken("outer", arrays) if arrays["outer_begun"] else None,  # type: ignore[arg-type]  # as it was
             first_rate=float(arrays["first_rate"]),
             directions={int(worker): vector for worker, vector in _taken("direction", arrays).items()},  # type: ignore[misc]
+            published=published,
             center=_taken("center", arrays),
             memories=_memories(arrays),
             **dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True)),

@@ -198,7 +198,7 @@ class JobRounds:
                 frozen = self._frozen_broadcast(order.state.frozen)
                 with readable_errors(self._context):
                     state = self._context.broadcast(order.state.but(frozen=nothing()))
-                order = replace(order, state=None)
+                order = replace(order, state=None, step=None)
             # A task without its shard's files reports so; then the references are dropped and the round is run again.
             for tries in range(1, TRIES + 1):
                 self._jobs += 1

@@ -51,7 +51,8 @@ class Member:
 
     heard: when it last gave a sign of life. progress: what its last heartbeat said, which rises while it is at work.
     superseded: attempts that have lost their place. left: whether it was told to end its task, so that its place is free.
-    sent, held: parts of the state that seldom change, as the last orders that had them brought them, and as those it has answered did.
+    sent, held: parts of the state that seldom change, and weights where steps between them are packed, as the last orders that had them
+        brought them, and as those that it has answered did.
     """
 
     joined: Joined

@@ -37,19 +37,27 @@ class Sizes:
 
     packed: bytes of an update's delta if a codec packs it; None if it is float32, one number per weight.
     memory: most numbers that a worker remembers from round to round.
+    step: bytes of a packed step from one round's weights to the next; None if they are always sent whole.
     """
 
     parts: Mapping[str, int]
     packed: int | None = None
     memory: int = 0
+    step: int | None = None
 
     @staticmethod
-    def of(layout: Layout, codec: Codec | None = None, *, workers_remember: bool = False) -> Sizes:
-        """The sizes of a layout, with deltas as a codec packs them."""
+    def of(
+        layout: Layout,
+        codec: Codec | None = None,
+        *,
+        state_codec: Codec | None = None,
+        workers_remember: bool = False,
+    ) -> Sizes:
+        """The sizes of a layout, with deltas and steps as codecs pack them."""
         weights = layout.size(Role.WEIGHT)
-        packed = None if codec is None else codec.nbytes(weights)
+        packed, step = (None if each is None else each.nbytes(weights) for each in (codec, state_codec))
         memory = layout.size(Role.SLOT) + MEMORY_VECTORS * weights if workers_remember else 0
-        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory)
+        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory, step)
 
     @property
     def read_ahead(self) -> int:
@@ -62,6 +70,12 @@ class Sizes:
             0 if self.packed is None else _ROLE_BYTES[Role.WEIGHT.value] * self.parts[Role.WEIGHT.value] - self.packed
         )
         return self.state(*without) - saved
+
+    def order(self, *without: Role) -> int:
+        """Return the bytes of the arrays of an order to train, to a worker who has the last one's weights."""
+        if self.step is None:
+            return self.state(*without)
+        return self.state(Role.WEIGHT, *without) + self.step
 
     def state(self, *without: Role) -> int:
         """Return the bytes of a state's arrays. without: what it leaves out."""
@@ -243,6 +257,7 @@ FIELDS: dict[str, dict[str, Callable[[object], object]]] = {
         "number": _integer(-1),
         "version": _integer(-1),
         "span": _span,
+        "after": _integer(-1),
     },
     "update": _who | {"number": _count, "version": _count, "samples": _count, "steps": _count, "seconds": _seconds},
     "evaluation": _who | {"number": _count, "samples": _count, "seconds": _seconds},
@@ -297,14 +312,19 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
     """Return (name, dtype, allowed lengths) of a message's arrays, in order.
 
     Slots may be left out by workers that keep their own, and by orders to evaluate. Frozen values, and an update's learning rate, may be left out
-    if they did not change. An update of no samples may leave out everything.
+    if they did not change; weights of an order to train, if a packed step to them is there. An update of no samples may leave out everything.
     """
     states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]
     metrics = ("metrics", "float64", range(METRIC_NUMBERS + 1))
     if kind == "order":
         if values["kind"] not in ("train", "evaluate"):
             return []
-        return [(name, dtype, size | {0} if name in _OPTIONAL else size) for name, dtype, size in states]
+        ordered: list[tuple[str, str, Container[int]]] = []
+        steps = values["kind"] == "train" and sizes.step is not None
+        for name, dtype, size in states:
+            optional = name in _OPTIONAL or (steps and name == Role.WEIGHT)
+            ordered.append((name, dtype, size | {0} if optional else size))
+        return [*ordered, ("step", "uint8", {0, sizes.step})] if steps else ordered
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []
         for name, dtype, size in states:

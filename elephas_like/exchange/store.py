@@ -16,7 +16,19 @@ from typing import Literal
 
 from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
 from elephas_like.core.fit_monitor import WorkerSign
-from elephas_like.core.types import Array, Evaluation, Joined, Order, Recollection, Result, Role, Update, nothing, same
+from elephas_like.core.types import (
+    Array,
+    Evaluation,
+    Joined,
+    Order,
+    PackedStep,
+    Recollection,
+    Result,
+    Role,
+    Update,
+    nothing,
+    same,
+)
 from elephas_like.exchange.membership import LONGEST_POLL, Membership, Waits
 
 log = logging.getLogger(__name__)
@@ -390,13 +402,14 @@ class Store:
         order = self._order_to_send(worker, order)
         if order.kind == "train" and order.state is not None:
             with self._changed:
-                self._sent += order.state.nbytes
+                self._sent += order.state.nbytes + (0 if order.step is None else order.step.packed.nbytes)
         return order
 
     def _order_to_send(self, worker: int, order: Order) -> Order:
         """Return an order with its state. Called without the lock.
 
-        Parts that seldom change are left out if the worker has them from an order that it has answered.
+        Parts that seldom change are left out if the worker has them from an order that it has answered, and so are weights to which a
+        packed step leads from those that it has.
         """
         try:
             order = self._with_state(worker, order)
@@ -406,6 +419,7 @@ class Store:
         if order.state is None:
             return order
         left_out: dict[str, Array] = {}
+        step = order.step
         with self._changed:
             member = self._membership.members[worker]
             for role in self._seldom:
@@ -417,7 +431,14 @@ class Store:
                 member.sent[role] = self._newest[role]
                 if member.held.get(role) is self._newest[role]:
                     left_out[role.value] = nothing()
-        return replace(order, state=order.state.but(**left_out)) if left_out else order
+            if step is not None:
+                member.sent[Role.WEIGHT] = order.state.weights
+                if step.base is not None and member.held.get(Role.WEIGHT) is step.base:
+                    left_out[Role.WEIGHT.value] = nothing()
+                    step = replace(step, base=None)
+                else:
+                    step = PackedStep()
+        return replace(order, state=order.state.but(**left_out), step=step)
 
     def _wanted(self, worker: int, number: int) -> bool:
         """Whether the worker's order `number` is still to be answered."""

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.types import Array, Evaluation, Order, Recollection, Result, Span, TrainState, Update
+from elephas_like.core.types import Array, Evaluation, Order, PackedStep, Recollection, Result, Span, TrainState, Update
 from elephas_like.exchange.protocol import (
     FIELDS,
     HEADER_BYTES,
@@ -104,8 +104,12 @@ def _taken_apart(message: Message) -> tuple[str, dict[str, object], Mapping[str,
         return kind, values, arrays
     if isinstance(message, Order):
         span = message.span and [getattr(message.span, field.name) for field in fields(Span)]
-        values = {"kind": message.kind, "number": message.number, "version": message.version, "span": span}
-        return "order", values, message.state.parts() if message.state else message.memory
+        values = {"kind": message.kind, "number": message.number, "version": message.version, "span": span, "after": -1}
+        if message.state is None:
+            return "order", values, message.memory
+        if message.step is None:
+            return "order", values, message.state.parts()
+        return "order", values | {"after": message.step.after}, message.state.parts() | {"step": message.step.packed}
     kind = PLAIN_KINDS[type(message)]
     return kind, {name: getattr(message, name) for name in FIELDS[kind]}, {}
 
@@ -299,6 +303,7 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
     # the tables above hold the types of all fields, which mypy cannot see through
     if kind in PLAIN_MESSAGES:
         return PLAIN_MESSAGES[kind](**values)  # type: ignore[arg-type]
+    after = values.pop("after", -1)
     if holds_memory(kind, values):
         memory = {"memory": arrays}
         if kind == "order":
@@ -307,8 +312,10 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
         assert isinstance(attempt, int)
         return Answer(attempt, Recollection(**values, **memory))  # type: ignore[arg-type]
     if kind == "order":
+        packed = arrays.pop("step", None)
+        step = None if packed is None else PackedStep(after, packed)  # type: ignore[arg-type]
         state = TrainState(**arrays) if arrays else None  # type: ignore[arg-type]
-        return Order(state=state, **values)  # type: ignore[arg-type]
+        return Order(state=state, step=step, **values)  # type: ignore[arg-type]
     attempt = values.pop("attempt")
     assert isinstance(attempt, int)
     if kind == "update":

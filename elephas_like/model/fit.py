@@ -290,6 +290,7 @@ def _prepared(
         callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
         cores=cores,
         codec=options.codec,
+        state_codec=options.state_codec,
         labels=label_rules(model),
     )
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
@@ -298,9 +299,10 @@ def _prepared(
 
 def exchanged_bytes(layout: Layout, options: Options, engine: EngineName) -> dict[str, int]:
     """Return the bytes that one worker sends and receives in a round, for callbacks. What seldom changes counts for nothing."""
-    seldom, sizes = seldom_changed(options.optimizer_state), Sizes.of(layout, options.codec)
-    broadcast_once = (Role.FROZEN,) if engine is EngineName.JOBS else seldom
-    return {"update_bytes": sizes.update(*seldom), "state_bytes": sizes.state(*broadcast_once)}
+    seldom = seldom_changed(options.optimizer_state)
+    sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec)
+    sent = sizes.state(Role.FROZEN) if engine is EngineName.JOBS else sizes.order(*seldom)
+    return {"update_bytes": sizes.update(*seldom), "state_bytes": sent}
 
 
 def _begun(
@@ -359,6 +361,7 @@ def _described(
         "strategy": _without_addresses(strategy),
         "frequency": _without_addresses(frequency),
         "codec": _without_addresses(options.codec),
+        "state_codec": _without_addresses(options.state_codec),
         **{
             name: str(getattr(options, name))
             for name in ("mode", "optimizer_state", "max_staleness", "quorum", "on_nan")

@@ -229,10 +229,17 @@ class GangFit:
         layout, options = fit.hooks.variables.layout, fit.options
         lead = LeadingEpochs(
             plan=pickle_by_value(plan),
-            options=replace(fit.options, strategy=None, custom_objects={}, frequency=Frequency.AUTO, codec=None),
+            options=replace(
+                options, strategy=None, custom_objects={}, frequency=Frequency.AUTO, codec=None, state_codec=None
+            ),
             recalls=fit.checkpoints is not None,
             layout_hash=layout.hash,
-            sizes=Sizes.of(layout, fit.options.codec, workers_remember=fit.options.workers_remember(fit.strategy)),
+            sizes=Sizes.of(
+                layout,
+                options.codec,
+                state_codec=options.state_codec,
+                workers_remember=options.workers_remember(fit.strategy),
+            ),
             with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
             tls=wants_tls(conf_of(self._session), options.tls, allow_plain_text=options.allow_plain_text),
             token=new_token(),

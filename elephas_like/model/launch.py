@@ -275,7 +275,8 @@ def server_identity(
 def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listening]:
     options, num_workers = fit.options, data.num_workers
     remember = options.workers_remember(fit.strategy)
-    sizes = Sizes.of(fit.hooks.variables.layout, options.codec, workers_remember=remember)
+    layout = fit.hooks.variables.layout
+    sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec, workers_remember=remember)
     store = store_of(options, num_workers, fit.hooks.variables.layout.hash, sizes)
     with exchange_server(context, options, store, sizes) as settings:
         yield Listening(store, settings if fit.faults is None else FaultySettings(settings, fit.faults))

@@ -49,8 +49,8 @@ def _frequency(_: str, value: Any) -> AnyFrequency:
     return value if isinstance(value, Schedule) else checks.frequency(value)
 
 
-def _codec(_: str, value: Any) -> Codec | None:
-    return resolve_codec(value)
+def _codec(name: str, value: Any) -> Codec | None:
+    return resolve_codec(value, name)
 
 
 def _text(_: str, value: Any) -> str:
@@ -77,6 +77,7 @@ class Options:
     frequency: Annotated[Frequency | int | Schedule, _frequency] = Frequency.AUTO
     strategy: Annotated[Strategy | str | None, _as_given] = None
     codec: Annotated[Codec | None, _codec] = None
+    state_codec: Annotated[Codec | None, _codec] = None
     max_staleness: Annotated[int | None, _or_none(_whole(least=0))] = None
     quorum: Annotated[int | float | None, _or_none(checks.quorum)] = None
     quorum_grace: Annotated[float, checks.from_zero] = 0.1
@@ -115,6 +116,11 @@ class Options:
             raise ValueError(
                 "scale_learning_rate is for mode 'synchronous', whose workers' batches make one large batch together. Leave it "
                 "out, or choose that mode."
+            )
+        if options.state_codec is not None and options.mode is not Mode.SYNCHRONOUS:
+            raise ValueError(
+                "state_codec is for mode 'synchronous', where all workers start a round from the same weights. Leave it out, or choose "
+                "that mode; codec= compresses the updates of every mode."
             )
         if options.quorum is not None and options.mode is not Mode.SYNCHRONOUS:
             raise ValueError(

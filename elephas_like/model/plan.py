@@ -92,7 +92,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
     training = sum(worker.rows > 0 for worker in joined)
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
-    alone = training == 1 and fit.strategy == Average() and fit.options.codec is None
+    alone = training == 1 and fit.strategy == Average() and fit.options.codec is fit.options.state_codec is None
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,
@@ -111,6 +111,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         max_staleness=fit.options.max_staleness,
         on_nan=OnNaN.DROP if fit.hooks.terminates_on_nan else fit.options.on_nan,
         codec=fit.options.codec,
+        state_codec=fit.options.state_codec,
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
         learning_rate=LearningRates(fit.hooks.model),

@@ -53,6 +53,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             one worker, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
         codec: compression applied to updates before they are sent, a name or an object: "fp16", "int8", "int4", "one_bit"
             or "top_k". None sends them uncompressed.
+        state_codec: in synchronous mode, compression of what workers receive: the steps from one round's weights to the next, a codec as
+            above. Workers then begin rounds near the driver's weights; what a step loses is part of the next. None sends weights whole.
         parameter_server_mode: "http" or "socket".
         host: the driver's address: the server listens on it, and workers come to it. A wildcard ("0.0.0.0", "::") is
             for listening only. None does as Spark's driver: it listens on spark.driver.bindAddress, else on
@@ -114,6 +116,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
     frequency: Frequency | int | Schedule
     strategy: Strategy | str | None
     codec: Codec | None
+    state_codec: Codec | None
     max_staleness: int | None
     quorum: int | float | None
     quorum_grace: float
@@ -148,6 +151,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         frequency: str | int | Schedule = "auto",
         strategy: Strategy | str | None = None,
         codec: Codec | str | None = None,
+        state_codec: Codec | str | None = None,
         parameter_server_mode: str = "http",
         host: str | None = None,
         port: int | str = 0,

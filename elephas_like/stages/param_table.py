@@ -130,7 +130,7 @@ def _strategy(name: str, value: Any) -> object:
 
 
 def _codec(name: str, value: Any) -> object:
-    resolve_codec(value)
+    resolve_codec(value, name)
     return value
 
 
@@ -359,6 +359,7 @@ FITTING = (
     ),
     Entry("strategy", _strategy, "how updates are averaged: a name or a Strategy"),
     Entry("codec", _codec, "compression of updates: a name or a Codec; None: no compression"),
+    Entry("stateCodec", _codec, "compression of steps of the weights that workers receive, likewise"),
     Entry("maxStaleness", _whole(0), "age at which asynchronous updates are dropped; None: never"),
     Entry("quorum", checks.quorum, "workers, or share of them, that end a round with their answers; None: all"),
     Entry(

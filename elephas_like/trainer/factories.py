@@ -41,17 +41,18 @@ class TrainerFactory:
     callbacks: bytes = b""
     cores: int | None = None
     codec: Codec | None = None
+    state_codec: Codec | None = None
     labels: object = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields, with strategy and codec pickled by value: workers may not have their modules."""
-        own = [self.strategy, self.codec, *parts_of(self.strategy)]
-        return {**vars(self), "strategy": pickle_by_value(own), "codec": None}
+        """Return the fields, with strategy and codecs pickled by value: workers may not have their modules."""
+        own = [self.strategy, self.codec, self.state_codec, *parts_of(self.strategy)]
+        return {**vars(self), "strategy": pickle_by_value(own), "codec": None, "state_codec": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Restore the fields."""
-        strategy, codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
-        vars(self).update({**state, "strategy": strategy, "codec": codec})
+        strategy, codec, state_codec, *_ = cloudpickle.loads(state["strategy"])  # written by our own driver
+        vars(self).update({**state, "strategy": strategy, "codec": codec, "state_codec": state_codec})
 
     def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
         """Return a worker with its shard open and a compiled model of its own. A worker without rows gets no model."""
@@ -105,6 +106,7 @@ class TrainerFactory:
             self.layout_hash,
             owns_program=owns_program,
             codec=self.codec,
+            state_codec=self.state_codec,
         )
 
 

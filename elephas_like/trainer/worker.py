@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -74,6 +75,7 @@ class LocalTrainer:
         *,
         owns_program: bool = True,
         codec: Codec | None = None,
+        state_codec: Codec | None = None,
     ) -> None:
         self._worker = worker
         self._owns_program = owns_program
@@ -93,6 +95,8 @@ class LocalTrainer:
         self._slots: Vector | None = None
         self._seldom = seldom_changed(config.optimizer_state)
         self._held: dict[Role, Array] = {}
+        self._state_codec = state_codec
+        self._began_with: tuple[int, Vector] | None = None
         self._before: Mapping[str, Array] = {}
         self._trained = self._answered = -1
         self._restored = False
@@ -143,6 +147,8 @@ class LocalTrainer:
         self._trained = order.number
         if self._program is not None and self._callbacks is None:
             self._program.model.stop_training = False
+        order = self._with_weights(order)
+        assert order.state is not None
         state, span, program = self._whole(order.state, self._seldom), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
@@ -386,6 +392,26 @@ class LocalTrainer:
                 "a worker callback, or the model's own train step, set model.stop_training, but no worker can end a training that all "
                 "share. Stop from callbacks=[...], which see the global metrics on the driver."
             )
+
+    def _with_weights(self, order: Order) -> Order:
+        """Return an order to train with its weights, also where it has only the step to them from those of the last one.
+
+        Raises:
+            ElephasError: the step is from other weights than this worker's.
+        """
+        state, step = order.state, order.step
+        if state is None or step is None or self._state_codec is None:
+            return order
+        if step.packed.size and not state.weights.size:
+            number, base = self._began_with or (-1, state.weights)
+            if number != step.after:
+                raise ElephasError(
+                    f"worker {self._worker} has the weights of order {number}, and got the step from those of order {step.after}. This "
+                    "is a defect of elephas_like: please report it. Without state_codec= it cannot happen."
+                )
+            state = state.but(weights=base + self._state_codec.opened(step.packed, base.size))
+        self._began_with = order.number, state.weights
+        return replace(order, state=state)
 
     def _whole(self, state: TrainState, seldom: Sequence[Role]) -> TrainState:
         """Return a state including parts that seldom change, also where an order leaves them out because this worker has them."""

@@ -127,7 +127,9 @@ def _locked(directory: Path) -> IO[str] | None:
         return None
     file = (directory / ".lock").open("w")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends, and no fork inherits it
+        fcntl.lockf(
+            file, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # it ends with the process, however that ends, and no fork inherits it
     except (BlockingIOError, PermissionError):  # which of them is the system's choice
         file.close()
         raise ElephasError(

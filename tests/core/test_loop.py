@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, floats, state, update
+from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, Saves, floats, state, update
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
@@ -27,6 +27,7 @@ from elephas_like.core.schedules import FixedSteps, PostLocal, QuadraticSynchron
 from elephas_like.core.strategies import (
     STRATEGIES,
     Average,
+    Codec,
     Context,
     DownPour,
     Float16,
@@ -146,6 +147,74 @@ def test_two_rounds_by_hand() -> None:
     (epoch,) = notes.epochs
     assert (epoch.epoch, epoch.samples, epoch.metrics.tolist()) == (0, 4, [7.8125, 4.0])
     assert epoch.rounds == tuple(notes.rounds) == tuple(progress.rounds)
+
+
+@dataclass(frozen=True)
+class Eighths(Codec):
+    """Whole eighths, cut off: what a step loses is seen in the next."""
+
+    def nbytes(self, size: int) -> int:
+        return size
+
+    def pack(self, vector: np.ndarray) -> np.ndarray:
+        return np.trunc(vector * 8).astype(np.int8).view(np.uint8)
+
+    def unpack(self, packed: np.ndarray, size: int) -> np.ndarray:
+        return packed.view(np.int8).astype(np.float32) / 8
+
+
+def test_workers_follow_the_driver_by_packed_steps() -> None:
+    """Worked out by hand: w is the driver's, v what workers begin with, e = v + C(w - v).
+
+    Round 1 begins at v = w = (0, 0), whole: deltas (1/2, 0), (0, 1), mean (1/4, 1/2): w = (1/4, 1/2). The step is whole eighths: v = w.
+    Round 2: deltas (3/8, 0), (0, 3/4), mean (3/16, 3/8): w = (7/16, 7/8). The step (3/16, 3/8) is cut to (1/8, 3/8): v = (3/8, 7/8).
+    Round 3: deltas (5/16, 0), (0, 9/16), mean (5/32, 9/32): w = (19/32, 37/32). w - v = (7/32, 9/32), cut to (1/8, 1/4): v = (1/2, 9/8).
+    Round 4: deltas (1/4, 0), (0, 7/16), mean (1/8, 7/32): w = (23/32, 44/32).
+    """
+    workers = pair()
+    end, _, progress = fit(workers, epochs=2, state_codec=Eighths())
+    begun = [order.state.weights.tolist() for order in workers[0].orders]
+    assert begun == [[0, 0], [1 / 4, 1 / 2], [3 / 8, 7 / 8], [1 / 2, 9 / 8]]
+    assert end.weights.tolist() == [23 / 32, 44 / 32]
+    assert progress.published.tolist() == [1 / 2, 9 / 8]
+    steps = [order.step for order in workers[1].orders]
+    assert [step.after for step in steps] == [-1, 0, 1, 2]
+    assert [step.packed.view(np.int8).tolist() for step in steps] == [[], [2, 4], [1, 3], [1, 2]]
+    assert steps[0].base is None
+    for step, order in zip(steps[1:], workers[0].orders, strict=False):
+        assert step.base is order.state.weights  # by which the server knows who has them
+
+
+def test_what_is_evaluated_is_the_drivers_own_state() -> None:
+    workers = pair(validation=[ONE])
+    fit(workers, epochs=2, state_codec=Eighths())
+    assert [order.state.weights.tolist() for order in workers[0].evaluated] == [[7 / 16, 7 / 8], [23 / 32, 44 / 32]]
+    assert all(order.step is None for order in workers[0].evaluated)
+
+
+def test_workers_begin_with_exactly_what_a_callback_sets() -> None:
+    workers, third = pair(), floats(1 / 3, 1 / 3)
+    fit(workers, Notes(at_end=lambda epoch, state: state.but(weights=third)), epochs=2, state_codec=Eighths())
+    assert workers[0].orders[2].state.weights.tolist() == third.tolist()
+    assert workers[0].orders[2].step.base is None
+
+
+def test_packed_steps_go_on_from_a_checkpoint() -> None:
+    whole, _, _ = fit(pair(), epochs=2, state_codec=Eighths())
+    kept: list[dict] = []
+    workers, plan = pair(), {"epochs": 2, "state_codec": Eighths()}
+    saves = Saves(lambda progress: kept.append({n: a.copy() for n, a in progress.arrays().items()}))
+    fit_synchronously(
+        InProcessSyncWorkers(workers), plan_of(workers, **plan), Notes(), FitProgress(state(0, 0)), loss_of, saves
+    )
+    assert len(kept) == 3
+    for arrays in kept:
+        workers, progress = pair(), FitProgress.from_arrays(arrays, state(0, 0))
+        end = fit_synchronously(InProcessSyncWorkers(workers), plan_of(workers, **plan), Notes(), progress, loss_of)
+        assert end.weights.tolist() == whole.weights.tolist()
+    kept[0]["published"] = floats(1)
+    with pytest.raises(ElephasError, match="published weights have shape"):
+        FitProgress.from_arrays(kept[0], state(0, 0))
 
 
 def test_each_epoch_has_the_metrics_of_its_own_rows() -> None:

@@ -29,6 +29,14 @@ def test_sizes_are_the_lengths_of_the_roles() -> None:
     }
 
 
+def test_an_order_to_a_worker_who_has_the_last_weights_is_as_large_as_the_step() -> None:
+    # weights 8, statistics 4, frozen 12, slots 8, counters 8, learning rate 4, seeds 16; int8 packs two numbers as 2 + 4 bytes
+    plain, packed = protocol.Sizes.of(LAYOUT), protocol.Sizes.of(LAYOUT, state_codec=Int8())
+    assert (plain.step, plain.order(), plain.order(Role.SLOT, Role.FROZEN)) == (None, 60, 40)
+    assert (packed.step, packed.order(), packed.order(Role.SLOT, Role.FROZEN)) == (6, 58, 38)
+    assert packed.state() == 60
+
+
 def test_metrics_have_a_bound_that_costs_no_memory() -> None:
     many = protocol.METRIC_NUMBERS + 1
     fields = {"attempt": 1, "worker": 0, "number": 0, "samples": 1, "seconds": 0}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from small_world import AT_ONCE, LAYOUT, HandClock, floats, joined, state, train_order, update
+from small_world import AT_ONCE, LAYOUT, Background, HandClock, floats, joined, state, train_order, update
 from stores import let_time_pass
 
 from elephas_like.core.errors import WaitError
 from elephas_like.core.quorum import Quorum
-from elephas_like.core.types import Evaluation, Order, Recollection, Update
+from elephas_like.core.types import Evaluation, Order, PackedStep, Recollection, Update
 from elephas_like.exchange.quorum_store import QuorumStore
 
 
@@ -48,6 +50,38 @@ def test_the_others_have_a_share_of_the_time_that_the_quorum_took() -> None:
     )
     assert told(list(updates)) == [(0, 0), (1, 0)]
     assert clock.now == began + 6
+
+
+def test_a_straggler_gets_weights_whole_where_it_has_missed_a_step() -> None:
+    store, _ = store_of(2, 1, grace=0.0)
+    weights = [floats(number, number) for number in range(4)]
+
+    def train(number: int) -> None:
+        order = train_order(number)
+        step = PackedStep(number - 1, np.zeros(6, np.uint8), weights[number - 1] if number else None)
+        list(store.train(replace(order, state=order.state.but(weights=weights[number]), step=step)))
+
+    def sizes(order: Order) -> tuple[int, int]:
+        return order.state.weights.size, order.step.packed.size
+
+    for number in range(3):
+        begin = Background(lambda number=number: train(number))
+        order = store.ask(0, 100)
+        while order.kind == "wait":
+            order = store.ask(0, 100)
+        assert sizes(order) == ((2, 0) if number == 0 else (0, 6))
+        if number == 0:
+            assert sizes(store.ask(1, 100)) == (2, 0)  # and trains until the third round
+        store.answer(100, update(0, number))
+        begin.result()
+    begin = Background(lambda: train(3))
+    order = store.answer(100, update(1, 0))
+    while order.kind == "wait":
+        order = store.ask(1, 100)
+    assert (order.number, sizes(order)) == (3, (2, 0))
+    store.answer(100, update(1, 3))
+    store.answer(100, update(0, 3))
+    begin.result()
 
 
 def test_workers_without_rows_make_no_quorum() -> None:

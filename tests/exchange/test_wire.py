@@ -15,8 +15,8 @@ from small_world import LAYOUT, SIZES, floats, integers, joined, state, train_or
 from wire_frames import decode, frame, raw
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.strategies import CODECS
-from elephas_like.core.types import Evaluation, Order, Role
+from elephas_like.core.strategies import CODECS, Int8
+from elephas_like.core.types import Evaluation, Order, PackedStep, Role
 from elephas_like.exchange import protocol, wire
 
 
@@ -68,6 +68,44 @@ def test_orders_keep_their_state(order: Order) -> None:
     assert_same(order, back)
 
 
+PACKED = protocol.Sizes.of(LAYOUT, state_codec=Int8())
+
+
+def decode_packed(whole: bytes) -> protocol.Message:
+    return wire.decode(io.BytesIO(whole), len(whole), PACKED)
+
+
+def test_an_order_may_have_a_packed_step_in_place_of_weights() -> None:
+    whole = replace(train_order(3, 1.0, -2.0), step=PackedStep())
+    back = decode_packed(raw(whole))
+    assert isinstance(back, Order)
+    assert content(back) == content(whole)
+    step = PackedStep(2, Int8().pack(floats(1.0, -2.0)))
+    brief = replace(train_order(3), state=state().but(weights=floats()), step=step)
+    back = decode_packed(raw(brief))
+    assert isinstance(back, Order)
+    assert content(back) == content(brief)
+    assert isinstance(decode_packed(raw(Order("evaluate", 4, state=state()))), Order)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (train_order(), "expected the arrays"),  # one that knows of no steps
+        (replace(train_order(), step=PackedStep(0, np.zeros(3, np.uint8))), "step to have 6 or 0 numbers, got 3"),
+        (Order("evaluate", 0, state=state().but(weights=floats())), "weights to have 2 numbers, got 0"),
+    ],
+)
+def test_other_steps_are_refused(order: Order, message: str) -> None:
+    with pytest.raises(wire.FrameError, match=message):
+        decode_packed(raw(order))
+
+
+def test_weights_are_whole_where_no_step_is_packed() -> None:
+    with pytest.raises(wire.FrameError, match="weights to have 2 numbers, got 0"):
+        decode(raw(replace(train_order(), state=state().but(weights=floats()))))
+
+
 @pytest.mark.parametrize(
     "result",
     [
@@ -88,7 +126,7 @@ def test_answers_keep_their_arrays(result: object) -> None:
 def test_orders_and_updates_of_training_say_nothing_of_memory() -> None:
     """A fit pays for its workers' memory only when a checkpoint asks for it."""
     order, buffers = taken_apart(raw(train_order(3, 1.0, 2.0)))
-    assert order["fields"] == {"kind": "train", "number": 3, "version": 3, "span": [0, 0, 1, 1, 1]}
+    assert order["fields"] == {"kind": "train", "number": 3, "version": 3, "span": [0, 0, 1, 1, 1], "after": -1}
     assert [name for name, _, _ in order["arrays"]] == [role.value for role in Role]
     assert len(buffers) == 4 * (2 + 1 + 3 + 2 + 1) + 8 * (1 + 2)  # floats and integers of the state
     sent, buffers = taken_apart(raw(protocol.Answer(7, update(1, 2))))

@@ -63,7 +63,7 @@ def digest(arrays: list) -> str:
 
 
 def fits(engine: str, context: object) -> Iterator[dict]:
-    """What four fits on an engine learn."""
+    """What five fits on an engine learn."""
     x, y = digits()
     x, y = x[:500].reshape(-1, 8, 8, 1), y[:500]
     by_label = np.argsort(y, kind="stable")
@@ -73,6 +73,7 @@ def fits(engine: str, context: object) -> Iterator[dict]:
         ("cnn", cnn(), slice(None), {}),
         ("sorted", mlp(), by_label, {}),
         ("int8", mlp(), slice(None), {"strategy": parts, "codec": "int8"}),
+        ("packed steps", mlp(), slice(None), {"codec": "int8", "state_codec": "int4"}),
     ):
         rows, labels = x[order], y[order]
         fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, **options)

@@ -107,6 +107,7 @@ def test_a_fit_that_died_goes_on_with_the_same_bits(
     [
         (decaying, {}, {}),
         (lambda: keras.optimizers.SGD(0.01, momentum=0.9), {"frequency": "auto", "codec": "int8"}, {}),
+        (lambda: "adam", {"frequency": 1, "state_codec": "int4"}, {"checkpoint_freq": 1e-9}),
         (lambda: "adam", {"optimizer_state": "reset"}, {"global_batch_size": 15, "validation_split": 0.25}),
         (lambda: "adam", {"frequency": "epoch"}, {"initial_epoch": 2, "shuffle": False}),
     ],
@@ -575,6 +576,11 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
         fit(regression(), tmp_path / "file")
 
 
+@pytest.mark.fault(
+    "A driver is started again while it is still alive, with the same `checkpoint_dir`",
+    "the second goes on from the checkpoint; the first warns, and writes and deletes none any more",
+    "the fit is trained twice",
+)
 @pytest.mark.parametrize("resume", ["auto", False])
 def test_a_fit_that_another_one_took_over_writes_and_deletes_nothing_more(tmp_path: Path, resume: str | bool) -> None:
     """A scheduler has started a driver again while the first one was alive."""

@@ -834,6 +834,12 @@ CONSTRUCTOR = [
     (lambda: SparkModel(mlp(), mode="asynchronous", engine="jobs"), ValueError, "(?s)'jobs' is not for.*Valid"),
     (lambda: SparkModel(mlp(), mode="asynchronous", frequency="fit"), ValueError, "(?s)'fit'.*Valid"),
     (lambda: SparkModel(mlp(), max_staleness=4), ValueError, "max_staleness is for mode 'asynchronous'"),
+    (
+        lambda: SparkModel(mlp(), mode="asynchronous", state_codec="int8"),
+        ValueError,
+        "state_codec is for mode 'synchronous'",
+    ),
+    (lambda: SparkModel(mlp(), state_codec="int9"), ValueError, "state_codec must be one of .*'int8'"),
     (lambda: SparkModel(mlp(), mode="hogwild", max_staleness=-1), ValueError, "max_staleness"),
 ]
 

@@ -17,6 +17,7 @@ from elephas_like.core.types import (
     FitConfig,
     OptimizerState,
     Order,
+    PackedStep,
     Recollection,
     ShardRef,
     Span,
@@ -489,6 +490,28 @@ def test_a_packed_update_is_the_plain_one_packed(tmp_path: Path) -> None:
     assert (empty.samples, empty.delta.size) == (0, 0)
     trainer.close()
     plain.close()
+
+
+def test_weights_that_an_order_leaves_out_are_those_before_and_a_packed_step(tmp_path: Path) -> None:
+    model = prepared()
+    start, ref, codec = Variables(model).read(), shard(tmp_path, X, Y), Int8()
+    factory = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", codec=Int8(), state_codec=codec)
+    told_whole, told_steps = factory(0, ref, None), factory(0, ref, None)
+    weights, step = start.weights, PackedStep()
+    for number, span in enumerate((Span(0, 0, 0, 1), Span(0), Span(1))):  # nothing to train in the first
+        order = Order("train", number, 0, span, start.but(weights=weights), step=step)
+        brief = order if number == 0 else replace(order, state=start.but(weights=nothing()))
+        expected, found = told_whole.train(order), told_steps.train(brief)
+        np.testing.assert_array_equal(found.delta, expected.delta)
+        told_steps.evaluate(Order.to_evaluate(start, 9))  # which changes nothing of it
+        packed = codec.pack(np.linspace(-1, 1 + number, weights.size, dtype=np.float32))
+        weights, step = weights + codec.unpack(packed, weights.size), PackedStep(number, packed)
+    with pytest.raises(
+        ElephasError, match=r"worker 0 has the weights of order 2, and got the step from those of order 7"
+    ):
+        told_steps.train(replace(order, number=3, state=brief.state, step=PackedStep(7, packed)))
+    for trainer in (told_whole, told_steps):
+        trainer.close()
 
 
 @pytest.mark.parametrize("optimizer_state", ["per_worker", "reset"])

@@ -52,6 +52,11 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
 
 
+@pytest.mark.fault(
+    "Two drivers are at one search (`checkpoint_dir`)",
+    "the second is refused at once",
+    "nothing; trials are not run twice",
+)
 def test_two_processes_at_one_search_are_one_too_many(tmp_path: Path) -> None:
     program = "from pathlib import Path; import sys; from elephas_like.tuning.log import SearchLog\n"
     begins = "log = SearchLog(Path(sys.argv[1])); log.begin({}, 'auto')\n"
@@ -103,7 +108,12 @@ def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path:
     monkeypatch.chdir(tmp_path / "elsewhere")  # as a trial may
     kept.begin(IDENTITY, 1)
     kept.log.write(GOOD, {"x": 1})
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".lock", "models", "search.json", "trials.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        ".lock",
+        "models",
+        "search.json",
+        "trials.jsonl",
+    ]
 
 
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Codecs: compression applied to updates before they are sent. Flat float32 vectors in, bytes out, and back.
+"""Codecs: compression of what is sent. Flat float32 vectors in, bytes out, and back.
 
-A worker sends `codec.pack(message)`; admission and averaging see `codec.unpack` of it. The number of bytes depends only
-on the number of values, so that a server knows what to expect before it reads.
+A worker sends `codec.pack(message)`; admission and averaging see `codec.unpack` of it. The server sends the steps of the weights
+that workers begin with likewise (core/loop.py). The number of bytes depends only on the number of values, so that who reads knows what to
+expect.
 
 Error feedback (Seide et al., Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and
 other Gradient Compression Schemes", ICML 2019, arXiv:1901.09847): a worker adds what its last messages lost to its next
@@ -274,7 +275,7 @@ class TopK(Codec):
 CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Float32, Float16, Int8, Int4, OneBit, TopK)}
 
 
-def resolve_codec(codec: Codec | str | None) -> Codec | None:
+def resolve_codec(codec: Codec | str | None, name: str = "codec") -> Codec | None:
     """Return the codec of a name; a codec or None is returned unchanged.
 
     Raises:
@@ -284,9 +285,9 @@ def resolve_codec(codec: Codec | str | None) -> Codec | None:
     if codec is None or isinstance(codec, Codec):
         return codec
     if not isinstance(codec, str):
-        raise TypeError(f"codec must be a name or a Codec object; got {codec!r}.")
+        raise TypeError(f"{name} must be a name or a Codec object; got {codec!r}.")
     if codec not in CODECS:
-        raise ValueError(f"codec must be one of {sorted(CODECS)}, a Codec object, or None; got {codec!r}.")
+        raise ValueError(f"{name} must be one of {sorted(CODECS)}, a Codec object, or None; got {codec!r}.")
     return CODECS[codec]()
 
 
