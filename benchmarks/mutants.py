@@ -37,6 +37,7 @@ TESTS = {
     "center.py": ["test_center"],
     "async_progress.py": ["test_async_progress", "test_center"],
     "loop.py": ["test_loop", "test_progress"],
+    "async_loop.py": ["test_async_loop", "test_progress"],
     "progress.py": ["test_progress", "test_loop"],
     "quorum.py": ["test_quorum"],
     "pieces.py": ["test_pieces"],
@@ -256,8 +257,8 @@ MUTANTS = [
         ("resumed: length of rounds forgotten", "plan.finest_rounds, progress.level", "plan.finest_rounds"),
         ("resumed: strategy's memory forgotten", "if progress.outer is None:", "if True:"),
         ("resumed: callbacks change the state twice", "if progress.span is None:\n            fit.callbacks_set", "if True:\n            fit.callbacks_set"),
-        ("resumed: shared state forgotten", "center.restore(progress.center)", "pass"),
     ),
+    *_of("async_loop.py", ("resumed: shared state forgotten", "center.restore(progress.center)", "pass")),
     *_of(
         "progress.py",
         ("packed steps: begin whole after a checkpoint", '"published": self.published', '"unpublished": self.published'),

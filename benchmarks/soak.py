@@ -33,10 +33,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from elephas_like.core.async_loop import fit_asynchronously
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import LockedCenter
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import Average, DownPour
 from elephas_like.core.types import EpochRecord, Frequency, Joined, Mode, Order, Role, Span, TrainState, Update

@@ -8,19 +8,18 @@ What crosses a process is a frozen dataclass of plain data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from elephas_like.core.errors import Failure
-
 Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.generic]
 Memories = Mapping[int, Mapping[str, Array]]
 """What workers remember from round to round, by worker: arrays by name."""
@@ -177,7 +176,7 @@ class PackedStep:
     """
 
     after: int = -1
-    packed: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
+    packed: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
     base: Vector | None = None
 
 
@@ -415,84 +414,5 @@ class EpochRecord:
     memories: Memories | None = None
 
 
-class Worker(Protocol):
-    """What an engine drives: one shard with a compiled model (trainer/worker.py), or plain NumPy in tests."""
-
-    def joined(self, attempt: int, host: str) -> Joined:
-        """What to tell the driver before the first order."""
-        ...
-
-    def steps_of(self, span: Span) -> int:
-        """Batches that this worker has in a span."""
-        ...
-
-    def train(self, order: Order) -> Update:
-        """The update of one train order."""
-        ...
-
-    def evaluate(self, order: Order) -> Evaluation:
-        """The metric sums of an order's state on this worker's validation rows."""
-        ...
-
-    def recall(self, order: Order) -> Recollection:
-        """What this worker remembers from round to round, as it was after the order that a recall names."""
-        ...
-
-    def remind(self, order: Order) -> Recollection:
-        """Remember what a reminder holds, in place of all that was remembered."""
-        ...
-
-    def progress(self) -> int:
-        """Steps done so far. Rises while `train` and `evaluate` are at work, and is asked for by another thread."""
-        ...
-
-    def save(self, path: str) -> None:
-        """Save what this worker remembers from round to round in a file, for the worker that carries on. No file if nothing."""
-        ...
-
-    def restore(self, path: str) -> None:
-        """Take over what `save` left, if there is such a file."""
-        ...
-
-    def close(self) -> None:
-        """Releases the shard's memory."""
-        ...
-
-
 Result = Update | Evaluation | Recollection
 """What a worker answers an order with."""
-
-
-class WorkerFactory(Protocol):
-    """A picklable that makes a Worker from its shard (and the shard of validation rows), on the executor."""
-
-    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
-        """The worker of one shard, ready to train."""
-        ...
-
-
-class Exchange(Protocol):
-    """A worker's line to the driver (exchange/client.py): every call ends within its time-outs."""
-
-    def announce(self, host: str) -> None:
-        """The first contact, before any work: the worker lives, and from now on says so by heartbeats."""
-        ...
-
-    def join(self, joined: Joined, progress: Callable[[], int]) -> Order:
-        """Takes the worker's place and returns its first order; blocks while another attempt holds the place.
-
-        progress: what rises while the worker is at work; heartbeats carry it.
-        """
-        ...
-
-    def answer(self, result: Result) -> Order:
-        """Brings the result of the last order and returns the next one."""
-        ...
-
-    def fail(self, failure: Failure) -> None:
-        """Reports an error as a value; the driver raises it."""
-        ...
-
-    def close(self) -> None:
-        """Ends the heartbeat and the connection."""
-        ...

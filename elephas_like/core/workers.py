@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine: workers that exchange in step, or each on its own."""
+"""What the training loop asks of an engine, workers that exchange in step or each on its own; and what an engine asks of a worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
+from elephas_like.core.errors import Failure
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
@@ -15,6 +16,9 @@ from elephas_like.core.types import (
     Memories,
     Order,
     Recollection,
+    Result,
+    ShardRef,
+    Span,
     TrainState,
     Update,
 )
@@ -84,4 +88,83 @@ class AsyncWorkers(Protocol):
 
     def replace(self, before: TrainState, after: TrainState) -> None:
         """Pass to the shared state what callbacks have made of one that was taken before: `before` became `after`."""
+        ...
+
+
+class Worker(Protocol):
+    """What an engine drives: one shard with a compiled model (trainer/worker.py), or plain NumPy in tests."""
+
+    def joined(self, attempt: int, host: str) -> Joined:
+        """What to tell the driver before the first order."""
+        ...
+
+    def steps_of(self, span: Span) -> int:
+        """Batches that this worker has in a span."""
+        ...
+
+    def train(self, order: Order) -> Update:
+        """The update of one train order."""
+        ...
+
+    def evaluate(self, order: Order) -> Evaluation:
+        """The metric sums of an order's state on this worker's validation rows."""
+        ...
+
+    def recall(self, order: Order) -> Recollection:
+        """What this worker remembers from round to round, as it was after the order that a recall names."""
+        ...
+
+    def remind(self, order: Order) -> Recollection:
+        """Remember what a reminder holds, in place of all that was remembered."""
+        ...
+
+    def progress(self) -> int:
+        """Steps done so far. Rises while `train` and `evaluate` are at work, and is asked for by another thread."""
+        ...
+
+    def save(self, path: str) -> None:
+        """Save what this worker remembers from round to round in a file, for the worker that carries on. No file if nothing."""
+        ...
+
+    def restore(self, path: str) -> None:
+        """Take over what `save` left, if there is such a file."""
+        ...
+
+    def close(self) -> None:
+        """Releases the shard's memory."""
+        ...
+
+
+class WorkerFactory(Protocol):
+    """A picklable that makes a Worker from its shard (and the shard of validation rows), on the executor."""
+
+    def __call__(self, worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
+        """The worker of one shard, ready to train."""
+        ...
+
+
+class Exchange(Protocol):
+    """A worker's line to the driver (exchange/client.py): every call ends within its time-outs."""
+
+    def announce(self, host: str) -> None:
+        """The first contact, before any work: the worker lives, and from now on says so by heartbeats."""
+        ...
+
+    def join(self, joined: Joined, progress: Callable[[], int]) -> Order:
+        """Takes the worker's place and returns its first order; blocks while another attempt holds the place.
+
+        progress: what rises while the worker is at work; heartbeats carry it.
+        """
+        ...
+
+    def answer(self, result: Result) -> Order:
+        """Brings the result of the last order and returns the next one."""
+        ...
+
+    def fail(self, failure: Failure) -> None:
+        """Reports an error as a value; the driver raises it."""
+        ...
+
+    def close(self) -> None:
+        """Ends the heartbeat and the connection."""
         ...

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 from elephas_like.core.fault_plan import Fault, FaultPlan
 from elephas_like.core.rounds import boundary
-from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Span, Update, Worker
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Span, Update
+from elephas_like.core.workers import Worker
 from elephas_like.rows.shards import attempt_id
 
 log = logging.getLogger(__name__)

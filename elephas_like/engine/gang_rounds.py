@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasError, Failure, ShardMissing
-from elephas_like.core.types import Exchange, ShardRef, Worker, WorkerFactory
+from elephas_like.core.types import ShardRef
+from elephas_like.core.workers import Exchange, Worker, WorkerFactory
 from elephas_like.engine.server_rounds import serve, without_memory
 from elephas_like.rows.gang_rows import Read
 from elephas_like.rows.shard_files import dataset_directory, find_shard, local_directories, remove_dataset

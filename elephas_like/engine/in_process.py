@@ -28,8 +28,8 @@ from elephas_like.core.types import (
     Recollection,
     TrainState,
     Update,
-    Worker,
 )
+from elephas_like.core.workers import Worker
 
 SPEED_SPREAD = 0.5
 """Standard deviation of the logarithm of the workers' speeds on the virtual clock."""

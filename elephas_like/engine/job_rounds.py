@@ -27,11 +27,10 @@ from elephas_like.core.types import (
     TrainState,
     Update,
     Vector,
-    Worker,
-    WorkerFactory,
     nothing,
     same,
 )
+from elephas_like.core.workers import Worker, WorkerFactory
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
 from elephas_like.spark.gpus import on_gpus, take_gpu

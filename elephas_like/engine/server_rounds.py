@@ -26,7 +26,8 @@ from elephas_like.core.errors import (
     StoppedError,
     SupersededError,
 )
-from elephas_like.core.types import Exchange, Order, Result, Worker, WorkerFactory
+from elephas_like.core.types import Order, Result
+from elephas_like.core.workers import Exchange, Worker, WorkerFactory
 from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
 from elephas_like.spark.failures import readable

@@ -26,8 +26,8 @@ from elephas_like.core.types import (
     ShardRef,
     TrainState,
     Update,
-    Worker,
 )
+from elephas_like.core.workers import Worker
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.factories import TrainerFactory

@@ -60,7 +60,7 @@ class ClientSettings:
 
 
 class Client:
-    """The client of one attempt of a worker (`core.types.Exchange`). For one thread; heartbeats have their own connection."""
+    """The client of one attempt of a worker (`core.workers.Exchange`). For one thread; heartbeats have their own connection."""
 
     def __init__(self, settings: ClientSettings, worker: int, attempt: int) -> None:
         self._settings = settings

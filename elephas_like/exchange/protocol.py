@@ -320,11 +320,11 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
         if values["kind"] not in ("train", "evaluate"):
             return []
         ordered: list[tuple[str, str, Container[int]]] = []
-        steps = values["kind"] == "train" and sizes.step is not None
+        step = sizes.step if values["kind"] == "train" else None
         for name, dtype, size in states:
-            optional = name in _OPTIONAL or (steps and name == Role.WEIGHT)
+            optional = name in _OPTIONAL or (step is not None and name == Role.WEIGHT)
             ordered.append((name, dtype, size | {0} if optional else size))
-        return [*ordered, ("step", "uint8", {0, sizes.step})] if steps else ordered
+        return ordered if step is None else [*ordered, ("step", "uint8", {0, step})]
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []
         for name, dtype, size in states:

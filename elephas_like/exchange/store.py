@@ -433,11 +433,14 @@ class Store:
                     left_out[role.value] = nothing()
             if step is not None:
                 member.sent[Role.WEIGHT] = order.state.weights
-                if step.base is not None and member.held.get(Role.WEIGHT) is step.base:
-                    left_out[Role.WEIGHT.value] = nothing()
-                    step = replace(step, base=None)
-                else:
-                    step = PackedStep()
+                if step.base is not None:
+                    if member.held.get(Role.WEIGHT) is step.base:
+                        left_out[Role.WEIGHT.value] = nothing()
+                        step = replace(step, base=None)
+                    else:
+                        step = PackedStep()
+        if not left_out and step is order.step:
+            return order
         return replace(order, state=order.state.but(**left_out), step=step)
 
     def _wanted(self, worker: int, number: int) -> bool:

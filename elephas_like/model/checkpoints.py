@@ -240,7 +240,7 @@ class Checkpoints:
         if not self._number:
             self.remove()  # checkpoints that resume=False passed over
         if not self._writers:
-            self._writers = {self._run} | self._found_writers()
+            self._writers = self._found_writers() | {self._run}
             self._remove_unfinished()
         if not self._taken_over():
             self._write(progress)

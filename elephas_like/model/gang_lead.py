@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 import cloudpickle
 import numpy as np
 
+from elephas_like.core.async_loop import fit_asynchronously
 from elephas_like.core.errors import Failure
-from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress, NotSaved
 from elephas_like.core.types import EpochRecord, Floats, Memories, RoundRecord, TrainState
 from elephas_like.core.workers import AsyncWorkers

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 
 from elephas_like.core.fault_plan import Ask, Fault, FaultPlan, Injection, check_faults
-from elephas_like.core.types import EngineName, Mode, ShardRef, Worker
+from elephas_like.core.types import EngineName, Mode, ShardRef
+from elephas_like.core.workers import Worker
 from elephas_like.engine.faulty_worker import FaultyWorker
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.faulty_client import AskDriver

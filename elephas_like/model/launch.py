@@ -14,17 +14,11 @@ from typing import Any
 from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
-from elephas_like.core.loop import fit_asynchronously, fit_synchronously
+from elephas_like.core.async_loop import fit_asynchronously
+from elephas_like.core.loop import fit_synchronously
 from elephas_like.core.quorum import Quorum
-from elephas_like.core.types import (
-    EngineName,
-    Mode,
-    Order,
-    ShardRef,
-    Worker,
-    WorkerFactory,
-)
-from elephas_like.core.workers import AsyncWorkers, SyncWorkers
+from elephas_like.core.types import EngineName, Mode, Order, ShardRef
+from elephas_like.core.workers import AsyncWorkers, SyncWorkers, Worker, WorkerFactory
 from elephas_like.engine.in_process import (
     InProcessAsyncWorkers,
     InProcessQuorumWorkers,

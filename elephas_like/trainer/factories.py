@@ -11,7 +11,8 @@ import cloudpickle
 from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
-from elephas_like.core.types import FitConfig, ShardRef, Worker
+from elephas_like.core.types import FitConfig, ShardRef
+from elephas_like.core.workers import Worker
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.programs import PROGRAMS, Program
@@ -27,7 +28,7 @@ _CHECKED: set[tuple[object, ...]] = set()
 
 @dataclass(frozen=True)
 class TrainerFactory:
-    """Makes LocalTrainers on executors; the driver sends it (core.types.WorkerFactory).
+    """Makes LocalTrainers on executors; the driver sends it (core.workers.WorkerFactory).
 
     callbacks: a cloudpickle of the worker callbacks, or b"" for none.
     cores: threads of Keras' backend in a worker process; None leaves them as they are.

@@ -15,16 +15,8 @@ import numpy as np
 from elephas_like.core import rounds
 from elephas_like.core.decisions import Task, columns_of
 from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import (
-    Array,
-    FitConfig,
-    Floats,
-    Order,
-    Role,
-    ShardRef,
-    Structure,
-    WorkerFactory,
-)
+from elephas_like.core.types import Array, FitConfig, Floats, Order, Role, ShardRef, Structure
+from elephas_like.core.workers import WorkerFactory
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of

@@ -60,7 +60,7 @@ _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 
 class LocalTrainer:
-    """One worker: trains spans of its shard from the states it is handed (core.types.Worker)."""
+    """One worker: trains spans of its shard from the states it is handed (core.workers.Worker)."""
 
     def __init__(
         self,
@@ -140,8 +140,6 @@ class LocalTrainer:
 
     def train(self, order: Order) -> Update:
         """Train one span from the order's state and return the update."""
-        assert order.state is not None
-        assert order.span is not None
         self._begin_order(order)
         self._before = self._memory() if self._config.keeps_before else {}
         self._trained = order.number
@@ -149,6 +147,7 @@ class LocalTrainer:
             self._program.model.stop_training = False
         order = self._with_weights(order)
         assert order.state is not None
+        assert order.span is not None
         state, span, program = self._whole(order.state, self._seldom), order.span, self._program
         started = time.perf_counter()
         steps = self.steps_of(span)
@@ -403,13 +402,13 @@ class LocalTrainer:
         if state is None or step is None or self._state_codec is None:
             return order
         if step.packed.size and not state.weights.size:
-            number, base = self._began_with or (-1, state.weights)
+            number, base = self._began_with or (-1, nothing())
             if number != step.after:
                 raise ElephasError(
                     f"worker {self._worker} has the weights of order {number}, and got the step from those of order {step.after}. This "
                     "is a defect of elephas_like: please report it. Without state_codec= it cannot happen."
                 )
-            state = state.but(weights=base + self._state_codec.opened(step.packed, base.size))
+            state = state.but(weights=np.add(base, self._state_codec.opened(step.packed, base.size)))
         self._began_with = order.number, state.weights
         return replace(order, state=state)
 

@@ -1,4 +1,9 @@
-"""A model of two weights and one of every other role; workers of it that are plain NumPy; a driver that takes notes."""
+"""A model of two weights and one of every other role; workers of it that are plain NumPy; a driver that takes notes.
+
+`pair` makes two workers that learn y = x . w from rows of their own, learning rate 1/2, one row a step. Worker 0 knows rows
+(1, 0) -> 1, worker 1 rows (0, 1) -> 2: a step halves the distance of w0 to 1, or of w1 to 2. Errors squared are the metric, so that the
+loss is their mean.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,15 @@ from elephas_like.core import rounds
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
+from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
     Joined,
     Memories,
+    Mode,
     Order,
     Recollection,
     Role,
@@ -165,6 +173,15 @@ class Regression:
     def close(self) -> None: ...
 
 
+class Failing(Regression):
+    """A worker that raises at its second order."""
+
+    def train(self, order: Order) -> Update:
+        if len(self.orders) == 1:
+            raise RuntimeError("out of luck")
+        return super().train(order)
+
+
 class Elastic(Regression):
     """A worker that keeps half of its way to itself: it trains from weights of its own, which it remembers."""
 
@@ -291,3 +308,32 @@ class Arrivals:
         brought = self._workers[index].train(self._orders[index])
         self._progress.record(brought, self._center.commit(brought), self._center)
         self._orders[index] = self._progress.next_order(index, self._center)
+
+
+ONE: Row = (1, 0, 1)
+TWO: Row = (0, 1, 2)
+
+
+def pair(rows: int = 2, validation: Sequence[Row] = ()) -> list[Regression]:
+    return [Regression(0, [ONE] * rows, validation), Regression(1, [TWO] * rows, validation)]
+
+
+def plan_of(workers: Sequence[Regression], **other: object) -> FitPlan:
+    values: dict[str, object] = {
+        "layout": LAYOUT,
+        "mode": Mode.SYNCHRONOUS,
+        "strategy": Average(),
+        "frequency": 1,
+        "rounds_per_epoch": max(len(worker.rows) for worker in workers),
+        "worker_rounds": tuple(1 if worker.rows else 0 for worker in workers),
+        "num_workers": len(workers),
+        "rows": sum(len(worker.rows) for worker in workers),
+        "initial_epoch": 0,
+        "epochs": 1,
+        "validates": any(worker.validation for worker in workers),
+    }
+    return FitPlan(**(values | other))
+
+
+def loss_of(metrics: np.ndarray) -> float | None:
+    return float(metrics[0] / metrics[1]) if metrics.size else None

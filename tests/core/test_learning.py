@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, Notes, Regression, Row, state
 
-from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
+from elephas_like.core.async_loop import fit_asynchronously
+from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.messages import Sender
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import (

@@ -1,8 +1,4 @@
-"""Two workers that learn y = x . w from rows of their own, learning rate 1/2, one row a step.
-
-Worker 0 knows rows (1, 0) -> 1, worker 1 rows (0, 1) -> 2: a step halves the distance of w0 to 1, or of w1 to 2.
-Errors squared are the metric, so that the loss is their mean.
-"""
+"""Synchronous fits of two workers (`plain_numpy.pair`), worked out by hand."""
 
 from __future__ import annotations
 
@@ -15,11 +11,25 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from plain_numpy import LAYOUT, Arrivals, Notes, Regression, Row, Saves, floats, state, update
+from plain_numpy import (
+    LAYOUT,
+    ONE,
+    TWO,
+    Failing,
+    Notes,
+    Regression,
+    Saves,
+    floats,
+    loss_of,
+    pair,
+    plan_of,
+    state,
+    update,
+)
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.errors import ElephasError, NonFiniteError
-from elephas_like.core.loop import FitPlan, epochs_of, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import epochs_of, fit_synchronously
 from elephas_like.core.merging import with_mean_slots
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.rounds import RoundLength
@@ -29,7 +39,6 @@ from elephas_like.core.strategies import (
     Average,
     Codec,
     Context,
-    DownPour,
     Float16,
     Nesterov,
     OneShot,
@@ -38,35 +47,7 @@ from elephas_like.core.strategies import (
 )
 from elephas_like.core.types import EpochRecord, Frequency, Mode, OnNaN, Order, Role, Span, TrainState, Update
 from elephas_like.core.workers import SyncWorkers
-from elephas_like.engine.in_process import InProcessAsyncWorkers, InProcessSyncWorkers
-
-ONE: Row = (1, 0, 1)
-TWO: Row = (0, 1, 2)
-
-
-def pair(rows: int = 2, validation: Sequence[Row] = ()) -> list[Regression]:
-    return [Regression(0, [ONE] * rows, validation), Regression(1, [TWO] * rows, validation)]
-
-
-def plan_of(workers: Sequence[Regression], **other: object) -> FitPlan:
-    values: dict[str, object] = {
-        "layout": LAYOUT,
-        "mode": Mode.SYNCHRONOUS,
-        "strategy": Average(),
-        "frequency": 1,
-        "rounds_per_epoch": max(len(worker.rows) for worker in workers),
-        "worker_rounds": tuple(1 if worker.rows else 0 for worker in workers),
-        "num_workers": len(workers),
-        "rows": sum(len(worker.rows) for worker in workers),
-        "initial_epoch": 0,
-        "epochs": 1,
-        "validates": any(worker.validation for worker in workers),
-    }
-    return FitPlan(**(values | other))
-
-
-def loss_of(metrics: np.ndarray) -> float | None:
-    return float(metrics[0] / metrics[1]) if metrics.size else None
+from elephas_like.engine.in_process import InProcessSyncWorkers
 
 
 def fit(
@@ -443,15 +424,12 @@ def test_weights_set_by_a_callback_are_gone_on_from() -> None:
 
 
 def test_an_order_to_evaluate_has_everything_but_slots() -> None:
-    synchronous = pair(1, validation=[(1, 1, 3)])
-    end, _, _ = fit(synchronous)
-    alone = [Regression(0, [ONE], [(1, 1, 3)])]
-    _, notes, _ = go(InProcessAsyncWorkers(alone, seed=0), alone)
-    for workers, kept in ((synchronous, end), (alone, notes.epochs[0].state)):
-        (order,) = workers[0].evaluated
-        assert kept.slots.size > 0
-        for name, part in kept.parts().items():
-            assert order.state.part(Role(name)).tolist() == ([] if name == Role.SLOT else part.tolist()), name
+    workers = pair(1, validation=[(1, 1, 3)])
+    end, _, _ = fit(workers)
+    (order,) = workers[0].evaluated
+    assert end.slots.size > 0
+    for name, part in end.parts().items():
+        assert order.state.part(Role(name)).tolist() == ([] if name == Role.SLOT else part.tolist()), name
 
 
 def test_validation_is_of_the_averaged_state() -> None:
@@ -478,15 +456,6 @@ def test_validation_freq(frequency: int | tuple[int, ...], validated: list[int])
 def test_without_validation_rows_nothing_is_evaluated() -> None:
     _, notes, _ = fit(pair(1))
     assert notes.epochs[0].validation is None
-
-
-class Failing(Regression):
-    """A worker that raises at its second order."""
-
-    def train(self, order: Order) -> Update:
-        if len(self.orders) == 1:
-            raise RuntimeError("out of luck")
-        return super().train(order)
 
 
 def test_a_failure_leaves_the_last_finished_round() -> None:
@@ -536,166 +505,6 @@ def test_the_loop_needs_no_more_than_the_protocol() -> None:
     rounds: SyncWorkers = Counted(workers)
     end = fit_synchronously(rounds, plan_of(workers), Notes(), FitProgress(state(0, 0)), loss_of)
     assert end.weights.tolist() == [0.4375, 0.875]
-
-
-# --- asynchronous
-
-
-def async_plan(workers: Sequence[Regression], **other: object) -> FitPlan:
-    return plan_of(workers, **({"mode": Mode.ASYNCHRONOUS, "strategy": DownPour()} | other))
-
-
-def go(
-    engine: Arrivals | InProcessAsyncWorkers,
-    workers: Sequence[Regression],
-    notes: Notes | None = None,
-    start: TrainState | None = None,
-    **plan: object,
-) -> tuple[TrainState, Notes, FitProgress]:
-    notes, progress = notes or Notes(), FitProgress(start or state(0, 0))
-    end = fit_asynchronously(engine, async_plan(workers, **plan), notes, progress, loss_of)
-    return end, notes, progress
-
-
-@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, Mode.HOGWILD])
-def test_a_fast_and_a_slow_worker_by_hand(mode: Mode) -> None:
-    # One row each, two epochs: 4 rows in all. Worker 0 comes three times: w0 = 1/2, 3/4, 7/8. The first epoch ends
-    # with its second update. Then worker 1, that started from (0, 0) before the other three: w1 = 1.
-    workers = pair(1)
-    end, notes, progress = go(Arrivals(workers, [0, 0, 0, 1]), workers, mode=mode, epochs=2)
-    assert end.weights.tolist() == [0.875, 1]
-    first, second = notes.epochs
-    assert first.state.weights.tolist() == [0.75, 0]
-    assert second.state.weights.tolist() == [0.875, 1]
-    assert [first.samples, second.samples] == [2, 2]
-    assert first.metrics.tolist() == [1.25, 2]  # 1 + 1/4
-    assert second.metrics.tolist() == [4.0625, 2]  # 1/16 + 4
-    records = [record.workers[0] for record in progress.rounds]
-    assert [(record.worker, record.staleness) for record in records] == [(0, 0), (0, 0), (0, 0), (1, 3)]
-    assert [record.loss for record in notes.rounds] == [None, 0.625, None, 2.03125]  # an epoch's last has its loss
-    assert notes.sums == [[1.25, 2], [1.25, 2], [4.0625, 2], [4.0625, 2]]
-    assert workers[0].trained == [(0, 0), (1, 0), (2, 0)]
-    assert notes.begun == [0, 1]
-    assert progress.state.weights.tolist() == [0.875, 1]
-
-
-def test_what_comes_after_the_last_epoch_does_not_count() -> None:
-    workers = pair(1)
-    end, notes, _ = go(Arrivals(workers, [0, 0, 1, 1, 1], ahead=True), workers)
-    assert end.weights.tolist() == [0.75, 0]
-    assert len(notes.epochs) == 1
-
-
-def test_one_worker_alone_is_plain_gradient_descent() -> None:
-    workers = [Regression(0, [ONE, TWO])]
-    end, notes, _ = go(InProcessAsyncWorkers(workers, seed=1), workers, worker_rounds=(2,), epochs=3)
-    assert end.weights.tolist() == [0.875, 1.75]  # three times half the way
-    assert [epoch.state.weights.tolist() for epoch in notes.epochs] == [[0.5, 1], [0.75, 1.5], [0.875, 1.75]]
-    assert workers[0].trained == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-
-
-def test_a_learning_rate_set_by_a_callback_is_in_the_next_order() -> None:
-    workers = [Regression(0, [ONE])]
-    notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=now.learning_rate / 2))
-    end, _, _ = go(Arrivals(workers, [0, 0, 0]), workers, notes, epochs=3)
-    # The order after an update goes out before the callbacks run: the change comes one exchange later.
-    assert [order.state.learning_rate.tolist() for order in workers[0].orders] == [[0.5], [0.5], [0.25]]
-    assert end.weights.tolist() == [0.8125, 0]  # 1/2, 3/4, + 1/4 of 1/4
-    assert end.learning_rate.tolist() == [0.0625]
-
-
-def test_a_schedule_at_an_epochs_beginning() -> None:
-    workers = [Regression(0, [ONE])]
-    engine = Arrivals(workers, [0, 0, 0])
-    notes = Notes(at_begin=lambda epoch, now: now.but(learning_rate=floats(2.0**-epoch)))
-    go(engine, workers, notes, epochs=3)
-    assert [order.state.learning_rate.tolist() for order in workers[0].orders] == [[1], [1], [0.5]]
-    assert engine.replaced == [{"learning_rate": [0.5]}, {"learning_rate": [0.25]}]
-
-
-def test_callbacks_see_the_learning_rate_they_set_where_workers_were_faster() -> None:
-    # All three epochs are over before the driver looks: their snapshots hold the old rate, 1/2. It is halved each time.
-    workers = [Regression(0, [ONE])]
-    engine = Arrivals(workers, [0, 0, 0], ahead=True)
-    notes = Notes(at_end=lambda epoch, now: now.but(learning_rate=now.learning_rate / 2))
-    end, _, _ = go(engine, workers, notes, epochs=3)
-    assert [epoch.state.learning_rate.tolist() for epoch in notes.epochs] == [[0.5], [0.25], [0.125]]
-    assert engine.replaced == [{"learning_rate": [0.25]}, {"learning_rate": [0.125]}]
-    assert end.learning_rate.tolist() == [0.0625]
-
-
-def test_what_no_callback_touched_is_not_written_back() -> None:
-    workers = [Regression(0, [ONE])]
-    engine = Arrivals(workers, [0, 0, 0])
-    go(engine, workers, epochs=3)
-    assert engine.replaced == []
-
-
-def test_weights_of_a_callback_go_to_the_center() -> None:
-    workers = [Regression(0, [ONE])]
-    engine = Arrivals(workers, [0, 0])
-    notes = Notes(at_end=lambda epoch, now: now.but(weights=floats(0, 5)) if epoch == 0 else now)
-    end, _, _ = go(engine, workers, notes, epochs=2)
-    assert engine.replaced == [{"moved": [-0.5, 5]}]
-    assert end.weights.tolist() == [0.25, 5]  # the update under way was half of 1/2
-
-
-def test_an_asynchronous_early_stop() -> None:
-    workers = pair(1)
-    end, notes, progress = go(Arrivals(workers, [0, 1] * 10), workers, Notes(stop_after_epochs=2), epochs=10)
-    assert notes.begun == [0, 1]
-    assert end.weights.tolist() == [0.75, 1.5]
-    assert progress.state is end
-
-
-def test_an_asynchronous_stop_before_the_first_epoch() -> None:
-    workers = pair(1)
-    end, _, progress = go(Arrivals(workers, []), workers, Notes(stop_after_rounds=0), state(3, 4))
-    assert end.weights.tolist() == [3, 4]
-    assert progress.state is end
-    assert workers[0].orders == []
-
-
-def test_no_asynchronous_epochs() -> None:
-    workers = pair(1)
-    end, notes, _ = go(Arrivals(workers, []), workers, None, state(3, 4), initial_epoch=2, epochs=2)
-    assert end.weights.tolist() == [3, 4]
-    assert notes.epochs == []
-
-
-def test_an_asynchronous_failure_leaves_the_last_epoch() -> None:
-    workers, progress = [Failing(0, [ONE])], FitProgress(state(0, 0))
-    with pytest.raises(RuntimeError, match="out of luck"):
-        fit_asynchronously(Arrivals(workers, [0, 0]), async_plan(workers, epochs=2), Notes(), progress, loss_of)
-    assert progress.state.weights.tolist() == [0.5, 0]
-    assert len(progress.rounds) == 1
-
-
-def test_a_crowd_on_a_virtual_clock_trains_the_budget_and_is_repeatable() -> None:
-    def run(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
-        workers = [Regression(0, [ONE] * 3), Regression(1, [TWO] * 5), Regression(2, [])]
-        end, notes, progress = go(
-            InProcessAsyncWorkers(workers, seed), workers, worker_rounds=(1, 2, 0), initial_epoch=1, epochs=4
-        )
-        assert [epoch.epoch for epoch in notes.epochs] == [1, 2, 3]
-        total = sum(epoch.samples for epoch in notes.epochs)
-        assert 24 <= total < 24 + 3  # 3 epochs of 8 rows; the last update may go beyond by less than its 3 rows
-        assert workers[2].orders == []
-        assert len(workers[0].trained) + len(workers[1].trained) == total
-        assert all(epoch >= 1 for worker in workers for epoch, _ in worker.trained)
-        arrivals = [(record.workers[0].worker, record.workers[0].staleness) for record in progress.rounds]
-        return end.weights.tolist(), arrivals
-
-    assert run(3) == run(3)
-    assert run(3)[1] != run(4)[1]
-
-
-def test_an_asynchronous_epoch_is_evaluated() -> None:
-    workers = [Regression(0, [ONE], [(1, 1, 3)]), Regression(1, [ONE], [(1, 0, 1)])]
-    _, notes, _ = go(InProcessAsyncWorkers(workers, seed=0), workers, epochs=4, validation_freq=2)
-    assert [epoch.validation is None for epoch in notes.epochs] == [True, False, True, False]
-    weight = float(notes.epochs[3].state.weights[0])
-    assert notes.epochs[3].validation.tolist() == [(weight - 3) ** 2 + (weight - 1) ** 2, 2.0]
 
 
 # --- schedules, codecs, and what strategies are told

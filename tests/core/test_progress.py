@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from plain_numpy import LAYOUT, Elastic, Notes, Regression, Saves, floats, state
 
+from elephas_like.core.async_loop import fit_asynchronously
 from elephas_like.core.errors import ElephasError
-from elephas_like.core.loop import FitPlan, fit_asynchronously, fit_synchronously
+from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import FixedSteps, Schedule
 from elephas_like.core.strategies import Nesterov, resolve

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.types import Evaluation, Exchange, Joined, Order, Recollection, Role, Span, TrainState, Update
+from elephas_like.core.types import Evaluation, Joined, Order, Recollection, Role, Span, TrainState, Update
+from elephas_like.core.workers import Exchange
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.protocol import Sizes
 

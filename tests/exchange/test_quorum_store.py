@@ -58,7 +58,7 @@ def test_a_straggler_gets_weights_whole_where_it_has_missed_a_step() -> None:
 
     def train(number: int) -> None:
         order = train_order(number)
-        step = PackedStep(number - 1, np.zeros(6, np.uint8), weights[number - 1] if number else None)
+        step = PackedStep(number - 1, np.zeros(6, np.uint8), weights[number - 1]) if number else PackedStep()
         list(store.train(replace(order, state=order.state.but(weights=weights[number]), step=step)))
 
     def sizes(order: Order) -> tuple[int, int]:

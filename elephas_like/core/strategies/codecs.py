@@ -22,9 +22,7 @@ import numpy.typing as npt
 from elephas_like.core.checks import positive_int
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.pieces import PIECE
-from elephas_like.core.types import Update, Vector
-
-Bytes = npt.NDArray[np.uint8]
+from elephas_like.core.types import Bytes, Update, Vector
 
 _HALF_MAX = np.float32(65504.0)
 """The largest finite half-precision number."""
