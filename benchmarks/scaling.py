@@ -2,14 +2,15 @@
 
     python benchmarks/scaling.py [--rounds 5]
 
-A synchronous round of K workers and a state of S bytes, of which an update (as a codec packs its deltas) has U, moves K states out of
-the driver and K updates in, over a link of B bytes a second in each direction:
+A synchronous round of K workers and a state of S bytes moves K states (D bytes, as state_codec packs them) out of the driver and K
+updates (U bytes, as codec packs them) in, over a link of B bytes a second in each direction:
 
-    t(K) = fixed + K * request + K * S / min(B, c) + K * U / min(B, c) + last
+    t(K) = fixed + K * request + K * D / min(B, c) + K * U / min(B, c) + K * opening + last
 
 fixed, request  what a round costs with a state of nothing: a line through rounds of 1, 2, 4 and 8 workers
 c               bytes a second that the server's process moves over loopback, adding included: the slope between two sizes
-last            adding the last update and making the next state, seconds a byte times S: nothing comes in meanwhile
+opening         unpacking an update, seconds a byte times S; the driver does it for one after the other
+last            adding the last update and making the next state, and packing the step to it: nothing comes in meanwhile
 
 Workers are threads of other processes, and train nothing. The check prints what the model says beside what was measured, for sizes
 and numbers of workers that the constants were not taken from.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -29,7 +31,7 @@ from elephas_like.core.averaging import Round
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies import Average
 from elephas_like.core.strategies.algebra import Context
-from elephas_like.core.strategies.codecs import CODECS
+from elephas_like.core.strategies.codecs import Codec, Int8
 from elephas_like.core.types import Order, Span, Update
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.membership import Waits
@@ -94,6 +96,35 @@ def last_seconds(nbytes: int) -> float:
     return statistics.median(found) / nbytes
 
 
+def packing_seconds(codec: Codec, nbytes: int) -> tuple[float, float]:
+    """Seconds a byte for packing and unpacking float32 numbers."""
+    numbers = np.random.default_rng(0).standard_normal(nbytes // 4, np.float32)
+    packed = codec.pack(numbers)
+    found = []
+    for call in (lambda: codec.pack(numbers), lambda: codec.unpack(packed, numbers.size)):
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - began)
+        found.append(statistics.median(seconds) / nbytes)
+    return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is packed on the way: the share of bytes that is left, and seconds a byte of packing and unpacking."""
+
+    share: float = 1.0
+    pack: float = 0.0
+    unpack: float = 0.0
+
+    @classmethod
+    def of(cls, codec: Codec) -> Packing:
+        """Measure a codec."""
+        return cls(codec.nbytes(10**6) / (4 * 10**6), *packing_seconds(codec, 10**8))
+
+
 class Model:
     """The constants of a transport, and what they say of other sizes."""
 
@@ -105,19 +136,22 @@ class Model:
         times = {size: round_seconds(kind, 4, size, rounds) - self.last * size for size in (2e7, 1e8)}
         self.rate = 2 * 4 * (1e8 - 2e7) / (times[1e8] - times[2e7])
 
-    def seconds(self, workers: int, state: float, update: float, link: float) -> float:
-        """Seconds of a round."""
-        rate = min(link, self.rate)
-        return self.fixed + workers * self.request + workers * (state + update) / rate + self.last * state
+    def seconds(
+        self, workers: int, nbytes: float, link: float, up: Packing = Packing(), down: Packing = Packing()
+    ) -> float:
+        """Seconds of a round, with updates (up) and states (down) packed so."""
+        moved = nbytes * (up.share + down.share) / min(link, self.rate)
+        last = self.last + down.pack + down.unpack
+        return self.fixed + workers * (self.request + moved + up.unpack * nbytes) + last * nbytes
 
 
-def shares(model: Model, packed: float) -> None:
-    """Print which part of an epoch's training time its exchanges take besides. packed: an update's size beside the state's."""
+def shares(model: Model, up: Packing, down: Packing) -> None:
+    """Print which part of an epoch's training time its exchanges take besides."""
     print("| state | link | " + " | ".join(f"{count} workers" for count in WORKERS) + " |")
     print("|---|---|" + "---|" * len(WORKERS))
     for size, nbytes in STATES.items():
         for link, rate in LINKS.items():
-            cells = [EXCHANGES * model.seconds(count, nbytes, packed * nbytes, rate) / EPOCH for count in WORKERS]
+            cells = [EXCHANGES * model.seconds(count, nbytes, rate, up, down) / EPOCH for count in WORKERS]
             print(f"| {size} | {link} | " + " | ".join(f"{cell:.1%}" for cell in cells) + " |")
 
 
@@ -135,19 +169,17 @@ def main() -> None:
     for kind, model in models.items():
         for workers, nbytes in ((1, 1e7), (2, 5e7), (8, 1e7), (8, 5e7)):
             measured = round_seconds(kind, workers, nbytes, rounds)
-            said = model.seconds(workers, nbytes, nbytes, float("inf"))
+            said = model.seconds(workers, nbytes, float("inf"))
             print(f"| {kind} | {workers} | {nbytes / 1e6:.0f} | {measured:.3f} | {said:.3f} | {said / measured:.2f} |")
-    weights = 10**6
-    packed = CODECS["int8"]().nbytes(weights) / (4 * weights)
-    for title, update, state in (
-        ("as they are", 1.0, 1.0),
-        ("updates in int8", packed, 1.0),
-        ("both in int8", packed, packed),
+    plain, packed = Packing(), Packing.of(Int8())
+    print(f"\nint8: {packed.pack * 1e9:.2f} s to pack 1 GB of float32, {packed.unpack * 1e9:.2f} s to unpack it")
+    for title, up, down in (
+        ("nothing packed", plain, plain),
+        ("updates in int8", packed, plain),
+        ("updates and states in int8", packed, packed),
     ):
-        print(
-            f"\nExchanges beside {EPOCH:.0f} s of training, {EXCHANGES} an epoch, http, updates and states {title}:\n"
-        )
-        shares(models["http"], update, state)
+        print(f"\nExchanges beside {EPOCH:.0f} s of training, {EXCHANGES} an epoch, http, {title}:\n")
+        shares(models["http"], up, down)
 
 
 if __name__ == "__main__":
