@@ -48,6 +48,17 @@ def check_workers(found: dict, engine: str) -> None:
     assert {row["retries"] for row in found["workers"]} == {0 if engine == "server" else None}
 
 
+def test_after_the_first_round_workers_receive_packed_steps(sc) -> None:
+    # SGD: 2 numbers of 12 bytes, the counter and the rate, beside 31 weights, which int8 packs as 31 bytes and 4 for their scale
+    history = SparkModel(mlp(), 2, engine="server", frequency=2, codec="int8", state_codec="int8", seed=1).fit(
+        rows(sc), epochs=2, verbose=0
+    )
+    rounds = len(history.rounds)
+    assert rounds == 8
+    assert history.params["state_bytes"] == 12 + 35
+    assert history.report["totals"]["down"] == 2 * (12 + 4 * 31 + (rounds - 1) * (12 + 35))
+
+
 def test_a_fit_on_the_server_tells_of_its_workers_and_its_bytes(sc, caplog) -> None:
     at_epochs = AtEpochs(caplog, look)
     history = SparkModel(mlp(), 2, engine="server", frequency=50, seed=1).fit(
