@@ -58,10 +58,11 @@ def inputs(context: pyspark.SparkContext) -> dict[str, pyspark.RDD]:
     }
 
 
-def synchronous(engine: str, data: pyspark.RDD) -> dict:
-    """What a synchronous fit learns."""
-    model = noisy()
-    history = SparkModel(model, 2, seed=7, engine=engine, batch_size=5, frequency=2).fit(data, epochs=2, verbose=0)
+def synchronous(engine: str, data: pyspark.RDD, packed: bool) -> dict:
+    """What a synchronous fit learns. packed: workers follow it by packed steps."""
+    model, options = noisy(), {"state_codec": "int4" if packed else None}
+    fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=5, frequency=2, **options)
+    history = fitted.fit(data, epochs=2, verbose=0)
     optimizer = [variable.numpy() for variable in model.optimizer.variables]
     return {
         "weights": digest(model.get_weights() + optimizer),
@@ -106,7 +107,11 @@ def disturbed(seed: int, data: dict[str, pyspark.RDD]) -> dict:
     given = str(random.choice(["parallelized", "shuffled"]))
     faults = plan(random, *(["kill", "delay"], ROUNDS) if run == "jobs" else _served(run))
     with inject(*faults) as injected:
-        answer = alone(run, data["ones"]) if run in ("asynchronous", "hogwild") else synchronous(run, data[given])
+        answer = (
+            alone(run, data["ones"])
+            if run in ("asynchronous", "hogwild")
+            else synchronous(run, data[given], given == "shuffled")
+        )
     happened = [[each.fault.kind, each.fault.worker, each.round, each.attempt] for each in injected.happened]
     took = time.perf_counter() - began
     return {
@@ -130,7 +135,7 @@ def main(first: str, last: str) -> None:
     data = inputs(context)
     for engine in ("server", "jobs"):
         for given in ("parallelized", "shuffled"):
-            say({"engine": engine, "given": given, **synchronous(engine, data[given])})
+            say({"engine": engine, "given": given, **synchronous(engine, data[given], given == "shuffled")})
     for seed in range(int(first), int(last)):
         say(disturbed(seed, data))
     context.stop()

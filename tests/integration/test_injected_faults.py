@@ -71,10 +71,11 @@ def test_a_slow_worker_brings_the_same_bits(rdd, engine: str) -> None:
 @pytest.mark.parametrize("transport", ["http", "socket"])
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_connection_that_breaks_costs_no_update_and_doubles_none(rdd, transport: str, tls: bool) -> None:
-    undisturbed, _ = fit(rdd, "server")
+    options = {"state_codec": "int8"} if tls else {}
+    undisturbed, _ = fit(rdd, "server", **options)
     broken = (drop(0, every_round=True), drop(1, 1), drop(1, 3, when="reply"))
     with inject(*broken) as faults:
-        dropped, history = fit(rdd, "server", parameter_server_mode=transport, tls=tls)
+        dropped, history = fit(rdd, "server", parameter_server_mode=transport, tls=tls, **options)
     same_bits(dropped, undisturbed)
     assert trained(history) == 80
     assert what(faults) == [*(("drop", 0, number, 0) for number in range(ROUNDS)), ("drop", 1, 1, 0), ("drop", 1, 3, 0)]
