@@ -27,6 +27,7 @@ from convergence import put
 FITS: dict[str, dict[str, object]] = {
     "synchronous": {},
     "synchronous, int8": {"codec": "int8"},
+    "synchronous, int8 both ways": {"codec": "int8", "state_codec": "int8"},
     "asynchronous": {"mode": "asynchronous"},
     "jobs engine": {"engine": "jobs"},
 }

@@ -246,7 +246,7 @@ MUTANTS = [
     *_of(
         "loop.py",
         ("packed steps: the weights themselves", "codec.pack(weights - base)", "codec.pack(weights)"),
-        ("packed steps: nothing is lost", "base + codec.unpack(packed, base.size)", "weights"),
+        ("packed steps: nothing is lost", "codec.applied(packed, base)", "weights"),
         ("packed steps: from a callback's weights too", "            self._progress.published = None  # they", "            pass  # they"),
         ("packed steps: from the driver's weights", "progress.published = None if step is None else ahead", "progress.published = None if step is None else state.weights"),
         ("packed steps: of another order", "self._published_by = progress.orders", "self._published_by = progress.version + 7"),

@@ -382,7 +382,7 @@ class _SynchronousFit:
         if base is None:
             return PackedStep(), weights
         packed = codec.pack(weights - base)
-        return PackedStep(self._published_by, packed, base), base + codec.unpack(packed, base.size)
+        return PackedStep(self._published_by, packed, base), codec.applied(packed, base)
 
     def _note_overshoot(self, finished: RoundRecord) -> None:
         """Say so, once, if the loss has jumped by a strategy's momentum over updates that point in different directions."""

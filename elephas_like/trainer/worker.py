@@ -408,7 +408,7 @@ class LocalTrainer:
                     f"worker {self._worker} has the weights of order {number}, and got the step from those of order {step.after}. This "
                     "is a defect of elephas_like: please report it. Without state_codec= it cannot happen."
                 )
-            state = state.but(weights=np.add(base, self._state_codec.opened(step.packed, base.size)))
+            state = state.but(weights=self._state_codec.applied(step.packed, base))
         self._began_with = order.number, state.weights
         return replace(order, state=state)
 

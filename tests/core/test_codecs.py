@@ -133,6 +133,22 @@ def test_packing_changes_nothing(codec: Codec) -> None:
     assert vector.tolist() == [1, -5, 2, 4, 3]
 
 
+def test_a_step_is_added_as_single_precision_whatever_a_codec_unpacks_to() -> None:
+    class Double(Int8):
+        def unpack(self, packed: np.ndarray, size: int) -> np.ndarray:
+            return super().unpack(packed, size).astype(np.float64)
+
+    base, step = np.linspace(-1, 1, 300, dtype=np.float32), np.geomspace(1e-3, 1, 300, dtype=np.float32)
+    packed = Int8().pack(step)
+    expected = base + Int8().unpack(packed, 300)
+    for codec in (Int8(), Double()):
+        found = codec.applied(packed, base)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ElephasError, match="expected 308 bytes for 300 numbers, got 307"):
+        Int8().applied(packed[1:], base)
+
+
 @pytest.mark.parametrize("codec", ALL)
 def test_other_bytes_are_refused(codec: Codec) -> None:
     packed = codec.pack(floats(1, -5, 2, 4, 3))

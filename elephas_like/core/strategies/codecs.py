@@ -65,6 +65,10 @@ class Codec:
             )
         return self.unpack(packed, size)
 
+    def applied(self, packed: Bytes, base: Vector) -> Vector:
+        """Return a vector plus a packed step, the same bits wherever it is computed. Checks the number of bytes as `opened` does."""
+        return np.add(base, self.opened(packed, base.size), dtype=np.float32, casting="same_kind")
+
 
 @dataclass(frozen=True)
 class Float32(Codec):
