@@ -129,14 +129,14 @@ def measure(workloads: list[str], rounds: int, path: str | None, elephas: str | 
     """Run what is missing of so many rounds."""
     done = {(run["workload"], run["name"], run["round"]) for run in results()}
     with tempfile.TemporaryDirectory() as folder:
-        for workload in workloads:
-            data = write(workload, Path(folder), path)
-            for number in range(rounds):
+        data = {workload: write(workload, Path(folder), path) for workload in workloads}
+        for number in range(rounds):
+            for workload in workloads:
                 for name, arguments in contestants(workload).items():
                     python = sys.executable if "Elephas" not in name else elephas
                     if python is None or (workload, name, number) in done:
                         continue
-                    told = run(arguments | {"data": data}, python)
+                    told = run(arguments | {"data": data[workload]}, python)
                     line = {"workload": workload, "name": name, "round": number, **told}
                     with open(RESULTS, "a") as file:
                         file.write(json.dumps(line) + "\n")

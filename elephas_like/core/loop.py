@@ -42,7 +42,6 @@ from elephas_like.core.types import (
     Span,
     TrainState,
     Vector,
-    same,
 )
 from elephas_like.core.workers import SyncWorkers
 
@@ -198,7 +197,7 @@ def fit_synchronously(
         before = hooks.epoch_begin(first, progress.state)
         if progress.span is None:
             fit.callbacks_set(progress.state, before)
-            progress.state, progress.epoch = before, first
+            progress.epoch = first
         del before  # no state of an earlier moment is kept: it may be large
         if hooks.stopped():
             break
@@ -222,8 +221,7 @@ def fit_synchronously(
         if plan.keeps_slots and epoch + 1 >= plan.end:
             progress.state = fit.with_mean_slots()
         record = EpochRecord(epoch, progress.state, progress.metrics, trained, validation, tuple(rounds))
-        progress.state = hooks.epoch_end(record)
-        fit.callbacks_set(record.state, progress.state)
+        fit.callbacks_set(record.state, hooks.epoch_end(record))
         del record
         progress.end_epoch(epoch)
         if hooks.stopped():
@@ -290,10 +288,9 @@ class _SynchronousFit:
                 self.save()
 
     def callbacks_set(self, before: TrainState, after: TrainState) -> None:
-        """Note which parts of the state callbacks have changed: stragglers of a quorum may have begun before."""
+        """Go on with what callbacks have made of the state, and note which parts: stragglers of a quorum may have begun before."""
         self._replaced.note(before, after, self._progress.version)
-        if not same(before.weights, after.weights):
-            self._progress.published = None  # they are to start from these, not from something near
+        self._progress.go_on_from(after)
 
     def save(self) -> None:
         """Save the progress if that is due, with what workers remember."""
@@ -382,7 +379,7 @@ class _SynchronousFit:
         if base is None:
             return PackedStep(), weights
         packed = codec.pack(weights - base)
-        return PackedStep(self._published_by, packed, base), codec.applied(packed, base)
+        return PackedStep(self._published_by, packed), codec.applied(packed, base)
 
     def _note_overshoot(self, finished: RoundRecord) -> None:
         """Say so, once, if the loss has jumped by a strategy's momentum over updates that point in different directions."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.strategies.algebra import OuterState
-from elephas_like.core.types import Array, Floats, Memories, RoundRecord, Span, TrainState, Vector, WorkerRecord
+from elephas_like.core.types import Array, Floats, Memories, RoundRecord, Span, TrainState, Vector, WorkerRecord, same
 
 _NUMBERS = ("orders", "version", "samples", "level", "epoch")
 _ROUND = np.dtype("i8, i8, i8, f8, f8, f8")  # epoch, of, number of workers; loss, cosine, drift
@@ -52,6 +52,12 @@ class FitProgress:
     published: Vector | None = None
     center: Mapping[str, Array] = field(default_factory=dict)
     memories: Memories | None = None
+
+    def go_on_from(self, state: TrainState) -> None:
+        """Take over what callbacks have made of the state. Workers begin with exactly the weights that are set, not with some near them."""
+        if self.published is not None and not same(self.state.weights, state.weights):
+            self.published = None
+        self.state = state
 
     def end_epoch(self, epoch: int) -> None:
         """Note that an epoch is over, callbacks included: the next one begins."""
@@ -104,12 +110,11 @@ class FitProgress:
                 found = None if name not in state else state[name].shape
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")
         published: Vector | None = arrays.get("published")  # type: ignore[assignment]  # as it was
-        if published is not None and (published.shape, published.dtype) != (
-            state["weights"].shape,
-            state["weights"].dtype,
-        ):
+        weights = state["weights"]
+        if published is not None and (published.shape, published.dtype) != (weights.shape, weights.dtype):
             raise ElephasError(
-                f"the published weights have shape {published.shape}; expected {state['weights'].shape}."
+                f"the weights that workers had are {published.dtype} of shape {published.shape}; expected {weights.dtype} of shape "
+                f"{weights.shape}."
             )
         span = arrays["span"].tolist()
         return cls(

@@ -172,12 +172,11 @@ class Span:
 class PackedStep:
     """How a worker comes to the weights of an order to train from those of an earlier one: it adds what `packed` unpacks to.
 
-    after: the number of that order; -1 where there is none. base: its weights, by which the driver knows who has them. It is never sent.
+    after: the number of that order; -1 where there is none, and the weights are whole.
     """
 
     after: int = -1
     packed: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8))
-    base: Vector | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class Order:
     number: counts the orders of a run (synchronous) or of one worker (asynchronous), from 0; or from `ASIDE`.
     version: exchanges that are in `state`; what staleness is counted from. In a recall or reminder, the number of the order
         after which the memory was or is wanted: no later update of the worker is in the driver's state. -1: before the first.
-    step: where steps between states are packed: what a worker that has `step.base` needs in place of `state.weights`.
+    step: where steps between states are packed: what a worker that has trained order `step.after` needs in place of `state.weights`.
     """
 
     kind: Literal["train", "evaluate", "recall", "remind", "wait", "stop", "suspend"]

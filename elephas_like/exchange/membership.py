@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from elephas_like.core.errors import DataError, ElephasError, SupersededError, WaitError
 from elephas_like.core.fit_monitor import WorkerSign
-from elephas_like.core.types import Array, Joined, Role
+from elephas_like.core.types import Array, Joined, Result, Role, Update
 from elephas_like.exchange.protocol import READ_AHEAD
 
 log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class Member:
 
     heard: when it last gave a sign of life. progress: what its last heartbeat said, which rises while it is at work.
     superseded: attempts that have lost their place. left: whether it was told to end its task, so that its place is free.
-    sent, held: parts of the state that seldom change, and weights where steps between them are packed, as the last orders that had them
-        brought them, and as those that it has answered did.
+    sent: parts of the state that seldom change, as the last order that had them brought them, and the number of that order.
+    held: the same, of orders that it has answered: what it surely has. trained: the number of the last order that it has trained.
     """
 
     joined: Joined
@@ -60,8 +60,15 @@ class Member:
     progress: int = 0
     superseded: set[int] = field(default_factory=set)
     left: bool = False
-    sent: dict[Role, Array] = field(default_factory=dict)
+    sent: dict[Role, tuple[Array, int]] = field(default_factory=dict)
     held: dict[Role, Array] = field(default_factory=dict)
+    trained: int = -1
+
+    def has_answered(self, result: Result) -> None:
+        """Note what it has, since it has answered an order."""
+        self.held |= {role: part for role, (part, number) in self.sent.items() if number == result.number}
+        if isinstance(result, Update):
+            self.trained = result.number
 
 
 @dataclass

@@ -276,7 +276,7 @@ class Store:
                 self._note_dropped(worker)
                 return
             apply = self._claim(result)
-            member.held = dict(member.sent)
+            member.has_answered(result)
             if isinstance(result, Update):
                 self._received += sum(array.nbytes for array in result.arrays().values())
         if apply is not None:
@@ -428,17 +428,14 @@ class Store:
                     continue
                 if role not in self._newest or not same(part, self._newest[role]):
                     self._newest[role] = part
-                member.sent[role] = self._newest[role]
+                member.sent[role] = self._newest[role], order.number
                 if member.held.get(role) is self._newest[role]:
                     left_out[role.value] = nothing()
-            if step is not None:
-                member.sent[Role.WEIGHT] = order.state.weights
-                if step.base is not None:
-                    if member.held.get(Role.WEIGHT) is step.base:
-                        left_out[Role.WEIGHT.value] = nothing()
-                        step = replace(step, base=None)
-                    else:
-                        step = PackedStep()
+            if step is not None and step.after >= 0:
+                if member.trained == step.after:
+                    left_out[Role.WEIGHT.value] = nothing()
+                else:
+                    step = PackedStep()
         if not left_out and step is order.step:
             return order
         return replace(order, state=order.state.but(**left_out), step=step)

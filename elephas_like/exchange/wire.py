@@ -178,6 +178,7 @@ def read_head(source: ByteSource, length: int, sizes: Sizes) -> Head:
         head = Head(kind, checked, _checked_memory(kind, arrays, sizes.memory))
     else:
         head = Head(kind, checked, _checked_arrays(kind, arrays, arrays_of(kind, checked, sizes)))
+    _check_weights(head, sizes)
     if PREFIX.size + header_bytes + head.nbytes != length:
         raise FrameError(
             f"{kind}: expected a frame of {PREFIX.size + header_bytes + head.nbytes} bytes, got one of {length}."
@@ -291,6 +292,14 @@ def _checked_memory(kind: str, arrays: list[object], most: int) -> tuple[tuple[s
         checked[name] = (name, dtype, length)
         numbers += length
     return tuple(checked.values())
+
+
+def _check_weights(head: Head, sizes: Sizes) -> None:
+    """Do nothing if an order to train has either weights or a step to them."""
+    lengths = {name: length for name, _, length in head.arrays}
+    stepping = head.kind == "order" and "step" in lengths and sizes.parts["weights"] > 0
+    if stepping and (lengths["weights"] > 0) == (lengths["step"] > 0):
+        raise FrameError("order: expected either weights or a packed step, got both or neither.")
 
 
 def _listed(lengths: Container[int]) -> str:

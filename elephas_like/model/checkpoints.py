@@ -114,8 +114,8 @@ class Checkpoints:
         self._run = uuid.uuid4().hex
         self._writers: set[str | None] = set()  # known when the first workers have joined
         self._is_ours = True
-        if self._is_local and os.path.exists(self._directory) and not os.path.isdir(self._directory):
-            raise NotADirectoryError(f"checkpoint_dir must be a directory; {self._directory} is a file.")
+        if self._is_local and Path(files.local_path(self._directory)).is_file():
+            raise NotADirectoryError(f"checkpoint_dir must be a directory; {directory} is a file.")
 
     @classmethod
     def of(cls, request: FitRequest, context: SparkContext | None) -> Checkpoints | None:
@@ -237,13 +237,16 @@ class Checkpoints:
                 progress.begin_epoch_again()
         self._found = None  # a second attempt begins like this one
         self._keep_callbacks()
-        if not self._number:
-            self.remove()  # checkpoints that resume=False passed over
-        if not self._writers:
+        if not self._writers:  # who wrote here before is known before anything is deleted: it may still be writing
             self._writers = self._found_writers() | {self._run}
             self._remove_unfinished()
+        if not self._number:
+            self.remove()  # checkpoints that resume=False passed over
         if not self._taken_over():
-            self._write(progress)
+            try:
+                self._write(progress)
+            except FileNotFoundError:  # another fit that begins has just deleted what was unfinished: once
+                self._write(progress)
 
     def due(self, amid_epoch: bool) -> bool:
         """Whether a checkpoint is to be written now, between the rounds of an epoch or at the end of one."""
@@ -272,17 +275,32 @@ class Checkpoints:
                 files.remove(self._place(slot, ending), self._context)
 
     def _taken_over(self) -> bool:
-        """Whether another fit has begun to write here. It is said once: two that write in turn would leave no whole checkpoint."""
-        if self._is_ours and self._writers and self._found_writers() - self._writers:
-            self._is_ours = False
-            _warn(
-                f"another fit has begun to write its checkpoints to {self._directory}, perhaps of a driver that was started again. "
-                "This fit goes on and writes no more of them. Give each fit a checkpoint_dir of its own, or end one of the two."
-            )
+        """Whether another fit writes here now. It is said once: two that write in turn would leave no whole checkpoint."""
+        if self._is_ours and self._writers:
+            with suppress(OSError):  # it is asked again before the next checkpoint
+                self._is_ours = self._found_writers() <= self._writers
+            if not self._is_ours:
+                _warn(
+                    f"another fit now writes its checkpoints to {self._directory}; was this fit's driver started a second time? This fit "
+                    "goes on, and writes no more of them. Give each fit a checkpoint_dir of its own, or end one of the two."
+                )
         return not self._is_ours
 
+    def _found_writers(self) -> set[str | None]:
+        """The fits that wrote what is here. Those of earlier versions have no name, nor has a file that is damaged."""
+        found: set[str | None] = set()
+        for place in (self._place(slot, "json") for slot in range(SLOTS)):
+            if files.exists(place, self._context):
+                with self._fetched(place) as local, open(local, "rb") as file:
+                    content = file.read()
+                try:
+                    found.add(dict(json.loads(content)).get("run"))
+                except (ValueError, TypeError):
+                    found.add(None)
+        return found
+
     def _remove_unfinished(self) -> None:
-        """Deletes what fits left that were killed as they wrote. A fit that still writes fails, and sees that it was taken over."""
+        """Deletes what fits left that were killed as they wrote. If one of them is still alive, its write fails."""
         if self._is_local:
             for file in Path(files.local_path(self._directory)).glob(f"{UNFINISHED}*"):
                 file.unlink(missing_ok=True)
@@ -290,17 +308,6 @@ class Checkpoints:
     @property
     def _is_local(self) -> bool:
         return not files.on_hadoop(self._directory, False, self._context)
-
-    def _found_writers(self) -> set[str | None]:
-        """The fits that wrote what is here. Those of earlier versions have no name."""
-        found = set()
-        for slot in range(SLOTS):
-            with suppress(*_DAMAGE):
-                place = self._place(slot, "json")
-                if files.exists(place, self._context):
-                    with self._fetched(place) as local, open(local, encoding="utf-8") as file:
-                        found.add(json.load(file).get("run"))
-        return found
 
     def _keep_callbacks(self) -> None:
         arrays: dict[str, Array] = {}
@@ -389,7 +396,12 @@ class Checkpoints:
         if self._is_local:
             directory = files.local_path(self._directory)
             os.makedirs(directory, exist_ok=True)
-            yield os.path.join(directory, f"{UNFINISHED}-{self._run}")
+            unfinished = os.path.join(directory, f"{UNFINISHED}-{self._run}")
+            try:
+                yield unfinished
+            finally:
+                with suppress(FileNotFoundError):  # moved to its place, as a rule
+                    os.remove(unfinished)
             return
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             yield os.path.join(folder, "checkpoint")

@@ -262,6 +262,14 @@ def _prepared(
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     if engine is not EngineName.IN_PROCESS:
         hooks.sizes = exchanged_bytes(hooks.variables.layout, options, engine)
+    if options.state_codec is not None and (engine is EngineName.JOBS or frequency is Frequency.FIT):
+        log.warning(
+            "state_codec=%r saves nothing here: %s. Leave it out.",
+            options.state_codec.name,
+            "engine 'jobs' sends states whole"
+            if engine is EngineName.JOBS
+            else "frequency='fit' has one round, which begins whole",
+        )
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         warnings.warn(

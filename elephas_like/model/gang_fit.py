@@ -117,7 +117,8 @@ class GangFit:
             # Callbacks may change the state before an epoch; if it goes on amid its rounds, they have done so before.
             before_epoch = hooks.epoch_begin(begin, progress.state)
             if progress.span is None:
-                progress.state, progress.epoch = before_epoch, begin
+                progress.go_on_from(before_epoch)
+                progress.epoch = begin
             if hooks.stopped():
                 break
             until = (
@@ -159,10 +160,10 @@ class GangFit:
             if hooks.stopped():
                 return
             if index:
-                progress.state = hooks.epoch_begin(record.epoch, progress.state)
+                progress.go_on_from(hooks.epoch_begin(record.epoch, progress.state))
             for finished in new.get(record.epoch, ()):
                 hooks.round_end(finished, record.metrics)
-            progress.state = hooks.epoch_end(replace(record, state=progress.state))
+            progress.go_on_from(hooks.epoch_end(replace(record, state=progress.state)))
 
     def _assemble(self) -> None:
         """See that all workers can run at once, before any row is read.

@@ -92,7 +92,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
     training = sum(worker.rows > 0 for worker in joined)
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
-    alone = training == 1 and fit.strategy == Average() and fit.options.codec is fit.options.state_codec is None
+    packs = fit.options.codec is not None or fit.options.state_codec is not None
+    alone = training == 1 and fit.strategy == Average() and not packs
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,

@@ -84,9 +84,10 @@ class LocalTrainer:
         self._program = program
         self._config = config
         self._sender = Sender(strategy, codec)
-        # Elastic methods start from weights of their own, which they have moved since the last step of the optimizer.
+        # Elastic methods start from weights of their own, which they have moved since the last step of the optimizer; and a packed step
+        # leads near the weights that the driver has constrained.
         self._constrain: Projection = unconstrained
-        if program is not None and strategy.remembers:
+        if program is not None and (strategy.remembers or state_codec is not None):
             self._constrain = WeightConstraints(program.model)
         self._anew: list[slice] = []
         if program is not None and config.optimizer_state == "reset":

@@ -125,6 +125,11 @@ _FOR_MODELS = (
 
 def search_function(asked: FunctionRequest) -> SearchResult:
     """Tries points of a space with a function, on Spark's slots or in this process."""
+    with asked.kept.alone():
+        return _searched(asked)
+
+
+def _searched(asked: FunctionRequest) -> SearchResult:
     context = context_for(None, EngineName.AUTO)
     with_trial = takes_trial(asked.function)
     reports = with_trial and (asked.rule is not None or asked.limits.timeout is not None)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -31,6 +33,29 @@ class SearchLog:
         self._trials = directory / "trials.jsonl"
         self.models = directory / "models"
 
+    @contextmanager
+    def kept_to_this_process(self) -> Iterator[None]:
+        """Hold the directory against other processes. Searches of this one share it.
+
+        Raises:
+            ElephasError: another process holds it.
+        """
+        place = os.path.realpath(self._directory)
+        with _guard:
+            file, users = _held.get(place) or (_locked(self._directory), 0)
+            _held[place] = file, users + 1
+        try:
+            yield
+        finally:
+            with _guard:
+                file, users = _held[place]
+                if users > 1:
+                    _held[place] = file, users - 1
+                else:  # one file for all: closing any file of that name would give the lock back
+                    del _held[place]
+                    if file is not None:
+                        file.close()
+
     def begin(
         self, identity: Mapping[str, object], resume: Literal["never", "auto"]
     ) -> list[tuple[TrialResult, Point]]:
@@ -42,10 +67,9 @@ class SearchLog:
         Raises:
             FileExistsError: there are trials, and `resume` is "never".
             ValueError: they are another search's; the message says in what.
-            ElephasError: a file of the search is damaged; the message says where. Or another process is at this search.
+            ElephasError: a file of the search is damaged; the message says where.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self._directory)
         self._trials.touch()  # before search.json: a driver that dies between them leaves a search without trials
         described = {"version": VERSION, **identity}
         about = self._directory / "search.json"
@@ -115,6 +139,11 @@ class SearchLog:
         return trials
 
 
+_guard = threading.Lock()
+_held: dict[str, tuple[IO[str] | None, int]] = {}
+"""The locked file of each directory that this process holds, and how many searches hold it."""
+
+
 def _locked(directory: Path) -> IO[str] | None:
     """Return a file that this process holds a lock on as long as it is open; None where there are no locks.
 
@@ -125,11 +154,11 @@ def _locked(directory: Path) -> IO[str] | None:
         import fcntl
     except ImportError:  # on Unix only
         return None
+    directory.mkdir(parents=True, exist_ok=True)
     file = (directory / ".lock").open("w")
     try:
-        fcntl.lockf(
-            file, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # it ends with the process, however that ends, and no fork inherits it
+        # It ends with the process, however that ends, and no fork inherits it.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # which of them is the system's choice
         file.close()
         raise ElephasError(
@@ -264,6 +293,14 @@ class Kept(NamedTuple):
     log: SearchLog | None
     resume: str
     seed: int
+
+    def alone(self) -> AbstractContextManager[None]:
+        """A context in which no other process is at this search.
+
+        Raises:
+            ElephasError: one is.
+        """
+        return nullcontext() if self.log is None else self.log.kept_to_this_process()
 
     def begin(self, identity: Mapping[str, object], keep: int) -> tuple[ModelStore, list[tuple[TrialResult, Point]]]:
         """The place of the best models, and the trials of earlier sessions."""

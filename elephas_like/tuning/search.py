@@ -145,7 +145,8 @@ def search(
             metrics: the message lists them.
         PlainTextError: Spark's settings encrypt what the search would leave in plain text.
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
-        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto".
+        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto". Or another process
+            is at the search in `checkpoint_dir`.
     """
     if data is None:
         return search_function(FunctionRequest.checked(locals(), signature(search)))
@@ -186,7 +187,8 @@ def search(
         column_shapes=column_shapes,
         column_dtypes=column_dtypes,
     )
-    return _searched(asked, _prepared(asked, given, validation_data))
+    with kept.alone():
+        return _searched(asked, _prepared(asked, given, validation_data))
 
 
 class _Callbacks(NamedTuple):

@@ -52,36 +52,67 @@ def test_the_others_have_a_share_of_the_time_that_the_quorum_took() -> None:
     assert clock.now == began + 6
 
 
+def stepping(store: QuorumStore, number: int, after: int) -> Background:
+    """The round of an order with a packed step, and slots and frozen layers that were never sent."""
+    order = train_order(number)
+    parts = {"weights": floats(number, number), "frozen": floats(number, 0, 0)}
+    step = PackedStep(after, np.zeros(6 if after >= 0 else 0, np.uint8))
+    return Background(lambda: list(store.train(replace(order, state=order.state.but(**parts), step=step))))
+
+
+def asked(store: QuorumStore, worker: int) -> Order:
+    order = store.ask(worker, 100)
+    while order.kind == "wait":
+        order = store.ask(worker, 100)
+    return order
+
+
+def sizes(order: Order) -> tuple[int, int]:
+    """(numbers of weights, bytes of the step)."""
+    return order.state.weights.size, order.step.packed.size
+
+
 def test_a_straggler_gets_weights_whole_where_it_has_missed_a_step() -> None:
     store, _ = store_of(2, 1, grace=0.0)
-    weights = [floats(number, number) for number in range(4)]
-
-    def train(number: int) -> None:
-        order = train_order(number)
-        step = PackedStep(number - 1, np.zeros(6, np.uint8), weights[number - 1]) if number else PackedStep()
-        list(store.train(replace(order, state=order.state.but(weights=weights[number]), step=step)))
-
-    def sizes(order: Order) -> tuple[int, int]:
-        return order.state.weights.size, order.step.packed.size
-
     for number in range(3):
-        begin = Background(lambda number=number: train(number))
-        order = store.ask(0, 100)
-        while order.kind == "wait":
-            order = store.ask(0, 100)
-        assert sizes(order) == ((2, 0) if number == 0 else (0, 6))
+        under_way = stepping(store, number, number - 1)
+        assert sizes(asked(store, 0)) == ((2, 0) if number == 0 else (0, 6))
         if number == 0:
-            assert sizes(store.ask(1, 100)) == (2, 0)  # and trains until the third round
+            assert sizes(asked(store, 1)) == (2, 0)  # and trains until the fourth round
         store.answer(100, update(0, number))
-        begin.result()
-    begin = Background(lambda: train(3))
-    order = store.answer(100, update(1, 0))
-    while order.kind == "wait":
-        order = store.ask(1, 100)
+        under_way.result()
+    under_way = stepping(store, 3, 2)
+    store.answer(100, update(1, 0))
+    order = asked(store, 1)
     assert (order.number, sizes(order)) == (3, (2, 0))
     store.answer(100, update(1, 3))
     store.answer(100, update(0, 3))
-    begin.result()
+    under_way.result()
+
+
+def test_what_was_in_a_reply_that_was_lost_is_sent_again_though_another_order_was_answered_since() -> None:
+    store, _ = store_of(2, 1, grace=0.0)
+    under_way = stepping(store, 0, -1)
+    for worker in (0, 1):
+        asked(store, worker)
+        store.answer(100, update(worker, 0))
+    under_way.result()
+    under_way = stepping(store, 1, 0)
+    asked(store, 0)
+    asked(store, 1)  # the reply is lost, and the round ends without this worker
+    store.answer(100, update(0, 1))
+    under_way.result()
+    evaluations = Background(lambda: list(store.evaluate(Order.to_evaluate(state().but(frozen=floats(1, 0, 0)), 2))))
+    for worker in (0, 1):
+        assert asked(store, worker).state.frozen.tolist() == ([] if worker == 0 else [1, 0, 0])
+        store.answer(100, Evaluation(worker, 2, 1, np.array([1.0])))
+    evaluations.result()
+    under_way = stepping(store, 3, 1)
+    assert sizes(asked(store, 0)) == (0, 6)
+    assert sizes(asked(store, 1)) == (2, 0)
+    for worker in (0, 1):
+        store.answer(100, update(worker, 3))
+    under_way.result()
 
 
 def test_workers_without_rows_make_no_quorum() -> None:

@@ -98,23 +98,21 @@ def test_what_frozen_layers_hold_is_sent_until_a_worker_has_answered_and_when_it
 def test_weights_are_left_out_where_a_worker_has_those_that_a_packed_step_begins_with() -> None:
     store, clock = rounds(1)
     store.join(joined(0))
-    weights = [floats(number, number) for number in range(6)]
 
-    def train(number: int, base: np.ndarray | None) -> None:
-        step = PackedStep() if base is None else PackedStep(number - 1, np.full(6, number, np.uint8), base)
+    def train(number: int, after: int) -> None:
+        step = PackedStep(after, np.full(6 if after >= 0 else 0, number, np.uint8))
         order = train_order(number)
-        store.train(replace(order, state=order.state.but(weights=weights[number]), step=step))
+        store.train(replace(order, state=order.state.but(weights=floats(number, number)), step=step))
 
     def sent(order: Order) -> tuple[list[float], int, list[int]]:
         assert order.state is not None
         assert order.step is not None
-        assert order.step.base is None  # which is the driver's affair
         return order.state.weights.tolist(), order.step.after, order.step.packed.tolist()
 
-    train(0, None)
+    train(0, -1)
     assert sent(store.ask(0, 100)) == sent(store.ask(0, 100)) == ([0, 0], -1, [])  # the first reply may have been lost
     store.answer(100, update(0, 0))
-    train(1, weights[0])
+    train(1, 0)
     before = store.traffic()[1]
     assert sent(store.ask(0, 100)) == ([], 0, [1] * 6)
     assert store.traffic()[1] - before == 60 - 12 - 8 + 6  # without frozen layers and weights, with the step
@@ -123,15 +121,15 @@ def test_weights_are_left_out_where_a_worker_has_those_that_a_packed_step_begins
     store.evaluate(Order.to_evaluate(state(), 2))
     assert store.ask(0, 100).state.weights.size  # what is evaluated is whole, and no beginning of a step
     store.answer(100, Evaluation(0, 2, 1, np.array([1.0])))
-    train(3, weights[1])
-    assert sent(store.ask(0, 100)) == ([], 2, [3] * 6)
+    train(3, 1)
+    assert sent(store.ask(0, 100)) == ([], 1, [3] * 6)
     clock.now += 100.0
     assert sent(store.join(joined(0, 200))) == ([3, 3], -1, [])  # a successor has nothing
     store.answer(200, update(0, 3))
-    train(4, floats(3, 3))  # equal weights are not the same ones
+    train(4, 1)  # of an order before its last one
     assert sent(store.ask(0, 200)) == ([4, 4], -1, [])
     store.answer(200, update(0, 4))
-    train(5, weights[4])
+    train(5, 4)
     assert sent(store.ask(0, 200)) == ([], 4, [5] * 6)
 
 

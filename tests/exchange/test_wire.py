@@ -94,6 +94,11 @@ def test_an_order_may_have_a_packed_step_in_place_of_weights() -> None:
         (train_order(), "expected the arrays"),  # one that knows of no steps
         (replace(train_order(), step=PackedStep(0, np.zeros(3, np.uint8))), "step to have 6 or 0 numbers, got 3"),
         (Order("evaluate", 0, state=state().but(weights=floats())), "weights to have 2 numbers, got 0"),
+        (
+            replace(train_order(), step=PackedStep(0, np.zeros(6, np.uint8))),
+            "either weights or a packed step, got both",
+        ),
+        (replace(train_order(), state=state().but(weights=floats()), step=PackedStep()), "got both or neither"),
     ],
 )
 def test_other_steps_are_refused(order: Order, message: str) -> None:

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from scripts import Script
 
+FITS = ("mlp", "cnn", "sorted", "int8", "packed steps", "set weights")
+
 
 def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:
     found: dict[str, dict[str, dict]] = {}
     engines = ("in_process", "server", "jobs", "gang")
     with Script("run_engine.py", *engines, scratch=tmp_path) as script:
         for engine in engines:
-            found[engine] = {name: script.answer() for name in ("mlp", "cnn", "sorted", "int8", "packed steps")}
+            found[engine] = {name: script.answer() for name in FITS}
             assert {answer.pop("engine") for answer in found[engine].values()} == {engine}
         assert script.ended() == 0
-    for model in ("mlp", "cnn", "sorted", "int8", "packed steps"):
+    for model in FITS:
         expected = found["in_process"][model]
         assert expected["model"] == model
         assert found["server"][model] == expected

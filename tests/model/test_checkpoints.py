@@ -570,6 +570,16 @@ def test_a_directory_that_cannot_be_written_is_found_before_training(tmp_path: P
     assert bits(model)[: len(model.variables)] == before[: len(model.variables)]
 
 
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **others: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(regression(), tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match=r"checkpoint_dir must be a directory; .*file is a file"):
@@ -593,12 +603,43 @@ def test_a_fit_that_another_one_took_over_writes_and_deletes_nothing_more(tmp_pa
             if epoch == 3:
                 states.append(newest(tmp_path).read_bytes())
 
-    with pytest.warns(ElephasWarning, match="another fit has begun to write its checkpoints") as warned:
+    with pytest.warns(ElephasWarning, match="another fit now writes its checkpoints") as warned:
         assert fit(regression(), tmp_path, callbacks=[StartedAgain()]).epoch == list(range(6))
-    assert len([one for one in warned if "another fit has begun" in str(one.message)]) == 1
+    assert len([one for one in warned if "another fit now writes" in str(one.message)]) == 1
     assert newest(tmp_path).read_bytes() == states[0]
     assert fit(regression(), tmp_path, resume=True).epoch == list(range(6))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fit_that_begins_anew_knows_who_is_still_writing(tmp_path: Path) -> None:
+    """The first fit has looked whether it is alone, and its marker comes after the second has deleted what was there."""
+    markers: list[bytes] = []
+
+    class StartedAgain(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                markers.append(newest(tmp_path).read_bytes())
+
+                def write_late(epoch, logs):
+                    if epoch == 0:
+                        (tmp_path / "checkpoint-1.json").write_bytes(markers[0])
+
+                late = keras.callbacks.LambdaCallback(on_epoch_begin=write_late)
+                assert fit(regression(), tmp_path, dies_at=13, resume=False, callbacks=[late]) is None
+                markers.append(newest(tmp_path).read_bytes())
+
+    with pytest.warns(ElephasWarning, match="another fit now writes") as warned:
+        fit(regression(), tmp_path, callbacks=[StartedAgain()])
+    assert len([one for one in warned if "another fit now writes" in str(one.message)]) == 1  # not by the second
+    assert json.loads(markers[1])["run"] != json.loads(markers[0])["run"]
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", '{"run": 3}'])
+def test_a_marker_that_is_none_takes_nothing_over(died: Path, content: str) -> None:
+    (died / "checkpoint-0.json").write_text(content)
+    with pytest.warns(ElephasWarning, match="going on from .*checkpoint-1.npz, because a newer checkpoint is damaged"):
+        assert fit(regression(), died).epoch == list(range(6))
+    assert list(died.iterdir()) == []
 
 
 def test_what_a_fit_left_that_was_killed_as_it_wrote_is_deleted(tmp_path: Path) -> None:

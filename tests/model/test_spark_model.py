@@ -1057,6 +1057,39 @@ def test_a_quorum_leaves_stragglers_behind_and_says_so() -> None:
     assert all(np.isfinite(weight).all() for weight in spark_model.master_network.get_weights())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quorum": 3, "quorum_grace": 0.0},
+        {"strategy": "easgd"},
+        {"strategy": "average", "optimizer_state": "per_worker"},
+        {"num_workers": 1},
+    ],
+    ids=str,
+)
+def test_packed_steps_of_all_32_bits_are_nearly_none(options: dict) -> None:
+    """fp32 packs nothing: only the sum base + (weights - base) rounds."""
+    workers = options.pop("num_workers", 4)
+    plain, packed = mlp(), mlp()
+    fitted(plain, workers, options={"seed": 1, **options}, epochs=3)
+    fitted(packed, workers, options={"seed": 1, "state_codec": "fp32", **options}, epochs=3)
+    for one, other in zip(plain.get_weights(), packed.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_model_without_trainable_weights_has_no_steps_to_pack() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, trainable=False)])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    fitted(model, 2, options={"state_codec": "int8"}, epochs=2)
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+
+
+def test_packed_steps_that_save_nothing_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    fitted(mlp(), 2, options={"state_codec": "int8", "frequency": "fit"}, epochs=2)
+    assert "state_codec='int8' saves nothing here: frequency='fit' has one round" in caplog.text
+
+
 def test_a_quorum_is_one_of_workers_with_rows() -> None:
     # two rows for four workers: two have none, and answer before those that train
     spark_model = fitted(mlp(), 4, options={"quorum": 2, "quorum_grace": 0.0}, data=X[:2], y=Y[:2], epochs=3)

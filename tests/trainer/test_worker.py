@@ -514,6 +514,22 @@ def test_weights_that_an_order_leaves_out_are_those_before_and_a_packed_step(tmp
         trainer.close()
 
 
+def test_weights_near_the_drivers_obey_constraints(tmp_path: Path) -> None:
+    """A packed step may lead to -0.01 where the driver has 0: with a rate of 0 the update is the way back."""
+    model = mlp(keras.optimizers.SGD(0.0))
+    model.layers[0].kernel_constraint = model.layers[0].kernel.constraint = keras.constraints.NonNeg()
+    build(model, (X[:1], Y[:1]))
+    start = Variables(model).read()
+    factory = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", state_codec=Int8())
+    trainer = factory(0, shard(tmp_path, X, Y), None)
+    near = np.full(start.weights.size, -0.01, np.float32)
+    found = trainer.train(Order("train", 0, 0, Span(0), start.but(weights=near), step=PackedStep())).delta
+    kernel = model.layers[0].kernel.shape[0] * model.layers[0].kernel.shape[1]
+    assert found[:kernel].tolist() == [np.float32(0.01)] * kernel
+    assert not found[kernel:].any()
+    trainer.close()
+
+
 @pytest.mark.parametrize("optimizer_state", ["per_worker", "reset"])
 def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: Path, optimizer_state: str) -> None:
     model = prepared()

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,21 +54,55 @@ def test_a_line_that_was_cut_short_is_dropped_and_written_again(tmp_path: Path) 
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 1]
 
 
+@contextmanager
+def another_process(directory: Path) -> Iterator[str]:
+    """A process that wants the directory, while it waits for a line: "at it", or its error."""
+    program = (
+        "import sys\n"
+        "from elephas_like.tuning.log import kept_of\n"
+        "try:\n"
+        "    with kept_of(sys.argv[1], 'auto', 0).alone():\n"
+        "        print('at it', flush=True)\n"
+        "        input()\n"
+        "except Exception as error:\n"
+        "    print(error, flush=True)\n"
+    )
+    call = [sys.executable, "-c", program, str(directory)]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            yield other.stdout.readline()
+        finally:
+            other.kill()
+
+
 @pytest.mark.fault(
     "Two drivers are at one search (`checkpoint_dir`)",
-    "the second is refused at once",
+    "the second is refused before it reads any rows",
     "nothing; trials are not run twice",
 )
 def test_two_processes_at_one_search_are_one_too_many(tmp_path: Path) -> None:
-    program = "from pathlib import Path; import sys; from elephas_like.tuning.log import SearchLog\n"
-    begins = "log = SearchLog(Path(sys.argv[1])); log.begin({}, 'auto')\n"
-    call = [sys.executable, "-c", program + begins + "print('at it', flush=True); input()", str(tmp_path)]
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "at it\n"
-        with pytest.raises(ElephasError, match="another process is at the search in"):
-            SearchLog(tmp_path).begin({}, "auto")
-        other.kill()
-    assert SearchLog(tmp_path).begin({}, "auto") == []
+    kept = kept_of(tmp_path / "new" / "search", "auto", 0)
+    with another_process(tmp_path / "new" / "search") as said:
+        assert said == "at it\n"
+        with pytest.raises(ElephasError, match="another process is at the search in"), kept.alone():
+            pass
+    with kept.alone():  # it was killed
+        pass
+    with kept_of(None, "never", 0).alone():
+        pass
+
+
+def test_searches_of_one_process_share_a_directory_until_the_last_of_them_ends(tmp_path: Path) -> None:
+    with kept_of(tmp_path, "auto", 0).alone():
+        with (
+            pytest.raises(ZeroDivisionError),
+            kept_of(tmp_path, "auto", 0).alone(),
+        ):  # as a cell that failed and is run again
+            raise ZeroDivisionError
+        with another_process(tmp_path) as said:
+            assert said.startswith(f"another process is at the search in {tmp_path}")
+    with another_process(tmp_path) as said:
+        assert said == "at it\n"
 
 
 @pytest.mark.parametrize("damage", ["{broken}", "{}", "3", '{"trial": 1, "status": "none"}'])
@@ -109,7 +145,6 @@ def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path:
     kept.begin(IDENTITY, 1)
     kept.log.write(GOOD, {"x": 1})
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
-        ".lock",
         "models",
         "search.json",
         "trials.jsonl",

@@ -49,7 +49,7 @@ class Codec:
         raise NotImplementedError
 
     def unpack(self, packed: Bytes, size: int) -> Vector:
-        """Return a new vector of `size` numbers, the codec's approximation of the packed one."""
+        """Return a new vector of `size` numbers, the codec's approximation of the packed one: the same bits on every machine."""
         raise NotImplementedError
 
     def opened(self, packed: Bytes, size: int) -> Vector:
@@ -67,7 +67,9 @@ class Codec:
 
     def applied(self, packed: Bytes, base: Vector) -> Vector:
         """Return a vector plus a packed step, the same bits wherever it is computed. Checks the number of bytes as `opened` does."""
-        return np.add(base, self.opened(packed, base.size), dtype=np.float32, casting="same_kind")
+        step: Vector = np.require(self.opened(packed, base.size), np.float32, "W")
+        step += base
+        return step
 
 
 @dataclass(frozen=True)
