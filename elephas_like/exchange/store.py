@@ -431,8 +431,8 @@ class Store:
                 member.sent[role] = self._newest[role], order.number
                 if member.held.get(role) is self._newest[role]:
                     left_out[role.value] = nothing()
-            if step is not None and step.after >= 0:
-                if member.trained == step.after:
+            if step is not None and step.packed.size:
+                if step.after >= 0 and member.trained == step.after:
                     left_out[Role.WEIGHT.value] = nothing()
                 else:
                     step = PackedStep()

@@ -133,6 +133,15 @@ def test_weights_are_left_out_where_a_worker_has_those_that_a_packed_step_begins
     assert sent(store.ask(0, 200)) == ([], 4, [5] * 6)
 
 
+def test_the_first_order_after_a_checkpoint_has_whole_weights() -> None:
+    """The driver knows what workers began with before, and no worker has it."""
+    store, _ = rounds(1)
+    store.join(joined(0))
+    store.train(replace(train_order(7), step=PackedStep(-1, np.ones(6, np.uint8))))
+    order = store.ask(0, 100)
+    assert (order.state.weights.size, order.step.after, order.step.packed.size) == (2, -1, 0)
+
+
 def test_an_answer_to_nothing_is_refused() -> None:
     store, _ = rounds(1)
     store.join(joined(0))

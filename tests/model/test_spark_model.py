@@ -1077,6 +1077,7 @@ def test_packed_steps_of_all_32_bits_are_nearly_none(options: dict) -> None:
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 def test_a_model_without_trainable_weights_has_no_steps_to_pack() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, trainable=False)])
     model.compile("sgd", "mse")
