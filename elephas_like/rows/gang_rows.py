@@ -21,6 +21,7 @@ from elephas_like.core.structure import flatten, unflatten
 from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import FramePlan
 from elephas_like.rows.frame_read import read
+from elephas_like.rows.shards import own_rows
 from elephas_like.rows.spool import Block
 from elephas_like.spark.gang import noted, notes, partition_keys
 from elephas_like.spark.remote import new_tag, run_job
@@ -71,7 +72,7 @@ def rows_of_rdd(session: SparkSession, rdd: RDD) -> GangRows:
                 number, batch = number + 1, []
         yield keys[index], number, bytearray(pickle.dumps(batch, 5))
 
-    frame = session.createDataFrame(rdd.mapPartitionsWithIndex(packed), "key long, number long, note binary")
+    frame = session.createDataFrame(own_rows(rdd).mapPartitionsWithIndex(packed), "key long, number long, note binary")
     dealt = frame.repartition(len(keys), "key").sortWithinPartitions("number").select("note")
 
     return GangRows(dealt, len(keys), _one_by_one)

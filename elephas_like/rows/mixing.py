@@ -20,7 +20,7 @@ from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array
 from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import partitioned
+from elephas_like.rows.shards import own_rows, partitioned
 from elephas_like.rows.spool import Block
 from elephas_like.spark.waits import readable_errors
 
@@ -55,7 +55,7 @@ class Mixing:
             rdd = partitioned(rdd, num_workers)
             if sparse:
                 return rdd
-        sent = rdd.mapPartitionsWithIndex(partial(_sent, self, num_workers))
+        sent = own_rows(rdd).mapPartitionsWithIndex(partial(_sent, self, num_workers))
         dealt = sent.repartitionAndSortWithinPartitions(num_workers, _target)
         return dealt.mapPartitionsWithIndex(partial(_received, self.seed))
 

@@ -83,10 +83,11 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
     partitions = rdd.getNumPartitions()
     if partitions == num_workers:
         return rdd
-    if partitions > num_workers:
-        return rdd.coalesce(num_workers, shuffle=False)
     if partitions == 0:
         return rdd.context.parallelize([], num_workers)
+    rdd = own_rows(rdd)
+    if partitions > num_workers:
+        return rdd.coalesce(num_workers, shuffle=False)
     # A shuffle: each row is computed, and so counted, once, also where the order of its parent is Spark's affair.
     return (
         rdd.mapPartitionsWithIndex(_numbered)
@@ -136,6 +137,26 @@ def is_unpickled(rdd: RDD) -> bool:
     Python code that makes them in the same task may use an array again for its next row.
     """
     return type(rdd) is RDD or rdd.is_cached or rdd.is_checkpointed
+
+
+def own_rows(rdd: RDD) -> RDD:
+    """Return the same rows, each an object of its own: for whoever holds several at once, as Spark does before it pickles them."""
+    return rdd if is_unpickled(rdd) else rdd.map(_copied)
+
+
+def _copied(value: object) -> object:
+    """Return a row, or a part of one, without the arrays and containers that the next row may be made in."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    if type(value) is list:  # of thousands of numbers, as a rule
+        return (
+            list(map(_copied, value)) if isinstance(next(iter(value), None), np.ndarray | list | tuple) else list(value)
+        )
+    if type(value) is dict:
+        return {name: _copied(part) for name, part in value.items()}
+    return value
 
 
 def references(rdd: RDD, options: SpoolOptions) -> RDD:
@@ -284,6 +305,7 @@ def persisted_anew(refs: RDD) -> None:
 
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
     """Yield the rows of each partition, one partition at a time, on the driver."""
+    rdd = own_rows(rdd)
     for index in range(rdd.getNumPartitions()):
         with readable_errors(rdd.context):
             rows = rdd.context.runJob(rdd, lambda rows: rows, [index])

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from spooling import columns
 
+from elephas_like.rows.gang_rows import collected, rows_of_rdd
+from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import (
     ShardedDataset,
@@ -104,6 +106,41 @@ def test_rows_that_python_makes_in_the_same_task_are_read_one_by_one(sc) -> None
     assert not is_unpickled(made)
     assert is_unpickled(sc.parallelize([(1, 2)], 1))
     assert is_unpickled(made.coalesce(1))
+
+
+def made_in_place(rdd):
+    """Rows with every kind of container, each in the containers of the one before."""
+
+    def make(numbers):
+        array, held, named = np.zeros(2, "float32"), [0.0, 0.0], {"a": np.zeros(1)}
+        for number in numbers:
+            array[:] = number
+            held[:] = [number, -number]
+            named["a"][:] = number
+            yield (array, (array, held)), [array, array], named, held, number
+
+    return rdd.mapPartitions(make)
+
+
+def numbers_in(row) -> set[float]:
+    (array, (inner, held)), arrays, named, also_held, number = row
+    found = [*array, *inner, held[0], -held[1], *arrays[0], *arrays[1], *named["a"], also_held[0], number]
+    return set(map(float, found))
+
+
+@pytest.mark.parametrize(("partitions", "workers"), [(1, 3), (4, 2), (2, 2)])
+def test_rows_that_are_held_beside_others_are_copies(sc, partitions: int, workers: int) -> None:
+    made = made_in_place(sc.parallelize(range(200), partitions))
+    for spread in (partitioned(made, workers), Mixing(1).of(made, workers), Mixing(1, 0.5).of(made, workers)):
+        rows = [numbers_in(row) for rows in rows_of_partitions(spread) for row in rows]
+        assert all(len(found) == 1 for found in rows)
+        assert sorted(found.pop() for found in rows) == list(range(200))
+
+
+def test_rows_of_a_gang_that_are_made_in_place_are_copies(spark) -> None:
+    made = made_in_place(spark.sparkContext.parallelize(range(200), 2))
+    rows = [numbers_in(row) for rows in collected(rows_of_rdd(spark, made)) for row in rows]
+    assert sorted(found.pop() for found in rows if len(found) == 1) == list(range(200))
 
 
 def test_no_partitions_are_as_many_empty_ones(sc) -> None:
