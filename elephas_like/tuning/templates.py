@@ -74,7 +74,10 @@ def from_templates(function: Callable[..., Any]) -> tuple[Callable[..., Any], di
 
 
 def _tree(function: Callable[..., Any]) -> ast.Module:
-    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    """Return a function's code, with the line numbers of its file."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    return ast.increment_lineno(tree, first - 1)
 
 
 def _template(found: ast.AST) -> ast.Call | None:

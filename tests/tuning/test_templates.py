@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 
 import cloudpickle
 import pytest
@@ -56,6 +57,18 @@ def test_templates_become_a_space_and_look_ups() -> None:
     assert deep
     assert layer.rate == 0.25  # an option that is no plain value is made where it stands
     assert size == {"batch": 32, "whole": 16.0}
+
+
+def test_errors_name_the_lines_of_the_users_file() -> None:
+    def fails(x):
+        rate = {{uniform(0, 1)}}  # type: ignore
+        raise KeyError(rate)
+
+    made, _ = from_templates(fails)
+    with pytest.raises(KeyError) as caught:
+        made({"rate": 0.5}, None)
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert (last.filename, last.lineno) == (__file__, fails.__code__.co_firstlineno + 2)
 
 
 def test_the_function_travels() -> None:
