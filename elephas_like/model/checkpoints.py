@@ -290,13 +290,15 @@ class Checkpoints:
         """The fits that wrote what is here. Those of earlier versions have no name, nor has a file that is damaged."""
         found: set[str | None] = set()
         for place in (self._place(slot, "json") for slot in range(SLOTS)):
-            if files.exists(place, self._context):
+            if not files.exists(place, self._context):
+                continue
+            try:
                 with self._fetched(place) as local, open(local, "rb") as file:
-                    content = file.read()
-                try:
-                    found.add(dict(json.loads(content)).get("run"))
-                except (ValueError, TypeError):
-                    found.add(None)
+                    found.add(dict(json.load(file)).get("run"))
+            except FileNotFoundError:  # deleted in this moment
+                continue
+            except (ValueError, TypeError):
+                found.add(None)
         return found
 
     def _remove_unfinished(self) -> None:
