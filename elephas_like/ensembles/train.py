@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -321,7 +322,7 @@ def _collected(
     failures: dict[int, BaseException] = {}
     with (
         closing(found),  # type: ignore[type-var]  # generators can be closed: what still runs is cancelled
-        Bar(total=len(models), unit=" members", disable=asked.verbose != 1) as bar,
+        Bar(total=len(models), unit=" members", disable=asked.verbose != 1 or sys.stderr is None) as bar,
     ):
         for number, outcome in found:
             if isinstance(outcome, BaseException):

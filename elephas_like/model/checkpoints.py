@@ -89,7 +89,7 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, ArithmeticError, RuntimeErr
 
 
 class Checkpoints:
-    """The checkpoints of one fit (core.progress.Saving). Call `found`, `begin`, `save` after rounds and epochs, then `remove`.
+    """The checkpoints of one fit (core.progress.Saving). Call `found`, `begin`, `save` after rounds and epochs, then `end`.
 
     Args:
         directory: a path (a relative one is made absolute now), or a URL of any Hadoop filesystem. If another fit begins to use it,
@@ -266,8 +266,18 @@ class Checkpoints:
         except (OSError, TypeError) as error:  # TypeError: a callback has put an object into the logs
             _warn(f"no checkpoint was written after epoch {progress.epoch}, round {len(progress.rounds)}: {error}")
 
+    def end(self) -> None:
+        """Deletes the checkpoints: the fit is over. A failure is a warning: what was trained is worth more."""
+        try:
+            self.remove()
+        except OSError as error:
+            _warn(
+                f"the fit is over, and its checkpoints could not be deleted: {error}. Delete {self._directory}, or the next fit there goes on "
+                "from them."
+            )
+
     def remove(self) -> None:
-        """Deletes the checkpoints: the fit is over. Those of a fit that took over stay."""
+        """Deletes the checkpoints. Those of a fit that took over stay."""
         if self._taken_over():
             return
         for slot in range(SLOTS):  # markers first: what they name is whole as long as they are there

@@ -122,7 +122,7 @@ def train(
                 _trained(fit, engine, source, validation, context, session, num_workers)
         fit.hooks.train_end(fit.progress.state)
         if checkpoints is not None:
-            checkpoints.remove()
+            checkpoints.end()
     return fit.hooks.history
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.model.data_arguments import (
     arrays,
     check_targets,
@@ -44,6 +45,7 @@ from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unp
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.session import context_of
+from elephas_like.spark.waits import GONE, stopped
 from elephas_like.trainer.serialization import input_count, wants_target
 
 
@@ -335,7 +337,7 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
     """Return the source of `validation_data`; columns of a DataFrame or of Parquet files are those of the training rows'.
 
     Raises:
-        TypeError: data of a kind that is not taken.
+        TypeError: data of a kind that is not taken. ElephasError: an RDD of a SparkContext that was stopped.
     """
     if isinstance(data, (DataFrame, *PATHS)):
         if columns is None:
@@ -347,6 +349,8 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
     if isinstance(data, tuple | list) and len(data) in (1, 2, 3):
         return source_of(*data)
     if isinstance(data, RDD):
+        if stopped(data.context):
+            raise ElephasError(GONE)
         return source_of(data)
     raise TypeError(
         f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, a DataFrame, or a path of "

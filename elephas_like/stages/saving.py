@@ -181,6 +181,8 @@ def encoded(what: str, value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray):  # a metric for each class
+        return encoded(what, value.tolist())
     if isinstance(value, list | tuple):
         return [encoded(what, item) for item in value]
     if isinstance(value, Mapping):

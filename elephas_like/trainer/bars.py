@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -20,13 +21,28 @@ class Bar(tqdm):
 
     monitor_interval = 0
 
+    @classmethod
+    def write(cls, s: str, *others: Any, **named: Any) -> None:
+        """Print a line beside bars, as Keras does: letters that the stream cannot encode are replaced."""
+        if sys.stdout is None:  # a program without a console
+            return
+        try:
+            super().write(s, *others, **named)
+        except UnicodeEncodeError:
+            super().write(s.encode("ascii", "replace").decode(), *others, **named)
+
+
+def has_terminal() -> bool:
+    """Whether errors go to a terminal. A program without a console has no such stream, or one that cannot say."""
+    return bool(getattr(sys.stderr, "isatty", bool)())
+
 
 class EpochBar:
     """The bar of an epoch that is under way. Only a terminal or a notebook has one: a file would keep each of its states."""
 
     def __init__(self, title: str, rows: int) -> None:
         self._bar: Bar | None = None
-        if not _IN_NOTEBOOK and not sys.stderr.isatty():
+        if not _IN_NOTEBOOK and not has_terminal():
             return
         shown = {} if _IN_NOTEBOOK else {"ncols": terminal_width(), "ascii": " ="}
         form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} samples{postfix}"

@@ -50,6 +50,7 @@ _TRACKED = frozenset(
         "_self_name_based_restores",
         "_self_saveable_object_factories",
         "_self_destruction_context",
+        "_last_wrapped_list_snapshot",  # of a list: what was in it
     }
 )
 """What it keeps of them: all are attributes, or were some once."""

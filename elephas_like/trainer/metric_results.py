@@ -20,7 +20,10 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
     """
     if sums.size == 0:
         return {}
-    if sample is not None and sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model)):
+    unbuilt = not all(
+        getattr(metric, "built", True) for metric in model.metrics
+    )  # `metrics=[]` has no variables, built or not
+    if sample is not None and (unbuilt or sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model))):
         build(model, sample)
     write_metrics(model, sums)
     results = metrics_of(model)

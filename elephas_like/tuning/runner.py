@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -274,7 +275,9 @@ class Search:
 
     def _bar(self) -> Bar:
         total, done = self._limits.max_evals, len(self.records)
-        return Bar(total=total, initial=done, desc="search", unit="trial", disable=self._verbose != 1)
+        return Bar(
+            total=total, initial=done, desc="search", unit="trial", disable=self._verbose != 1 or sys.stderr is None
+        )
 
     def _failed(self) -> list[TrialRecord]:
         return [record for record in self.records.values() if record.result.status is TrialStatus.FAILED]

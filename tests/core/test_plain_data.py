@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, OrderedDict, defaultdict, deque
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -28,11 +31,29 @@ def back(value: object) -> object:
         "text",
         [1, [2, (3, "x")], {}],
         {"a": (1, 2), 3: None, (1, 2): "tuple"},
-        {"array": "a dict like those that stand for arrays", "tuple": [], "dict": 1},
+        {"array": "a dict like those that stand for arrays", "tuple": [], "dict": 1, "kind": "set", "of": []},
+        frozenset({1, (2, 3)}),
+        {"a set": {3}, "none": set()},
+        deque([1, 2], maxlen=3),
+        deque([[1]]),
+        OrderedDict(b=1, a=2),
+        Counter("abba"),
     ],
 )
 def test_plain_values_come_back_with_their_types(value: object) -> None:
     assert repr(back(value)) == repr(value)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_arrays_of_keras_short_floats_come_back_through_a_file(dtype: type, tmp_path: Path) -> None:
+    array, arrays = np.arange(6).reshape(2, 3).astype(dtype), {}
+    said = json.dumps(encode([array, array[0, 1]], arrays, "here"))
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    with np.load(tmp_path / "arrays.npz", allow_pickle=False) as file:
+        back, scalar = decode(json.loads(said), dict(file))
+    assert back.dtype == scalar.dtype == dtype
+    np.testing.assert_array_equal(back, array)
+    assert scalar == array[0, 1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint16", "bool", "complex64"])
@@ -59,7 +80,7 @@ class Own(dict):
 
 
 @pytest.mark.parametrize(
-    "value", [len, object(), {1, 2}, b"bytes", [open], Own(), np.array(["text"]), np.array([None])]
+    "value", [len, object(), {len}, b"bytes", [open], Own(), defaultdict(list), np.array(["text"]), np.array([None])]
 )
 def test_what_is_no_plain_data_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="is no plain data"):

@@ -85,12 +85,13 @@ def main(how: str) -> None:
         SparkModel(model, 2).fit(dataset, verbose=0)
     except Exception as error:
         answer["again"] = str(error)
-    rows = dataset.source
+    rows, arrays = dataset.source, (np.zeros((4, 2)), np.zeros((4, 1)))
     for name, use in {
         "predict": lambda: SparkModel(model, 2).predict(rows),
         "search of its rows": lambda: elephas_like.search(
             lambda params: line(), {"x": [1, 2]}, rows, max_evals=2, validation_split=0.2, verbose=0
         ),
+        "validation rows": lambda: SparkModel(model, 2).fit(*arrays, validation_data=rows, verbose=0),
         "fit of columns": lambda: SparkModel(model, 2).fit(frame, verbose=0),
         "columns of predictions": lambda: SparkModel(model, 2).predict(frame, collect=False),
         "stage": lambda: ElephasEstimator(kerasModelConfig=model.to_json(), loss="mse").fit(frame),

@@ -329,7 +329,7 @@ def test_a_context_that_is_stopped_in_mid_fit_is_said(tmp_path: Path, how: str) 
     assert answer["type"] == "ElephasError"
     assert answer["said"].startswith("the SparkContext was stopped")
     columns = ("fit of columns", "columns of predictions", "stage")
-    for use in ("again", "predict", "search of its rows", "ensemble", *columns):
+    for use in ("again", "predict", "validation rows", "search of its rows", "ensemble", *columns):
         assert answer[use].startswith("the SparkContext was stopped"), use
     assert answer["weights_of_the_last_round"]
     search = answer["search"]

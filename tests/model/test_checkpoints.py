@@ -23,6 +23,7 @@ from mortal import Killed, Mortal, MortalElastic, bits
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.model.checkpoints import Checkpoints, Found
+from elephas_like.spark import files
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(48, 4)).astype("float32")
@@ -662,6 +663,39 @@ def test_a_checkpoint_that_cannot_be_written_later_is_a_warning(tmp_path: Path) 
     with pytest.warns(ElephasWarning, match="no checkpoint was written after epoch 3, round 9"):
         assert fit(regression(), place, callbacks=[Blocks()], dies_at=17) is None
     assert fit(regression(), place).epoch == list(range(6))
+
+
+def test_checkpoints_that_cannot_be_deleted_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = files.remove
+
+    def read_only(path: str, *others: object) -> None:
+        if path.endswith("0.json") and os.path.exists(path):
+            raise OSError(30, "Read-only file system", path)
+        remove(path, *others)
+
+    monkeypatch.setattr(files, "remove", read_only)
+    with pytest.warns(ElephasWarning, match="the fit is over, and its checkpoints could not be deleted: .*Read-only"):
+        history = fit(regression(), tmp_path)
+    assert history.epoch == list(range(6))
+
+
+def test_best_weights_of_a_short_float_go_on(tmp_path: Path) -> None:
+    def build() -> keras.Model:
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy("bfloat16")
+        try:
+            return regression()
+        finally:
+            keras.config.set_dtype_policy(before)
+
+    def stopping() -> list[keras.callbacks.Callback]:
+        return [keras.callbacks.EarlyStopping("val_loss", patience=9, min_delta=10, restore_best_weights=True)]
+
+    whole, again = build(), build()
+    fit(whole, callbacks=stopping())
+    assert fit(build(), tmp_path, dies_at=13, callbacks=stopping()) is None
+    fit(again, tmp_path, callbacks=stopping())
+    assert bits(again) == bits(whole)
 
 
 def test_objects_in_the_logs_are_no_checkpoint(tmp_path: Path) -> None:

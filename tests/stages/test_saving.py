@@ -121,6 +121,7 @@ def test_values_come_back_as_they_were() -> None:
     values = [1, 2.5, "a", None, True, [1, [2]], {"a": 1}, {1: 2.0}, own_error, Scale, Nesterov(learning_rate=0.5)]
     written = json.loads(json.dumps([encoded("it", value) for value in values]))
     assert [decoded(value) for value in written] == values
+    assert encoded("a metric for each class", {"f1": [np.array([0.5, 1.0])]}) == {"f1": [[0.5, 1.0]]}
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     assert decoded(json.loads(json.dumps(encoded("it", loss)))).get_config()["from_logits"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import select
 import struct
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elephas_like.trainer.bars import EpochBar, epoch_line, number_text, terminal_width
+from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text, terminal_width
 
 
 @pytest.fixture
@@ -67,6 +68,24 @@ def test_a_file_has_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     bar.update(10, 1.0)
     bar.close()
     assert not "".join(capsys.readouterr())
+
+
+def test_a_program_without_a_console_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    for stream in (None, object()):  # some loggers' streams cannot say whether they are a terminal
+        monkeypatch.setattr(sys, "stderr", stream)
+        bar = EpochBar("Epoch 1/1", 10)
+        bar.update(10, 0.5)
+        bar.close()
+        Bar.write("nobody reads this")
+
+
+def test_letters_that_the_output_has_not_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    Bar.write("précision: 0.5")
+    stream.seek(0)
+    assert stream.read() == "pr?cision: 0.5\n"
 
 
 def test_the_line_of_an_epoch_has_all_metrics() -> None:

@@ -119,6 +119,16 @@ def test_optimizers_once_each_and_none_inside_another() -> None:
     assert optimizers_of(model) == [model.optimizer, other]
 
 
+def test_a_learning_rate_that_was_replaced_is_not_found() -> None:
+    """TensorFlow's lists keep a copy of what was in them."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    before = model.optimizer._learning_rate
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    assert not any(thing is before for thing in reachable(model))
+
+
 def test_a_path_is_what_one_would_type() -> None:
     layer = keras.layers.Dense(1)
     model = model_of("mse")

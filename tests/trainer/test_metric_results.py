@@ -31,6 +31,16 @@ def test_metric_sums_of_two_halves_are_the_metrics_of_the_whole() -> None:
     assert metric_results(model, np.zeros(0)) == {}
 
 
+@pytest.mark.parametrize("none", [[], {}, [[]]])
+def test_no_metrics_in_a_list_are_no_metrics(none: object) -> None:
+    """As on the driver of a fit of an RDD, whose model has seen no batch."""
+    seen, unseen = mlp(metrics=none), mlp(metrics=none)
+    seen.test_on_batch(X, Y)
+    results = metric_results(unseen, read_metrics(seen), (X, Y))
+    assert list(results) == ["loss"]
+    assert results["loss"] == pytest.approx(seen.evaluate(X, Y, verbose=0), rel=1e-5)
+
+
 def test_a_metric_per_class_is_an_array_in_the_results() -> None:
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Identity()(inputs))
