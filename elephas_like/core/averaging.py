@@ -83,7 +83,7 @@ class Round:
     """One synchronous exchange: merges updates in worker order into the next state.
 
     monitor: measures the drift, round by round. agreement: of this round, once it has finished.
-    replaced: what callbacks have set.
+    replaced: what callbacks have set. largest: the worker that has the most steps in an epoch, if it is known.
     """
 
     start: TrainState
@@ -95,13 +95,14 @@ class Round:
     codec: Codec | None = None
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
     replaced: Replaced = field(default_factory=Replaced)
+    largest: int | None = None
     records: list[WorkerRecord] = field(default_factory=list)
     metrics: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._weights = self.strategy.reduction(self.context)
         self._weight = 0.0
-        self._parts = RoundMerge(self.layout, self.context.num_workers)
+        self._parts = RoundMerge(self.layout, self.context.num_workers, self.largest)
         self._moved = False
         self.agreement = UNKNOWN
 

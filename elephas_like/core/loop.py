@@ -85,6 +85,7 @@ class FitPlan:
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
     keeps_slots: whether workers keep the optimizer's slots to themselves; the fit ends with the mean of them.
+    largest: the worker that has the most steps in an epoch: optimizers count its steps.
     may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
     """
 
@@ -115,6 +116,7 @@ class FitPlan:
     constrain: Projection = unconstrained
     keeps_slots: bool = False
     may_drop_all: bool = False
+    largest: int | None = None
 
     @property
     def end(self) -> int:
@@ -338,6 +340,7 @@ class _SynchronousFit:
             plan.codec,
             self._monitor,
             self._replaced,
+            plan.largest,
         )
         for update in self._workers.train(Order("train", progress.orders, progress.version, span, served, step=step)):
             exchange.add(update)

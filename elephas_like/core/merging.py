@@ -10,6 +10,7 @@ merges asynchronous updates one by one, each as a share of a moving mean.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,20 +132,24 @@ def share_of(updates: int, num_workers: int) -> float:
 class RoundMerge:
     """Merges the parts of all updates of one synchronous round, in worker order.
 
-    Integers, and learning rates that steps have changed, are those of the worker with the most steps, the first of several. Loss scales are the lowest; of equal ones
-    the counter of the worker with more steps counts. One worker alone also keeps its seeds, and so draws on as Keras does.
+    Integers, and learning rates that steps have changed, are those of the worker with the most steps in an epoch, or else in the round,
+    the first of several. Loss scales are the lowest; of equal ones the counter of the worker with more steps counts. One worker alone
+    also keeps its seeds, and so draws on as Keras does.
 
     Args:
         num_workers: workers that train; seeds are taken over from one alone.
+        largest: the worker that has the most steps in an epoch, if it is known: integers are its own where it brings any.
     """
 
-    def __init__(self, layout: Layout, num_workers: int) -> None:
+    def __init__(self, layout: Layout, num_workers: int, largest: int | None = None) -> None:
         self._num_workers = num_workers
+        self._largest = largest
         self._slots = WeightedMean()
         self._statistics = StatisticsMean(layout)
         self._frozen = StatisticsMean(layout, Role.FROZEN)
         self._frozen_unchanged = 0
-        self._most_steps = self._scale_steps = -1
+        self._most_steps: float = -1
+        self._scale_steps = -1
         self._counters: Integers | None = None
         self._learning_rate: Vector | None = None
         self._loss_scale: Vector | None = None
@@ -167,8 +172,10 @@ class RoundMerge:
             self._seeds = update.seeds
 
     def _add_counters(self, update: Update) -> None:
-        if update.steps > self._most_steps:
-            self._most_steps, self._counters = update.steps, update.counters
+        # Of unequal shards one that has fewer steps in an epoch may have more in a round.
+        steps = math.inf if update.worker == self._largest and update.steps else update.steps
+        if steps > self._most_steps:
+            self._most_steps, self._counters = steps, update.counters
             self._learning_rate = update.learning_rate if update.learning_rate.size else None
         if self._loss_scale is None:
             self._scale_steps, self._loss_scale = update.steps, update.loss_scale

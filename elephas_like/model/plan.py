@@ -120,6 +120,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         workers_remember=fit.options.workers_remember(fit.strategy),
         constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),
         keeps_slots=config.optimizer_state is OptimizerState.PER_WORKER,
+        largest=joined[worker_steps.index(max(worker_steps))].worker,
         may_drop_all=fit.hooks.terminates_on_nan,
     )
 

@@ -21,7 +21,8 @@ import keras
 import numpy as np
 
 from elephas_like.core import rounds
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.merging import finite
 from elephas_like.core.objective import Objective
 from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
@@ -263,18 +264,24 @@ class TrialCallback(keras.callbacks.Callback):
         super().__init__()
         self.history: list[dict[str, float]] = []
         self._loss, self._epoch, self._stopped = math.inf, -1, False
+        self._broken: int | None = None
         self._objective, self._report = objective, report
         self._variables: Variables | None = None
         self._state: TrainState | None = None
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Reports the epoch."""
+        """Reports the epoch. The objective of a model whose weights are NaN counts as NaN: its accuracy may be any number."""
         self.history.append({name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0})
-        loss = self._objective.loss(self.history[-1])
+        reported, loss = self.history[-1], self._objective.loss(self.history[-1])
         if loss < self._loss:
             self._variables = self._variables or Variables(self.model)
-            self._loss, self._epoch, self._state = loss, epoch, self._variables.read()
-        if not self._report(epoch, self.history[-1]):
+            state = self._variables.read()
+            if finite(state.weights):
+                self._loss, self._epoch, self._state = loss, epoch, state
+            else:
+                self._broken = epoch if self._broken is None else self._broken
+                reported = reported | {self._objective.name: math.nan}
+        if not self._report(epoch, reported):
             self._stopped = self.model.stop_training = True
 
     def result(self, order: TrialOrder, model: keras.Model, started: float, host: str) -> TrialResult:
@@ -284,8 +291,13 @@ class TrialCallback(keras.callbacks.Callback):
             started: the time of `perf_counter` when the trial began.
 
         Raises:
-            ElephasError: no epoch had a finite loss.
+            ElephasError: no epoch had a finite loss, or finite weights.
         """
+        if self._state is None and self._broken is not None:
+            raise NonFiniteError(
+                f"the model's weights are NaN or infinity after epoch {self._broken + 1}. Look for a learning rate that is too high, a loss "
+                "that takes log(0), or NaN among the rows."
+            )
         if self._state is None:
             name = self._objective.name
             raise ElephasError(f"{name!r} was never a finite number; it was {_seen(self.history, name)}.")

@@ -144,6 +144,14 @@ class Eighths(Codec):
         return packed.view(np.int8).astype(np.float32) / 8
 
 
+@pytest.mark.parametrize("sizes", [(28, 27), (27, 28)])
+def test_steps_are_counted_as_the_largest_shard_has_them(sizes: tuple[int, int]) -> None:
+    """Five rounds cut 28 steps into 5, 6, 5, 6, 6 and 27 into 5, 5, 6, 5, 6: the most of each round would be 29."""
+    workers = [Regression(index, [ONE] * rows) for index, rows in enumerate(sizes)]
+    end, _, _ = fit(workers, epochs=3, rounds_per_epoch=5, frequency=6, largest=sizes.index(28))
+    assert end.counters.tolist() == [3 * 28]
+
+
 def test_workers_follow_the_driver_by_packed_steps() -> None:
     """Worked out by hand: w is the driver's, v what workers begin with, e = v + C(w - v).
 

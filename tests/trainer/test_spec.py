@@ -270,6 +270,26 @@ def function_that_calls_a_file_beside_it():
     return small(keras.layers.Dense(2, activation=sharpened_bend), keras.layers.Dense(1)), (X, Y)
 
 
+class Words(keras.layers.Layer):
+    """Puts out text."""
+
+    def call(self, x):
+        import tensorflow as tf
+
+        return tf.gather(tf.constant(["no", "yes"]), tf.cast(x[:, 0] > 0, "int32"))
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((x.shape[0],), "string")
+
+
+def test_a_model_that_puts_out_text_is_the_same_when_it_is_made_again() -> None:
+    model = keras.Sequential([keras.Input((3,)), Words()])
+    model.compile("sgd", "mse")
+    copy = ModelSpec.from_model(model).build()
+    x = np.array([[1.0, 0, 0], [-1, 0, 0]], "float32")
+    assert copy(x).numpy().tolist() == [b"yes", b"no"]
+
+
 @case
 def text_vectorization():
     vectorize = keras.layers.TextVectorization(output_mode="multi_hot")

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.extras import older
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialOrder, TrialStatus
@@ -253,6 +253,32 @@ def test_what_is_no_trial_is_an_error(tmp_path: Path) -> None:
         checked(3)
     with pytest.raises(ValueError, match=r"is not\. Call model.compile"):
         checked(keras.Sequential([keras.layers.Dense(1)]))
+
+
+def guessing(params: dict) -> keras.Model:
+    """A classifier that always says the first class once its weights are NaN."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2, "softmax")])
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    model.compile(keras.optimizers.SGD(params["rate"]), loss, metrics=["accuracy"])
+    return model
+
+
+def test_the_accuracy_of_a_model_of_nan_is_none(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype("float32")
+    ref = spool([Block((x, np.zeros(40)), 40)], dataset="one class", worker=0, base=str(tmp_path), expect_target=True)
+    reports: list[dict] = []
+
+    def report(epoch: int, logs: dict) -> bool:
+        reports.append(logs)
+        return True
+
+    run = trial(Objective("accuracy", maximize=True), build=guessing)
+    with pytest.raises(
+        NonFiniteError, match=r"weights are NaN or infinity after epoch 1\. .*learning rate that is too high"
+    ):
+        run(TrialOrder(0, {"rate": 1e38}), [ref], report)
+    assert all(math.isnan(logs["accuracy"]) for logs in reports)
+    assert run(TrialOrder(1, {"rate": 0.01}), [ref], report).status is TrialStatus.OK
 
 
 class Own(keras.Model):
