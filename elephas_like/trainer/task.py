@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, snake_case
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
 
 
 def inputs(model: keras.Model) -> object:
-    """Return a model's inputs in its own structure: a Slot, or a tuple or dict of Slots.
+    """Return a model's inputs in its own structure: a Slot, or a tuple or dict of Slots, which are named by its keys.
 
     An unbuilt model's has no shape.
     """
@@ -83,7 +86,10 @@ def _slots(model: keras.Model, tree: str, flat: str) -> object:
     def slot(tensor: keras.KerasTensor) -> Slot:
         return Slot(next(names), tuple(tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype) == "string")
 
-    return _as_tuple(keras.tree.map_structure(slot, found))
+    slots = _as_tuple(keras.tree.map_structure(slot, found))
+    named = _named_by_key(slots)
+    distinct = {leaf.name for leaf in flatten(named)[0] if isinstance(leaf, Slot)}
+    return named if len(distinct) == len(tensors) else slots  # nested dicts may hold a key twice
 
 
 def _as_tuple(tree: object) -> object:
@@ -92,6 +98,15 @@ def _as_tuple(tree: object) -> object:
     if isinstance(tree, dict):
         return {key: _as_tuple(value) for key, value in tree.items()}
     return tree
+
+
+def _named_by_key(tree: object, key: object = None) -> object:
+    """Return a tree of Slots in which those that are values of a dict have the names of their keys, as in Keras' `compile`."""
+    if isinstance(tree, tuple):
+        return tuple(map(_named_by_key, tree))
+    if isinstance(tree, dict):
+        return {name: _named_by_key(value, name) for name, value in tree.items()}
+    return tree if key is None or not isinstance(tree, Slot) else replace(tree, name=str(key))
 
 
 def loss_name(loss: object) -> str:

@@ -71,3 +71,28 @@ def test_inputs_and_outputs_in_the_model_s_structure() -> None:
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     assert inputs(unbuilt) == Slot("input")
     assert outputs(unbuilt) == Slot("output")
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_the_keys_of_a_dict_are_the_names_of_what_it_holds() -> None:
+    """As in Keras' compile; the names of layers and of inputs do not matter, and the dict keeps its order."""
+    wide, deep = keras.Input((1,)), keras.Input((2,), name="other")
+    dense = keras.layers.Dense
+    made = keras.Model({"wide": wide, "deep": deep}, {"price": dense(1)(wide), "amount": [dense(2, name="q")(deep)]})
+    assert list(inputs(made).items()) == [("wide", Slot("wide", (1,))), ("deep", Slot("deep", (2,)))]
+    assert list(outputs(made).items()) == [("price", Slot("price", (1,))), ("amount", Slot("amount", (2,)))]
+    assert targets(made) == outputs(made)
+    only = keras.Model(wide, {"price": dense(1)(wide)})
+    assert outputs(only) == {"price": Slot("price", (1,))}
+
+
+def test_keys_that_are_no_names_of_one_output_each_leave_the_layers_names() -> None:
+    x = keras.Input((1,))
+    p, q, r, s = (keras.layers.Dense(1, name=name)(x) for name in "pqrs")
+    twice = keras.Model(x, {"b": {"mean": p}, "a": {"mean": q}})
+    assert outputs(twice) == {"b": {"mean": Slot("p", (1,))}, "a": {"mean": Slot("q", (1,))}}
+    listed = keras.Model(x, {"b": [p, q], "a": {"d": r, "c": s}})
+    assert outputs(listed) == {
+        "b": (Slot("p", (1,)), Slot("q", (1,))),
+        "a": {"d": Slot("d", (1,)), "c": Slot("c", (1,))},
+    }
