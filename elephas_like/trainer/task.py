@@ -12,6 +12,7 @@ from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
+_PROBABILITIES = ("softmax", "sparsemax")
 
 
 def inputs(model: keras.Model) -> object:
@@ -61,13 +62,14 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
         return Task.VALUE if flat and width == 1 else Task.VALUES
-    logits = _from_logits(model)
+    logits, hinge = _from_logits(model), name.endswith("hinge")
     if width == 1:
-        signed = name.endswith("hinge") and activation != "sigmoid"
+        signed = hinge and activation != "sigmoid"
         return Task.BINARY_LOGITS if logits or signed else Task.BINARY
     if activation == "sigmoid" or name.startswith("binary"):
         return Task.VALUES  # several labels a row: each has its own probability
-    return Task.CLASSES_LOGITS if logits or activation != "softmax" else Task.CLASSES
+    scores = activation not in _PROBABILITIES if activation else hinge  # without a known activation the loss decides
+    return Task.CLASSES_LOGITS if logits or scores else Task.CLASSES
 
 
 def _slots(model: keras.Model, tree: str, flat: str) -> object:
@@ -132,11 +134,40 @@ def _from_logits(model: keras.Model) -> bool:
 
 
 def _activation(model: keras.Model) -> str:
-    """Return the name of the last layer's activation; "" for none."""
-    layers = getattr(model, "layers", None) or []
-    last = layers[-1] if layers else None
-    if isinstance(last, keras.Model):
-        return _activation(last)
-    if isinstance(last, keras.layers.Softmax):
-        return "softmax"
-    return str(getattr(getattr(last, "activation", None), "__name__", ""))
+    """Return the name of the activation that makes a model's one output; "" where that cannot be told.
+
+    Any activation but softmax and sigmoid must be certain: of a layer of Keras' own that surely is the last.
+    """
+    end = _end(model)
+    if isinstance(end, keras.Model):
+        return _activation(end)
+    function = getattr(end, "activation", end)
+    if isinstance(function, keras.Operation):  # layers.Softmax, or what keras.ops.softmax adds to a model
+        return {"Softmax": "softmax", "Sigmoid": "sigmoid"}.get(type(function).__name__, "")
+    name = str(getattr(function, "__name__", ""))
+    if name in ("softmax", "softmax_v2", "sigmoid"):  # tf.nn.softmax is the second
+        return name.removesuffix("_v2")
+    certain = type(end).__module__.startswith("keras.") and _is_graph(model)
+    return name if certain and hasattr(keras.activations, name) else ""
+
+
+def _end(model: keras.Model) -> object:
+    """Return the operation that makes a model's one output, before casts by `Activation("linear")`; None where that is unknown."""
+    if not _is_graph(model) or isinstance(model, keras.Sequential):
+        layers = [layer for layer in getattr(model, "layers", None) or [] if not _passes(layer)]
+        return layers[-1] if layers else None
+    operations = {one.name: one for one in model.operations}
+    end = operations.get(model.output_names[0])
+    while end is not None and _passes(end):  # its input is the output of another, unless that is called more than once
+        end = next((one for one in operations.values() if one.output is end.input), None)
+    return end
+
+
+def _is_graph(model: keras.Model) -> bool:
+    """Whether a model says which operation makes its output: one that is no subclass with a `call` of its own."""
+    return isinstance(model, keras.Sequential) or hasattr(model, "operations")
+
+
+def _passes(layer: object) -> bool:
+    """Whether a layer leaves values as they are; `Activation("linear", dtype="float32")` ends models of mixed precision."""
+    return isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.linear

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import pytest
 from stable_ids import named
@@ -47,6 +49,67 @@ def test_how_an_output_is_read(units: int, activation: str | None, loss: object,
 def test_what_the_user_says_comes_first() -> None:
     assert task(model(1, "sigmoid", own_loss), ModelType.REGRESSION) is Task.VALUE
     assert task(model(3, None, own_loss), ModelType.CLASSIFICATION) is Task.CLASSES_LOGITS
+
+
+def softmax_v2(x):  # as TensorFlow calls tf.nn.softmax
+    return keras.ops.softmax(x)
+
+
+def shifted(x):
+    return keras.ops.softmax(x) + 0.0
+
+
+def last(make: Callable[[keras.KerasTensor], keras.KerasTensor], loss: object) -> keras.Model:
+    """A functional model that ends with what `make` makes of its input."""
+    x = keras.Input((3,))
+    made = keras.Model(x, make(x))
+    made.compile("sgd", loss)
+    return made
+
+
+Dense, Activation, SPARSE = keras.layers.Dense, keras.layers.Activation, "sparse_categorical_crossentropy"
+ENDS = {
+    "ops.softmax": lambda x: keras.ops.softmax(Dense(3)(x)),
+    "Softmax": lambda x: keras.layers.Softmax()(Dense(3)(x)),
+    "activation is a layer": lambda x: Dense(3, keras.layers.Softmax())(x),
+    "tf.nn.softmax": lambda x: Dense(3, softmax_v2)(x),
+    "own activation": lambda x: Dense(3, shifted)(x),
+    "mean of two": lambda x: keras.layers.Average()([Dense(3, "softmax")(x), Dense(3, "softmax")(x)]),
+    "operation": lambda x: keras.ops.softmax(Dense(3)(x)) * 1.0,
+    "cast": lambda x: Activation("linear", dtype="float32")(Dense(3, "softmax")(x)),
+    "model": lambda x: keras.Sequential([Dense(3, softmax_v2), Activation("linear")])(x),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_output_that_the_loss_takes_for_probabilities_is_read_as_them(end: str) -> None:
+    assert task(last(ENDS[end], SPARSE)) is Task.CLASSES
+    assert task(last(ENDS[end], keras.losses.SparseCategoricalCrossentropy(from_logits=True))) is Task.CLASSES_LOGITS
+    assert task(last(ENDS[end], own_loss), ModelType.CLASSIFICATION) is Task.CLASSES
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda x: Dense(3)(x),
+        lambda x: Dense(3, "tanh")(x),
+        lambda x: Dense(3, "log_softmax")(x),
+        lambda x: Activation("linear")(Dense(3)(x)),
+        lambda x: keras.Sequential([Dense(3), Activation("linear")])(x),
+    ],
+    ids=["linear", "tanh", "log_softmax", "cast", "model"],
+)
+def test_what_can_be_no_probabilities_is_read_as_logits(end: Callable) -> None:
+    for loss in (SPARSE, own_loss):
+        assert task(last(end, loss), ModelType.CLASSIFICATION) is Task.CLASSES_LOGITS
+
+
+def test_the_last_operation_is_the_last_activation() -> None:
+    assert task(last(ENDS["ops.softmax"], own_loss)) is Task.CLASSES
+    assert task(last(ENDS["tf.nn.softmax"], own_loss)) is Task.CLASSES
+    assert task(last(lambda x: keras.ops.sigmoid(Dense(1)(x)), own_loss)) is Task.BINARY
+    assert task(last(lambda x: keras.ops.sigmoid(Dense(1)(x)), "hinge")) is Task.BINARY
+    assert task(last(lambda x: Dense(1, "sigmoid")(x) * 10.0, own_loss)) is Task.VALUE
 
 
 def test_one_hot_labels_are_wanted_by_some_losses_only() -> None:
