@@ -57,7 +57,7 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
     width = slot.shape[-1] if slot.shape else 1
     flat = len(slot.shape) <= 1
     name, activation = _loss_name(model), _activation(model)
-    kind = model_type or (LossModelTypeMapper().get_model_type(model.loss) if _has_single_loss(model) else None)
+    kind = model_type or LossModelTypeMapper().get_model_type(_single_loss(model))
     if kind is None:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
@@ -117,19 +117,23 @@ def loss_name(loss: object) -> str:
     return snake_case(getattr(known, "__name__", type(known).__name__))  # an object's own name may be its user's
 
 
-def _has_single_loss(model: keras.Model) -> bool:
-    return getattr(model, "loss", None) is not None and not isinstance(model.loss, dict | list | tuple)
+def _single_loss(model: keras.Model) -> object:
+    """Return the loss of a model with one output, out of the list or dict that may hold it; None where there are several or none."""
+    loss = getattr(model, "loss", None)
+    while isinstance(loss, dict | list | tuple):
+        loss = next(iter(loss.values() if isinstance(loss, dict) else loss)) if len(loss) == 1 else None
+    return loss
 
 
 def _loss_name(model: keras.Model) -> str:
-    return loss_name(model.loss) if _has_single_loss(model) else ""
+    loss = _single_loss(model)
+    return "" if loss is None else loss_name(loss)
 
 
 def _from_logits(model: keras.Model) -> bool:
     """Return whether the loss takes the model's output as logits."""
-    if not _has_single_loss(model):
-        return False
-    config = model.loss.get_config() if isinstance(model.loss, keras.losses.Loss) else {}
+    loss = _single_loss(model)
+    config = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
     return bool(config.get("from_logits"))
 
 

@@ -1,4 +1,4 @@
-"""Probabilities of classifiers whose softmax is not the last layer's activation by Keras' name."""
+"""Probabilities of classifiers: which softmax is not the last layer's activation by Keras' name, and losses in lists."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def test_probabilities_are_what_the_model_puts_out(spark, df, end: Callable) -> 
     np.testing.assert_allclose([row.rawPrediction.toArray() for row in rows], np.log(expected), rtol=1e-3, atol=1e-4)
     function = register_keras_udf(spark, "probabilities", model, output="probability")
     np.testing.assert_allclose([row[0] for row in df.select(function("features")).collect()], expected, rtol=1e-4)
+
+
+def test_a_loss_in_a_list_or_dict_makes_the_same_columns(df) -> None:
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="out")])
+    found = []
+    for given in (loss, [loss], {"out": loss}):
+        model.compile("sgd", given)
+        found.append(ElephasTransformer(model).transform(df).collect())
+    assert found[0][0].probability.size == 2
+    assert found[0] == found[1] == found[2]

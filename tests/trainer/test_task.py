@@ -112,6 +112,27 @@ def test_the_last_operation_is_the_last_activation() -> None:
     assert task(last(lambda x: Dense(1, "sigmoid")(x) * 10.0, own_loss)) is Task.VALUE
 
 
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_a_loss_alone_in_a_list_or_dict_is_the_loss(kind: type) -> None:
+    def holding(loss: object) -> object:
+        return {"out": loss} if kind is dict else kind([loss])
+
+    for units, loss, expected in (
+        (1, keras.losses.BinaryCrossentropy(from_logits=True), Task.BINARY_LOGITS),
+        (3, keras.losses.SparseCategoricalCrossentropy(from_logits=True), Task.CLASSES_LOGITS),
+        (1, "hinge", Task.BINARY_LOGITS),
+        (2, "mse", Task.VALUES),
+    ):
+        made = last(lambda x, units=units: Dense(units, name="out")(x), holding(loss))
+        assert task(made) is expected
+    categorical = last(lambda x: Dense(3, "softmax", name="out")(x), holding("categorical_crossentropy"))
+    assert task(categorical) is Task.CLASSES
+    assert one_hot_classes(categorical) == 3
+    several = last(lambda x: Dense(3, "softmax")(x), ["mse", "mae"])  # of one output: their sum
+    assert task(several) is Task.CLASSES
+    assert one_hot_classes(several) is None
+
+
 def test_one_hot_labels_are_wanted_by_some_losses_only() -> None:
     assert one_hot_classes(model(3, "softmax", "categorical_crossentropy")) == 3
     assert one_hot_classes(model(3, "softmax", keras.losses.CategoricalCrossentropy())) == 3
