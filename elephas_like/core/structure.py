@@ -32,6 +32,14 @@ def _visit(node: object, leaves: list[object]) -> Structure:
     return len(leaves) - 1
 
 
+def written(structure: Structure) -> list[int]:
+    """Return the numbers of the leaves in the order in which the tree was written: that of its dicts, not of their sorted keys."""
+    if structure is None or isinstance(structure, int):
+        return [] if structure is None else [structure]
+    branches = structure.values() if isinstance(structure, dict) else structure
+    return [number for branch in branches for number in written(branch)]
+
+
 Leaf = TypeVar("Leaf")
 
 

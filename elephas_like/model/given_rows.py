@@ -192,8 +192,12 @@ def _in_order(named: Mapping[str, Any], model: keras.Model) -> dict[str, Any]:
 
 def _by_slot(chosen: Any, slots: object) -> Any:
     names = [slot.name for slot in flatten(slots)[0] if isinstance(slot, Slot)]
-    several = isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen)
-    return names if several and sorted(chosen) == sorted(names) else chosen
+    if not isinstance(chosen, list | tuple) or not all(isinstance(name, str) for name in chosen):
+        return chosen
+    matching = sorted(chosen) == sorted(names)
+    if isinstance(slots, dict) and len(chosen) == len(slots) == len(names) > 1:  # Keras takes lists by the sorted keys
+        return dict(zip(slots, slots if matching else chosen, strict=True))
+    return names if matching else chosen
 
 
 def _of_pandas(

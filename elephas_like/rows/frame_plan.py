@@ -17,7 +17,7 @@ from pyspark.sql import functions
 from pyspark.sql import types as sql
 
 from elephas_like.core import checks
-from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.structure import flatten, unflatten, written
 from elephas_like.core.types import Array, Slot, Structure
 from elephas_like.rows.row_values import FLOATS
 
@@ -201,16 +201,16 @@ class _Planner:
         if isinstance(chosen, str) and (cell := self._wide_column(argument, chosen)) is not None:
             cut = [Leaf((cell,), place.shape, part=(i, len(places))) for i, place in enumerate(places)]
             return unflatten(structure, cut)
-        columns = self._columns_by_slot(argument, chosen, [place.name for place in places])
-        leaves = [self._leaf(argument, column, slot) for column, slot in zip(columns, places, strict=True)]
+        order = written(structure)
+        names = [places[number].name for number in order]
+        columns = dict(zip(order, self._columns_by_slot(argument, chosen, names), strict=True))
+        leaves = [self._leaf(argument, columns[number], slot) for number, slot in enumerate(places)]
         return unflatten(structure, leaves)
 
     def _wide_column(self, argument: str, name: str) -> Cell | None:
         """Return a vector or array column, which is cut into equal parts for several inputs; None for any other column."""
-        if self._schema.members(argument, name):
-            return None
-        column = self._schema.column(argument, name)
-        return column if column.kind in (Kind.VECTOR, Kind.ARRAY) else None
+        column = None if self._schema.members(argument, name) else self._schema.column(argument, name)
+        return column if column is not None and column.kind in (Kind.VECTOR, Kind.ARRAY) else None
 
     def _columns_by_slot(self, argument: str, chosen: Choice, names: list[str]) -> Sequence[str | Sequence[str]]:
         """Return the columns chosen for each of a model's several inputs or outputs, in the order of `names`."""

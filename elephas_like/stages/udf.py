@@ -52,7 +52,9 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
                     dtypes={} if dtype is None else dict.fromkeys(binary, dtype),
                 )
                 made = plan(schema, choice, inputs, None, floatx=floatx, classes=None)
-            structs = pa.StructArray.from_arrays(columns, names)
+            given = dict(zip(names, columns, strict=True))
+            read = [cell.name for cell in made.cells]  # which the inputs may take in another order
+            structs = pa.StructArray.from_arrays([given[name] for name in read], read)
             for found in predicted([structs], made, score, [field]):
                 yield found.field(0)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, snake_case
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
+_PROBABILITIES = ("softmax", "sparsemax")
 
 
 def inputs(model: keras.Model) -> object:
-    """Return a model's inputs in its own structure: a Slot, or a tuple or dict of Slots.
+    """Return a model's inputs in its own structure: a Slot, or a tuple or dict of Slots, which are named by its keys.
 
     An unbuilt model's has no shape.
     """
@@ -53,18 +57,19 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
     width = slot.shape[-1] if slot.shape else 1
     flat = len(slot.shape) <= 1
     name, activation = _loss_name(model), _activation(model)
-    kind = model_type or (LossModelTypeMapper().get_model_type(model.loss) if _has_single_loss(model) else None)
+    kind = model_type or LossModelTypeMapper().get_model_type(_single_loss(model))
     if kind is None:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
         return Task.VALUE if flat and width == 1 else Task.VALUES
-    logits = _from_logits(model)
+    logits, hinge = _from_logits(model), name.endswith("hinge")
     if width == 1:
-        signed = name.endswith("hinge") and activation != "sigmoid"
+        signed = hinge and activation != "sigmoid"
         return Task.BINARY_LOGITS if logits or signed else Task.BINARY
     if activation == "sigmoid" or name.startswith("binary"):
         return Task.VALUES  # several labels a row: each has its own probability
-    return Task.CLASSES_LOGITS if logits or activation != "softmax" else Task.CLASSES
+    scores = activation not in _PROBABILITIES if activation else hinge  # without a known activation the loss decides
+    return Task.CLASSES_LOGITS if logits or scores else Task.CLASSES
 
 
 def _slots(model: keras.Model, tree: str, flat: str) -> object:
@@ -83,7 +88,10 @@ def _slots(model: keras.Model, tree: str, flat: str) -> object:
     def slot(tensor: keras.KerasTensor) -> Slot:
         return Slot(next(names), tuple(tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype) == "string")
 
-    return _as_tuple(keras.tree.map_structure(slot, found))
+    slots = _as_tuple(keras.tree.map_structure(slot, found))
+    named = _named_by_key(slots)
+    distinct = {leaf.name for leaf in flatten(named)[0] if isinstance(leaf, Slot)}
+    return named if len(distinct) == len(tensors) else slots  # nested dicts may hold a key twice
 
 
 def _as_tuple(tree: object) -> object:
@@ -94,34 +102,76 @@ def _as_tuple(tree: object) -> object:
     return tree
 
 
+def _named_by_key(tree: object, key: object = None) -> object:
+    """Return a tree of Slots in which those that are values of a dict have the names of their keys, as in Keras' `compile`."""
+    if isinstance(tree, tuple):
+        return tuple(map(_named_by_key, tree))
+    if isinstance(tree, dict):
+        return {name: _named_by_key(value, name) for name, value in tree.items()}
+    return tree if key is None or not isinstance(tree, Slot) else replace(tree, name=str(key))
+
+
 def loss_name(loss: object) -> str:
     """Return the name of a loss: "CategoricalCrossentropy" and "categorical_crossentropy" are one."""
     known = keras.losses.get(loss) if isinstance(loss, str) else loss
     return snake_case(getattr(known, "__name__", type(known).__name__))  # an object's own name may be its user's
 
 
-def _has_single_loss(model: keras.Model) -> bool:
-    return getattr(model, "loss", None) is not None and not isinstance(model.loss, dict | list | tuple)
+def _single_loss(model: keras.Model) -> object:
+    """Return the loss of a model with one output, out of the list or dict that may hold it; None where there are several or none."""
+    loss = getattr(model, "loss", None)
+    while isinstance(loss, dict | list | tuple):
+        loss = next(iter(loss.values() if isinstance(loss, dict) else loss)) if len(loss) == 1 else None
+    return loss
 
 
 def _loss_name(model: keras.Model) -> str:
-    return loss_name(model.loss) if _has_single_loss(model) else ""
+    loss = _single_loss(model)
+    return "" if loss is None else loss_name(loss)
 
 
 def _from_logits(model: keras.Model) -> bool:
     """Return whether the loss takes the model's output as logits."""
-    if not _has_single_loss(model):
-        return False
-    config = model.loss.get_config() if isinstance(model.loss, keras.losses.Loss) else {}
+    loss = _single_loss(model)
+    config = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
     return bool(config.get("from_logits"))
 
 
 def _activation(model: keras.Model) -> str:
-    """Return the name of the last layer's activation; "" for none."""
-    layers = getattr(model, "layers", None) or []
-    last = layers[-1] if layers else None
-    if isinstance(last, keras.Model):
-        return _activation(last)
-    if isinstance(last, keras.layers.Softmax):
-        return "softmax"
-    return str(getattr(getattr(last, "activation", None), "__name__", ""))
+    """Return the name of the activation that makes a model's one output; "" where that cannot be told.
+
+    Any activation but softmax and sigmoid must be certain: of a layer of Keras' own that surely is the last.
+    """
+    end = _end(model)
+    if isinstance(end, keras.Model):
+        return _activation(end)
+    function = getattr(end, "activation", end)
+    if isinstance(function, keras.Operation):  # layers.Softmax, or what keras.ops.softmax adds to a model
+        return {"Softmax": "softmax", "Sigmoid": "sigmoid"}.get(type(function).__name__, "")
+    name = str(getattr(function, "__name__", ""))
+    if name in ("softmax", "softmax_v2", "sigmoid"):  # tf.nn.softmax is the second
+        return name.removesuffix("_v2")
+    certain = type(end).__module__.startswith("keras.") and _is_graph(model)
+    return name if certain and hasattr(keras.activations, name) else ""
+
+
+def _end(model: keras.Model) -> object:
+    """Return the operation that makes a model's one output, before casts by `Activation("linear")`; None where that is unknown."""
+    if not _is_graph(model) or isinstance(model, keras.Sequential):
+        layers = [layer for layer in getattr(model, "layers", None) or [] if not _passes(layer)]
+        return layers[-1] if layers else None
+    operations = {one.name: one for one in model.operations}
+    end = operations.get(model.output_names[0])
+    while end is not None and _passes(end):  # its input is the output of another, unless that is called more than once
+        end = next((one for one in operations.values() if one.output is end.input), None)
+    return end
+
+
+def _is_graph(model: keras.Model) -> bool:
+    """Whether a model says which operation makes its output: one that is no subclass with a `call` of its own."""
+    return isinstance(model, keras.Sequential) or hasattr(model, "operations")
+
+
+def _passes(layer: object) -> bool:
+    """Whether a layer leaves values as they are; `Activation("linear", dtype="float32")` ends models of mixed precision."""
+    return isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.linear

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.structure import flatten, unflatten, written
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,12 @@ def test_a_dict_keeps_its_order_and_its_leaves_are_sorted() -> None:
     assert json.dumps(structure) == '[{"b": 2, "a": {"d": 1, "c": 0}}, 3]'
     assert str(unflatten(structure, leaves)) == "({'b': 1, 'a': {'d': 2, 'c': 3}}, 4)"
     assert structure == flatten(({"a": {"c": 0, "d": 0}, "b": 0}, 0))[1]
+
+
+def test_the_order_in_which_a_tree_was_written() -> None:
+    assert written(flatten(({"b": 1, "a": {"d": 2, "c": 3}}, None, 4))[1]) == [2, 1, 0, 3]
+    assert written(flatten(1)[1]) == [0]
+    assert written(None) == []
 
 
 def test_a_list_of_arrays_is_a_branch() -> None:

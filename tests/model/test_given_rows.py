@@ -157,6 +157,44 @@ def test_columns_go_by_name_where_the_model_is_made_later() -> None:
     assert pair.for_model(model()) is pair
 
 
+def dict_model() -> keras.Model:
+    """Dicts of inputs and outputs whose keys are no layers' names: price = 10 wide + deep, amount = -price."""
+    tensors = {"wide": keras.Input((1,)), "deep": keras.Input((1,))}
+    joined = keras.layers.Concatenate()([tensors["wide"], tensors["deep"]])
+    outputs = {"price": keras.layers.Dense(1, use_bias=False), "amount": keras.layers.Dense(1, use_bias=False)}
+    made = keras.Model(tensors, {key: layer(joined) for key, layer in outputs.items()})
+    for sign, layer in zip((1, -1), outputs.values(), strict=True):
+        layer.set_weights([sign * np.array([[10.0], [1.0]])])
+    made.compile("sgd", {"price": "mse", "amount": "mse"})
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        (["wide", "deep"], ["price", "amount"]),
+        (["deep", "wide"], ["amount", "price"]),
+        ({"deep": "deep", "wide": "wide"}, {"amount": "amount", "price": "price"}),
+        (["w", "d"], ["p", "a"]),
+    ],
+    ids=["by name", "by name, turned", "by dict", "in order"],
+)
+def test_columns_for_dicts_go_by_their_keys_and_otherwise_in_their_order(features: object, labels: object) -> None:
+    frame = pd.DataFrame({"wide": [1.0, 2.0], "deep": [3.0, 4.0], "price": [13.0, 24.0], "amount": [-13.0, -24.0]})
+    frame = frame.assign(w=frame.wide, d=frame.deep, p=frame.price, a=frame.amount)
+    names = {"features_col": features, "label_col": labels}
+    made = dict_model()
+    fitted = SparkModel(made, engine="in_process")
+    found = fitted.predict(frame, features_col=features)
+    assert {key: part.ravel().tolist() for key, part in found.items()} == {"price": [13, 24], "amount": [-13, -24]}
+    assert fitted.evaluate(frame, **names)[0] == 0
+    history = fitted.fit(frame, epochs=1, validation_data=frame, verbose=0, **names).history
+    assert history["loss"] == history["val_loss"] == [0.0]
+    given = Given.of(frame, model=made, **names).for_model(made)  # told of the model twice
+    assert SparkModel(made, engine="in_process").evaluate(*given.pair)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "expected"),
     [

@@ -76,3 +76,38 @@ def test_images_get_the_size_that_was_said_or_else_the_model_s(table) -> None:
     assert size(Slot("x", (None, None, 3)), raw=(8, 9, 3)) == (8, 9, 3)
     assert size(Slot("x"), raw=(8, 9, 1)) == (8, 9, 1)
     assert size(Slot("x", (72,)), raw=(8, 9, 1)) == (8, 9, 1)  # and is reshaped to 72 numbers
+
+
+PRICE_FIRST = {"price": Slot("price", (1,)), "amount": Slot("amount", (1,))}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (["price", "amount"], {"price": "price", "amount": "amount"}),
+        (["amount", "price"], {"price": "price", "amount": "amount"}),
+        ({"amount": "id", "price": "small"}, {"price": "small", "amount": "id"}),
+        (["id", "small"], {"price": "id", "amount": "small"}),  # in the order of the dict, not of its sorted keys
+        (["small", "id"], {"price": "small", "amount": "id"}),
+    ],
+    ids=str,
+)
+def test_columns_for_a_dict_go_by_its_keys_and_otherwise_in_its_order(table, chosen, expected) -> None:
+    schema = table.withColumns({"price": table.id, "amount": table.small}).schema
+    for choice, inputs, outputs in (
+        (ColumnChoice(chosen, None), PRICE_FIRST, None),
+        (ColumnChoice("dense", chosen), X, PRICE_FIRST),
+    ):
+        found = plan(schema, choice, inputs, outputs, floatx="float32", classes=None)
+        tree = found.tree([leaf.name for leaf in found.leaves])[-1]
+        assert list(tree.items()) == list(expected.items())
+
+
+def test_what_does_not_name_the_keys_is_said_with_them_in_their_order(table) -> None:
+    for chosen, said in (
+        ({"price": "id", "amounts": "id"}, "must name the model's 'price', 'amount'; got 'price', 'amounts'"),
+        (["id", "small", "label"], "must have a column for each of the model's 'price', 'amount'"),
+        ("small", r"the model has several \('price', 'amount'\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            plan(table.schema, ColumnChoice(chosen), PRICE_FIRST, Y, floatx="float32", classes=None)
