@@ -35,8 +35,8 @@ def read(path: Path, features: Any, label: str | None = None, workers: int | Non
     return found
 
 
-VIEW = getattr(pa, "string_view", pa.string)()
-"""PyArrow has it from version 16 on."""
+VIEW, BYTES_VIEW = getattr(pa, "string_view", pa.string)(), getattr(pa, "binary_view", pa.binary)()
+"""PyArrow has them from version 16 on."""
 
 
 def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -63,6 +63,36 @@ def test_columns_become_arrays(tmp_path: Path, column: pa.Array, expected: np.nd
     ((found,),) = read(written(tmp_path, {"c": column}), "c")
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    ("view", "plain", "features"),
+    [
+        (VIEW, pa.string(), "c"),
+        (BYTES_VIEW, pa.binary(), "c"),
+        (pa.list_(VIEW), pa.list_(pa.string()), "c"),
+        (pa.list_(VIEW, 2), pa.list_(pa.string(), 2), "c"),
+        (pa.struct([("a", VIEW)]), pa.struct([("a", pa.string())]), "c.a"),
+    ],
+    ids=["text", "bytes", "list", "fixed list", "struct"],
+)
+def test_several_workers_read_columns_of_views(
+    tmp_path: Path, view: pa.DataType, plain: pa.DataType, features: str
+) -> None:
+    made = {
+        pa.string(): [f"t{number}" for number in range(10)],
+        pa.binary(): [bytes([number, 1]) for number in range(10)],
+        pa.struct([("a", pa.string())]): [{"a": f"t{number}"} for number in range(10)],
+    }
+    values = made.get(plain, [[f"t{number}", "b"] for number in range(10)])
+    found = []
+    for name, kind in (("view", view), ("plain", plain)):
+        (tmp_path / name).mkdir()
+        path = written(tmp_path / name, {"c": pa.array(values, kind)})
+        dtypes = {"c": "uint8"} if plain == pa.binary() else {}
+        found.append([part.tolist() for (part,) in read(path, features, workers=3, dtypes=dtypes)])
+    assert found[0] == found[1]
+    assert [len(part) for part in found[0]] == [4, 3, 3]
 
 
 def test_fields_of_structs_bytes_and_what_a_directory_says(tmp_path: Path) -> None:
