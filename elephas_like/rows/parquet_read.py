@@ -19,12 +19,15 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.types import Integers
 from elephas_like.rows.frame_plan import Cell, FramePlan
 from elephas_like.rows.frame_read import BatchReader
-from elephas_like.rows.parquet_files import ParquetFile, Part, Piece
+from elephas_like.rows.parquet_files import ParquetFile, Part, Piece, RowGroup
 from elephas_like.rows.spool import Block
 
 READ_BYTES = 16 * 2**20
 """About the size of a decoded batch: with smaller ones, tables of hundreds of columns are decoded at half the speed."""
 _MOST_ROWS = 65_536
+_FIRST_ROWS, _GROWTH = 64, 8
+"""Rows of a row group's first batch, and how much larger than the last one a batch may be. A footer does not say how large rows
+are: of lists of few different values, two bytes of a file may be thousands in memory."""
 
 
 def read_part(plan: FramePlan, part: Part) -> Iterator[Block]:
@@ -84,12 +87,33 @@ def _batches(
                     f"{file.path} has changed since the fit began: expected {group.rows} rows in row group {group.number}. "
                     "Write new data to a new path."
                 )
-            at_once = max(1, min(_MOST_ROWS, READ_BYTES // max(1, group.nbytes // group.rows)))
             rows, begin = rows_of(piece), 0
-            for batch in parquet.iter_batches(at_once, [group.number], columns, use_threads=False):
+            for batch in _decoded(parquet, group, columns):
                 end = begin + batch.num_rows
                 yield piece, rows[slice(*np.searchsorted(rows, (begin, end)))], begin, batch
                 begin = end
+
+
+def _decoded(parquet: pq.ParquetFile, group: RowGroup, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a row group in batches of about `READ_BYTES`: of few rows at first, then by the size of those before."""
+    rows = min(_FIRST_ROWS, _rows_in_batch(group.nbytes, group.rows))
+    for batch in parquet.iter_batches(rows, [group.number], columns, use_threads=False):
+        rows = min(_GROWTH * rows, _rows_in_batch(sum(map(_decoded_bytes, batch.columns)), batch.num_rows))
+        parquet.reader.set_batch_size(rows)  # which PyArrow reads before each batch
+        yield batch
+
+
+def _rows_in_batch(nbytes: int, rows: int) -> int:
+    """Return how many rows to decode at once if so many take so many bytes."""
+    return max(1, min(_MOST_ROWS, READ_BYTES * rows // max(1, nbytes)))
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+    """Return about how many bytes an array takes, of a dictionary's values once they are in their places."""
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    each = array.dictionary.nbytes // max(1, len(array.dictionary))
+    return int(array.indices.nbytes + len(array) * each)
 
 
 def rows_of(piece: Piece) -> Integers:
