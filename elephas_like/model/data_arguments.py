@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
-from elephas_like.core.types import Slot
+from elephas_like.core.types import Array, Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.spool import Block
@@ -256,7 +256,41 @@ def arrays(tree: Any) -> Any:
     if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
         return tuple(arrays(item) for item in tree)
     if isinstance(tree, pd.Series):
-        return tree.to_numpy()[:, None]  # a column, as in Keras
+        return column_values(tree)[:, None]  # a column, as in Keras
+    if isinstance(tree, pd.DataFrame):
+        return _frame_values(tree)
     if hasattr(tree, "to_numpy"):
         return tree.to_numpy()
     return np.asarray(tree)
+
+
+def column_values(column: pd.Series) -> Array:
+    """Return a column of pandas' as NumPy's array: of numbers and booleans also where pandas' type of them has missing values.
+
+    Raises:
+        ValueError: such a type, and there are some.
+    """
+    kind = _numpy_dtype(column.dtype)
+    if kind is None or kind == column.dtype or not hasattr(column.dtype, "numpy_dtype"):
+        return column.to_numpy()
+    if column.isna().any():
+        raise ValueError(
+            f"column {column.name!r} of type {column.dtype} has missing values: fill them, as fillna(0) does, or leave out their "
+            "rows with dropna(). They are NaN after astype('float64')."
+        )
+    return column.to_numpy(dtype=kind)
+
+
+def _frame_values(frame: pd.DataFrame) -> Array:
+    """Return a DataFrame as one array: of numbers if all columns are numbers or booleans, which pandas would make objects."""
+    kinds = list(frame.dtypes)
+    alike = len(set(kinds)) < 2 and all(isinstance(kind, np.dtype) for kind in kinds)
+    if alike or any(_numpy_dtype(kind) is None for kind in kinds):
+        return frame.to_numpy()
+    return np.stack([column_values(frame.iloc[:, number]) for number in range(len(kinds))], axis=1)
+
+
+def _numpy_dtype(kind: Any) -> np.dtype[Any] | None:
+    """Return NumPy's type of the values of a pandas type of numbers or booleans; None of others."""
+    found = getattr(kind, "numpy_dtype", None) or getattr(kind, "subtype", None) or kind
+    return found if isinstance(found, np.dtype) and found.kind in "biuf" else None

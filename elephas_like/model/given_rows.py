@@ -14,7 +14,7 @@ from pyspark import RDD
 from elephas_like.core.checks import did_you_mean
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
-from elephas_like.model.data_arguments import column_choice, has_one_input, refuse_foreign
+from elephas_like.model.data_arguments import column_choice, column_values, has_one_input, refuse_foreign
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
@@ -247,7 +247,7 @@ def _column(frame: pd.DataFrame, name: str, shapes: Mapping[str, Any]) -> Any:
         raise ValueError(
             f"expected one column {name!r}; the DataFrame has {many} of this name. Rename them, or leave all but one out."
         )
-    values = frame[name].to_numpy()
+    values = column_values(frame[name])
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
         values = np.stack([np.asarray(value) for value in values])  # arrays in cells
     return values.reshape(len(values), *shapes[name]) if name in shapes else values

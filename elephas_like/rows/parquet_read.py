@@ -19,12 +19,15 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.types import Integers
 from elephas_like.rows.frame_plan import Cell, FramePlan
 from elephas_like.rows.frame_read import BatchReader
-from elephas_like.rows.parquet_files import ParquetFile, Part, Piece
+from elephas_like.rows.parquet_files import ParquetFile, Part, Piece, RowGroup
 from elephas_like.rows.spool import Block
 
 READ_BYTES = 16 * 2**20
 """About the size of a decoded batch: with smaller ones, tables of hundreds of columns are decoded at half the speed."""
 _MOST_ROWS = 65_536
+_FIRST_ROWS, _GROWTH = 64, 8
+"""Rows of a row group's first batch, and how much larger than the last one a batch may be. A footer does not say how large rows
+are: of lists of few different values, two bytes of a file may be thousands in memory."""
 
 
 def read_part(plan: FramePlan, part: Part) -> Iterator[Block]:
@@ -37,9 +40,9 @@ def read_part(plan: FramePlan, part: Part) -> Iterator[Block]:
     reader = BatchReader(plan)
     for file, pieces in groupby(part.pieces, lambda piece: piece.group.file):
         constants = dict(file.constants)
-        for piece, rows, batch in _batches(part.filesystem, file, list(pieces), _columns(plan, file)):
-            arrays = [_values(batch, cell, constants) for cell in plan.cells]
-            for leaves, count in reader.blocks(arrays, batch.num_rows, partial(_place, piece, rows)):
+        for piece, rows, begin, batch in _batches(part.filesystem, file, list(pieces), _columns(plan, file)):
+            arrays = [_values(batch, cell, constants, rows - begin) for cell in plan.cells]
+            for leaves, count in reader.blocks(arrays, len(rows), partial(_place, piece, rows)):
                 yield Block(plan.tree(leaves), count)
 
 
@@ -55,8 +58,11 @@ def _columns(plan: FramePlan, file: ParquetFile) -> list[str]:
 
 def _batches(
     filesystem: fs.FileSystem, file: ParquetFile, pieces: list[Piece], columns: list[str]
-) -> Iterator[tuple[Piece, Integers, pa.RecordBatch]]:
-    """Yield (piece, the rows' numbers in the row group, the rows) of a file's row groups, batch by batch."""
+) -> Iterator[tuple[Piece, Integers, int, pa.RecordBatch]]:
+    """Yield (piece, its rows' numbers in the row group, the first number of the batch, the batch) of a file's row groups.
+
+    A batch has rows of other pieces, too.
+    """
     try:
         opened = filesystem.open_input_file(file.path)
     except FileNotFoundError as error:
@@ -81,13 +87,33 @@ def _batches(
                     f"{file.path} has changed since the fit began: expected {group.rows} rows in row group {group.number}. "
                     "Write new data to a new path."
                 )
-            at_once = max(1, min(_MOST_ROWS, READ_BYTES // max(1, group.nbytes // group.rows)))
             rows, begin = rows_of(piece), 0
-            for batch in parquet.iter_batches(at_once, [group.number], columns, use_threads=False):
+            for batch in _decoded(parquet, group, columns):
                 end = begin + batch.num_rows
-                mine = rows[slice(*np.searchsorted(rows, (begin, end)))]
-                yield piece, mine, batch if len(mine) == batch.num_rows else batch.take(pa.array(mine - begin))
+                yield piece, rows[slice(*np.searchsorted(rows, (begin, end)))], begin, batch
                 begin = end
+
+
+def _decoded(parquet: pq.ParquetFile, group: RowGroup, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a row group in batches of about `READ_BYTES`: of few rows at first, then by the size of those before."""
+    rows = min(_FIRST_ROWS, _rows_in_batch(group.nbytes, group.rows))
+    for batch in parquet.iter_batches(rows, [group.number], columns, use_threads=False):
+        rows = min(_GROWTH * rows, _rows_in_batch(sum(map(_decoded_bytes, batch.columns)), batch.num_rows))
+        parquet.reader.set_batch_size(rows)  # which PyArrow reads before each batch
+        yield batch
+
+
+def _rows_in_batch(nbytes: int, rows: int) -> int:
+    """Return how many rows to decode at once if so many take so many bytes."""
+    return max(1, min(_MOST_ROWS, READ_BYTES * rows // max(1, nbytes)))
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+    """Return about how many bytes an array takes, of a dictionary's values once they are in their places."""
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    each = array.dictionary.nbytes // max(1, len(array.dictionary))
+    return int(array.indices.nbytes + len(array) * each)
 
 
 def rows_of(piece: Piece) -> Integers:
@@ -103,17 +129,32 @@ def rows_of(piece: Piece) -> Integers:
     return np.flatnonzero((order >= begin) & (order < begin + count))
 
 
-def _values(batch: pa.RecordBatch, cell: Cell, constants: dict[str, object]) -> pa.Array:
-    """Return a cell's values, as Spark would hand them over."""
+def _values(batch: pa.RecordBatch, cell: Cell, constants: dict[str, object], places: Integers) -> pa.Array:
+    """Return a cell's values at these places of a batch, as Spark would hand them over."""
     if cell.path[0] in constants:
-        return pa.repeat(pa.scalar(constants[cell.path[0]]), batch.num_rows)
+        return pa.repeat(pa.scalar(constants[cell.path[0]]), len(places))
     array = batch.column(cell.path[0])
     if len(cell.path) > 1:
         array = pc.struct_field(array, list(cell.path[1:]))
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    if (plain := _without_views(array.type)) != array.type:
+        array = array.cast(plain)  # first: PyArrow takes no rows of views
+    if len(places) < len(array):
+        array = array.take(pa.array(places))
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if str(array.type) == "string_view":
-        array = array.cast(pa.string())
     return array.cast(pa.float64()) if cell.decimal else array
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return a type with plain text and bytes in place of views."""
+    if str(kind) in ("string_view", "binary_view"):
+        return pa.string() if str(kind) == "string_view" else pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_without_views(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_without_views(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import keras
 import numpy as np
 import pandas as pd
 import pytest
 
+from elephas_like import SparkModel
 from elephas_like.model.data_arguments import arrays, column_choice, refuse_foreign
+from elephas_like.model.given_rows import Given
 
 
 def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
@@ -16,6 +21,54 @@ def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
     tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
     assert tree["x"].tolist() == [[1.0], [2.0]]  # a column, as in Keras
     assert isinstance(tree["y"][1], tuple)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ({"b": "float64"}, "float64"),
+        ({"b": "float32"}, "float32"),
+        ({"b": "int64"}, "int64"),
+        ({"b": "boolean"}, "bool"),
+        ({"a": "boolean", "b": "Float32"}, "float32"),
+        ({"a": "Sparse[bool]", "b": "float64"}, "float64"),
+        ({"a": "Int8", "b": "Int64"}, "int64"),
+        ({"a": "int32[pyarrow]", "b": "double[pyarrow]"}, "float64"),
+    ],
+)
+def test_columns_of_numbers_and_booleans_are_one_array_of_numbers(kinds: dict[str, str], expected: str) -> None:
+    frame = pd.DataFrame({"a": [True, False, True], "b": [1, 0, 1]}).astype(kinds)
+    found = arrays(frame)
+    assert found.dtype == expected
+    assert found.tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert arrays(frame["b"]).dtype.kind in "biuf"
+    assert Given.of(frame, features_col=["a", "b"], target=False).x.dtype == expected
+
+
+def test_dummies_beside_numbers_are_predicted_from() -> None:
+    frame = pd.get_dummies(pd.DataFrame({"kind": ["a", "b", "a"], "v": [0.5, 1.5, 2.5]}))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    expected = model.predict(frame.to_numpy("float32"), verbose=0)
+    np.testing.assert_array_equal(SparkModel(model, engine="in_process").predict(frame), expected)
+
+
+@pytest.mark.parametrize("kind", ["Int64", "Float64", "boolean", "int64[pyarrow]"])
+def test_missing_values_of_columns_that_know_them_are_refused(kind: str) -> None:
+    frame = pd.DataFrame({"a": [0.5, 1.0], "b": pd.array([1, None], kind)})
+    said = (
+        rf"^column 'b' of type {re.escape(str(frame['b'].dtype))} has missing values: fill them, .*astype\('float64'\)"
+    )
+    with pytest.raises(ValueError, match=said):
+        arrays(frame)
+    with pytest.raises(ValueError, match=said):
+        Given.of(frame, features_col="a", label_col="b")
+    assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
+
+
+def test_text_beside_numbers_stays_objects() -> None:
+    assert arrays(pd.DataFrame({"a": [True], "b": ["x"]})).tolist() == [[True, "x"]]
+    assert arrays(pd.DataFrame(index=[0, 1])).shape == (2, 0)
 
 
 def test_columns_are_a_dataframes() -> None:

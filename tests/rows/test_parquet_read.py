@@ -15,6 +15,7 @@ from pyspark.ml.linalg import Vectors
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.types import Slot
+from elephas_like.rows import parquet_read
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.parquet_files import parquet_table
 from elephas_like.rows.parquet_listing import ParquetFiles
@@ -35,8 +36,8 @@ def read(path: Path, features: Any, label: str | None = None, workers: int | Non
     return found
 
 
-VIEW = getattr(pa, "string_view", pa.string)()
-"""PyArrow has it from version 16 on."""
+VIEW, BYTES_VIEW = getattr(pa, "string_view", pa.string)(), getattr(pa, "binary_view", pa.binary)()
+"""PyArrow has them from version 16 on."""
 
 
 def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -63,6 +64,36 @@ def test_columns_become_arrays(tmp_path: Path, column: pa.Array, expected: np.nd
     ((found,),) = read(written(tmp_path, {"c": column}), "c")
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    ("view", "plain", "features"),
+    [
+        (VIEW, pa.string(), "c"),
+        (BYTES_VIEW, pa.binary(), "c"),
+        (pa.list_(VIEW), pa.list_(pa.string()), "c"),
+        (pa.list_(VIEW, 2), pa.list_(pa.string(), 2), "c"),
+        (pa.struct([("a", VIEW)]), pa.struct([("a", pa.string())]), "c.a"),
+    ],
+    ids=["text", "bytes", "list", "fixed list", "struct"],
+)
+def test_several_workers_read_columns_of_views(
+    tmp_path: Path, view: pa.DataType, plain: pa.DataType, features: str
+) -> None:
+    made = {
+        pa.string(): [f"t{number}" for number in range(10)],
+        pa.binary(): [bytes([number, 1]) for number in range(10)],
+        pa.struct([("a", pa.string())]): [{"a": f"t{number}"} for number in range(10)],
+    }
+    values = made.get(plain, [[f"t{number}", "b"] for number in range(10)])
+    found = []
+    for name, kind in (("view", view), ("plain", plain)):
+        (tmp_path / name).mkdir()
+        path = written(tmp_path / name, {"c": pa.array(values, kind)})
+        dtypes = {"c": "uint8"} if plain == pa.binary() else {}
+        found.append([part.tolist() for (part,) in read(path, features, workers=3, dtypes=dtypes)])
+    assert found[0] == found[1]
+    assert [len(part) for part in found[0]] == [4, 3, 3]
 
 
 def test_fields_of_structs_bytes_and_what_a_directory_says(tmp_path: Path) -> None:
@@ -110,6 +141,55 @@ def test_a_block_holds_four_mebibytes_at_most_however_large_a_row_group_is(tmp_p
     found = blocks(tmp_path, "x")
     assert max(found) <= 1024
     assert sum(found) == 3 * 1024
+
+
+def decoded(path: Path, column: str) -> list[pa.RecordBatch]:
+    """The batches of a column as they are decoded; they have all rows in order."""
+    (part,) = parquet_table(ParquetFiles(path)).dealt(1)
+    found = list(parquet_read._batches(part.filesystem, part.pieces[0].group.file, list(part.pieces), [column]))
+    numbers = [begin + np.arange(batch.num_rows) for *_, begin, batch in found]
+    assert np.concatenate(numbers).tolist() == [row for piece in part.pieces for row in range(piece.rows)]
+    for (_, rows, *_), expected in zip(found, numbers, strict=True):
+        np.testing.assert_array_equal(rows, expected)
+    return [batch for *_, batch in found]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(8192 * 256, np.float32)), 256).cast(pa.list_(pa.float32())),
+        pa.array(["t" * 1024] * 8192),
+        pa.array(["t" * 1024] * 8192).dictionary_encode(),
+    ],
+    ids=["list", "text", "dictionary"],
+)
+def test_a_batch_is_bounded_however_small_its_rows_are_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array
+) -> None:
+    monkeypatch.setattr(parquet_read, "READ_BYTES", 2**18)
+    written(tmp_path, {"c": column}, row_group_size=5000)
+    assert pq.ParquetFile(tmp_path / "rows.parquet").metadata.row_group(0).total_byte_size < 2**18
+    batches = decoded(tmp_path, "c")
+    sizes = [batch.num_rows for batch in batches]
+    assert max(sizes) <= 2**8
+    assert max(sizes) > 200
+    assert sizes[0] == 64
+
+
+def test_batches_grow_to_what_is_decoded_at_once_and_columns_that_are_not_read_do_not_count(tmp_path: Path) -> None:
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.random.default_rng(0).random(150_000 * 40)), 40)
+    written(tmp_path, {"v": np.arange(150_000), "wide": wide})
+    assert [batch.num_rows for batch in decoded(tmp_path, "v")] == [64, 512, 4096, 32_768, 65_536, 47_024]
+    assert max(batch.num_rows for batch in decoded(tmp_path, "wide")) < 1.1 * 2**24 / 320
+
+
+def test_batches_become_smaller_where_rows_become_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_read, "READ_BYTES", 2**16)
+    values = ["a"] * 4096 + ["b" * 1024] * 2000
+    written(tmp_path, {"c": pa.array(values)})
+    batches = decoded(tmp_path, "c")
+    assert max(batch.num_rows for batch in batches) > 512
+    assert {batch.num_rows for batch in batches[-10:-1]} == {63}
 
 
 @pytest.mark.parametrize(
