@@ -115,7 +115,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         state_codec=fit.options.state_codec,
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
-        learning_rate=LearningRates(fit.hooks.model),
+        learning_rate=LearningRates(fit.hooks.model, fit.hooks.rate_factor),
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
         constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),

@@ -12,8 +12,8 @@ import keras
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.backends.chosen import BACKEND
-from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.own_optimizers import own_optimizer
 from elephas_like.trainer.serialization import output_count, overrides
 from elephas_like.trainer.tensors import check_backend
 

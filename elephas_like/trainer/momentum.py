@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from elephas_like.trainer.building import own_optimizer
+from elephas_like.trainer.own_optimizers import own_optimizer
 
 _GATHERING = ("Lion", "Muon", "ScheduleFreeAdamW")
 """Names in keras.optimizers, of which an older Keras has not all: steps of one length whatever the gradients are, or an average."""

@@ -13,8 +13,9 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
-from elephas_like.trainer.building import build, own_optimizer
+from elephas_like.trainer.building import build
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.own_optimizers import own_optimizer
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables

@@ -13,8 +13,8 @@ import numpy as np
 
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
-from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
+from elephas_like.trainer.own_optimizers import own_optimizer
 
 _REFUSED_BY_FIT = {
     "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",

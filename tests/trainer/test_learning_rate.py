@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core.types import Role
 from elephas_like.trainer.building import build_optimizer
-from elephas_like.trainer.learning_rate import LearningRates, ScaledSchedule, scaled_learning_rate
+from elephas_like.trainer.learning_rate import LearningRates, ScaledSchedule, ScaledVariables, scaled_schedules
 from elephas_like.trainer.state import Variables
 from trainer.small import mlp
 
@@ -60,37 +61,60 @@ def test_a_schedule_counts_the_steps_of_its_own_optimizer(scaled: bool) -> None:
     assert [rate(state, steps) for steps in (0, 5, 6)] == [0.5, 0.5, 0.25]
 
 
-def test_a_rate_is_scaled_for_a_while_and_comes_back_to_the_bit() -> None:
-    model = mlp(keras.optimizers.SGD(0.1))
-    before = np.float32(model.optimizer.learning_rate)
-    with scaled_learning_rate(model, 8**0.5):
-        assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * 8**0.5)
-    assert np.float32(model.optimizer.learning_rate) == before
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_states_have_the_scaled_rate_and_the_model_keeps_its_own_to_the_bit(wrapped: bool) -> None:
+    inner = keras.optimizers.SGD(0.1)
+    model = mlp(keras.optimizers.LossScaleOptimizer(inner) if wrapped else inner)
+    build_optimizer(model)
+    own, scaled, plain = np.float32(inner.learning_rate), ScaledVariables(model, 8**0.5), Variables(model)
+    state = scaled.read()
+    assert state.learning_rate.tolist() == [*[0.0] * wrapped, np.float32(float(own) * 8**0.5)]
+    for _ in range(3):
+        scaled.write(state)
+        assert np.float32(inner.learning_rate) == own
+    assert [part.tolist() for part in scaled.read().parts().values()] == [
+        part.tolist() for part in state.parts().values()
+    ]
+    assert plain.read().learning_rate[-1] == own
 
 
-def test_what_callbacks_make_of_a_scaled_rate_is_scaled_back() -> None:
+def test_a_rate_that_steps_or_callbacks_have_set_is_scaled_either_way() -> None:
     model = mlp(keras.optimizers.SGD(0.125))
-    with pytest.raises(KeyboardInterrupt), scaled_learning_rate(model, 4.0):
-        model.optimizer.learning_rate = 0.25  # ReduceLROnPlateau has halved it
-        raise KeyboardInterrupt
+    build_optimizer(model)
+    scaled = ScaledVariables(model, 4.0)
+    model.optimizer.learning_rate = 0.0625  # a callback has halved it
+    assert scaled.read().learning_rate.tolist() == [0.25]
+    other = scaled.read().but(learning_rate=np.array([1.0], np.float32))
+    scaled.write(other, frozenset(Role) - {Role.LEARNING_RATE})
     assert float(model.optimizer.learning_rate) == 0.0625
+    scaled.write(other)
+    assert float(model.optimizer.learning_rate) == 0.25
+    assert other.learning_rate.tolist() == [1.0]
 
 
 def test_a_schedule_is_scaled_step_by_step_and_comes_back() -> None:
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.5])
     model = mlp(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(schedule)))
-    with scaled_learning_rate(model, 3.0):
-        build_optimizer(model)
-        rate, state = LearningRates(model), Variables(model).read()
+    build_optimizer(model)
+    state = ScaledVariables(model, 3.0).read()
+    rate = LearningRates(model, 3.0)
+    assert [rate(state, steps) for steps in (0, 11)] == [3.0, 1.5]
+    with pytest.raises(KeyboardInterrupt), scaled_schedules(model, 3.0):
+        rate = LearningRates(model)
         assert [rate(state, steps) for steps in (0, 11)] == [3.0, 1.5]
         given = model.optimizer.inner_optimizer._learning_rate
         again = ScaledSchedule.from_config(given.get_config())
         assert [float(again(step)) for step in (0, 11)] == [3.0, 1.5]
-    rate = LearningRates(model)
-    assert [rate(state, steps) for steps in (0, 11)] == [1.0, 0.5]
+        raise KeyboardInterrupt
+    assert model.optimizer.inner_optimizer._learning_rate is schedule
 
 
 def test_a_function_of_the_users_own_is_not_scaled() -> None:
     model = mlp(keras.optimizers.SGD(lambda: 0.1))
-    with pytest.raises(TypeError, match="the optimizer's is a function"), scaled_learning_rate(model, 2.0):
+    build_optimizer(model)
+    with pytest.raises(TypeError, match="the optimizer's is a function"):
+        ScaledVariables(model, 2.0)
+    with pytest.raises(TypeError, match="the optimizer's is a function"), scaled_schedules(model, 2.0):
+        pass
+    with scaled_schedules(model, 1.0):  # one worker
         pass
