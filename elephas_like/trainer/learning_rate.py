@@ -17,8 +17,12 @@ from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import value_of
 
 
+@keras.saving.register_keras_serializable("elephas_like")
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule whose rates are multiplied by a factor."""
+    """A schedule whose rates are multiplied by a factor.
+
+    Registered: files that worker callbacks write have it, and load where SparkModel was imported.
+    """
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float) -> None:
         super().__init__()

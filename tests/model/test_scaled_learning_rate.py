@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from elephas_like import SparkModel
 RATE = 0.0078125  # times 4, and half of it, are exact
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
+SCHEDULES = keras.optimizers.schedules
 
 
 def regression(optimizer: object) -> keras.Model:
@@ -64,3 +67,30 @@ def test_a_fit_that_fails_leaves_the_models_own_rate() -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(model, keras.callbacks.LambdaCallback(on_epoch_end=fails), scale_learning_rate="sqrt")
     assert float(model.optimizer.learning_rate) == float(np.float32(0.1))
+
+
+def test_files_that_callbacks_write_have_the_models_own_rate(tmp_path: Path) -> None:
+    place = str(tmp_path / "model.keras")
+    fit(regression(keras.optimizers.SGD(0.1)), keras.callbacks.ModelCheckpoint(place), scale_learning_rate="linear")
+    assert float(keras.models.load_model(place).optimizer.learning_rate) == float(np.float32(0.1))
+
+
+def test_files_that_callbacks_write_have_the_models_own_schedule(tmp_path: Path) -> None:
+    place, decay = str(tmp_path / "model.keras"), SCHEDULES.ExponentialDecay(RATE, 4, 0.5, staircase=True)
+    optimizer = keras.optimizers.SGD(decay)
+    model = fit(regression(optimizer), keras.callbacks.ModelCheckpoint(place), scale_learning_rate="linear")
+    loaded = keras.models.load_model(place).optimizer
+    assert float(loaded.learning_rate) == float(optimizer.learning_rate) == RATE / 2**3  # 12 steps
+    by_hand = SCHEDULES.ExponentialDecay(4 * RATE, 4, 0.5, staircase=True)
+    np.testing.assert_array_equal(
+        model.get_weights()[0], fit(regression(keras.optimizers.SGD(by_hand))).get_weights()[0]
+    )
+
+
+def test_files_that_worker_callbacks_write_can_be_loaded(tmp_path: Path) -> None:
+    place, decay = str(tmp_path / "model.keras"), SCHEDULES.ExponentialDecay(RATE, 1000, 0.5, staircase=True)
+    model = SparkModel(
+        regression(keras.optimizers.SGD(decay)), 4, engine="in_process", batch_size=4, scale_learning_rate="linear"
+    )
+    model.fit(X, Y, verbose=0, worker_callbacks=keras.callbacks.ModelCheckpoint(place))
+    assert float(keras.models.load_model(place).optimizer.learning_rate) == 4 * RATE
