@@ -245,11 +245,13 @@ def _prepared(
         )
     if engine is EngineName.GANG:
         _check_gang(options, request)
-    strategy, frequency = options.resolved(model, num_workers, engine)
     drawn = draw_seeds()
     seeds = drawn if found is None else found.seeds
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
+    strategy, frequency = options.resolved(
+        model, num_workers, engine
+    )  # by the optimizer, whose parts are all known now
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
     hooks = DriverHooks(model, request.callbacks, request.epochs, request.verbose, rate_factor=factor)
     described = _described(options, request, strategy, frequency, drawn, num_workers)

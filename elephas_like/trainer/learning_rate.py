@@ -1,4 +1,4 @@
-"""The learning rate of a state: its own number, or the value of the optimizer's schedule at the state's step."""
+"""The learning rate of a state, its own number or the value of the optimizer's schedule at the state's step, and how it is scaled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from elephas_like.core.types import Role, TrainState
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
+from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import value_of
 
@@ -43,7 +43,7 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class ScaledVariables(Variables):
-    """A model's variables, whose states have its learning rate times a factor.
+    """A model's variables, whose states have its learning rate, or those of a MultiOptimizer, times a factor.
 
     The model keeps its own rate, which callbacks see, set and save; states have the rate that workers train with.
 
@@ -80,7 +80,7 @@ class ScaledVariables(Variables):
 
 @contextmanager
 def scaled_schedules(model: keras.Model, factor: float) -> Iterator[None]:
-    """Multiply the schedule of a model's learning rate for a while. A rate that is a number stays as it is: states hold it.
+    """Multiply the schedules of a model's learning rates for a while. A rate that is a number stays as it is: states hold it.
 
     Raises:
         TypeError: the rate is a function of the user's own.
@@ -131,16 +131,28 @@ def step_counters(variables: Variables) -> list[slice]:
 class LearningRates:
     """A function of (state, further steps): the optimizer's learning rate there; 1 without an optimizer. Picklable.
 
+    Of several optimizers (a MultiOptimizer's), it is the largest rate: that of the weights that move fastest.
+
     Args:
         model: compiled and built; not changed.
-        factor: what the model's schedule is multiplied by. A rate that is a number is the state's, which is scaled already.
+        factor: what the model's schedules are multiplied by. A rate that is a number is the state's, which is scaled already.
     """
 
     def __init__(self, model: keras.Model, factor: float = 1.0) -> None:
-        optimizer, variables = own_optimizer(model), Variables(model)
+        variables = Variables(model)
+        self._rates = [_Rate(optimizer, variables, factor) for optimizer in own_optimizers(model)]
 
+    def __call__(self, state: TrainState, steps: int) -> float:
+        """Return the learning rate of a state, so many steps later."""
+        return max((rate(state, steps) for rate in self._rates), default=1.0)
+
+
+class _Rate:
+    """The same of one optimizer."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Variables, factor: float) -> None:
         def place(name: str) -> int | None:
-            held = next((variable for variable in getattr(optimizer, "variables", []) if variable.name == name), None)
+            held = next((variable for variable in optimizer.variables if variable.name == name), None)
             return None if held is None else variables.place(held).start
 
         self._given: Any = _given_rate(optimizer)
