@@ -6,7 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import keras
@@ -48,7 +48,7 @@ from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.label_rules import label_rules
-from elephas_like.trainer.learning_rate import scaled_learning_rate
+from elephas_like.trainer.learning_rate import scaled_schedules
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
 
@@ -97,32 +97,27 @@ def train(
         if session is not None and remote
         else chosen_engine(options, context, asked, source.partitions, steady=steady)
     )
-    with ExitStack() as scaled:
-        with choosing as (engine, num_workers):
-            if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
-                warn_if_stopped(
-                    "this fit trains", "Start a new session for a fit on Spark, or say engine='in_process'."
-                )
-            if request.verbose and engine is not EngineName.IN_PROCESS:
-                _announce(num_workers, "" if context is None else str(context.applicationId))
-            # Prepare. The learning rate is the model's own again when callbacks have seen the end of the training.
-            if options.scale_learning_rate is not None:
-                scaled.enter_context(scaled_learning_rate(model, options.scale_learning_rate.factor(num_workers)))
-            cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
-            if validation is not None or request.validation_split:
-                _check_swaps(request, options.mode, engine)
-            fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
-            _describe(fit, engine, num_workers)
-            check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
-            # Train.
-            page = PageRequest(
-                request.monitor, options.host, options.tls, options.allow_plain_text, verbose=request.verbose
-            )
-            with training_page(page, fit.hooks.monitor, context, session if remote else None):
-                _trained(fit, engine, source, validation, context, session, num_workers)
-        fit.hooks.train_end(fit.progress.state)
-        if checkpoints is not None:
-            checkpoints.end()
+    with choosing as (engine, num_workers):
+        if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
+            warn_if_stopped("this fit trains", "Start a new session for a fit on Spark, or say engine='in_process'.")
+        if request.verbose and engine is not EngineName.IN_PROCESS:
+            _announce(num_workers, "" if context is None else str(context.applicationId))
+        # Prepare.
+        cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
+        if validation is not None or request.validation_split:
+            _check_swaps(request, options.mode, engine)
+        fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
+        _describe(fit, engine, num_workers)
+        check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
+        # Train.
+        page = PageRequest(
+            request.monitor, options.host, options.tls, options.allow_plain_text, verbose=request.verbose
+        )
+        with training_page(page, fit.hooks.monitor, context, session if remote else None):
+            _trained(fit, engine, source, validation, context, session, num_workers)
+    fit.hooks.train_end(fit.progress.state)
+    if checkpoints is not None:
+        checkpoints.end()
     return fit.hooks.history
 
 
@@ -250,12 +245,15 @@ def _prepared(
         )
     if engine is EngineName.GANG:
         _check_gang(options, request)
-    strategy, frequency = options.resolved(model, num_workers, engine)
     drawn = draw_seeds()
     seeds = drawn if found is None else found.seeds
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
-    hooks = DriverHooks(model, request.callbacks, epochs=request.epochs, verbose=request.verbose)
+    strategy, frequency = options.resolved(
+        model, num_workers, engine
+    )  # by the optimizer, whose parts are all known now
+    factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
+    hooks = DriverHooks(model, request.callbacks, request.epochs, request.verbose, rate_factor=factor)
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
         described |= compiled_as(model)
@@ -290,8 +288,10 @@ def _prepared(
         fused_optimizer=options.fused_optimizer,
         names_nan=options.on_nan is OnNaN.RAISE and not hooks.terminates_on_nan and not isinstance(source, Arrays),
     )
+    with scaled_schedules(model, factor):  # the workers'
+        spec = ModelSpec.from_model(model, Carry.NOTHING)
     factory = TrainerFactory(
-        spec=ModelSpec.from_model(model, Carry.NOTHING),
+        spec=spec,
         config=config,
         strategy=strategy,
         layout_hash=hooks.variables.layout.hash,
@@ -337,14 +337,15 @@ def _begun(
         rates = state.learning_rate.tolist() if found is None else found.learning_rate
         checkpoints.begin(described, seeds, begin, hooks, found, rates)
     if found is not None and kept is not None:
-        _note_other_rate(found, own, kept.state)
+        _note_other_rate(found, own, kept.state, hooks.rate_factor)
     return kept or FitProgress(state), begin
 
 
-def _note_other_rate(found: Found, own: TrainState, kept: TrainState) -> None:
+def _note_other_rate(found: Found, own: TrainState, kept: TrainState, factor: float) -> None:
     """Say in the log if a fit that goes on trains with another learning rate than its model had.
 
     The checkpoint's fit may have begun with the model's rate, and its callbacks changed it: then there is nothing to say.
+    States have the rate times `factor`.
     """
     here, there = (state.learning_rate.tolist() for state in (own, kept))
     differ = [rates for rates in zip(here, there, strict=False) if rates[0] != rates[1]]
@@ -352,7 +353,7 @@ def _note_other_rate(found: Found, own: TrainState, kept: TrainState) -> None:
         log.warning(
             "the fit goes on with the learning rate of %s, %g. The model's own, %g, does not count: to train with that, begin anew with "
             "resume=False, or set it in a callback.",
-            *(found.place, differ[0][1], differ[0][0]),
+            *(found.place, differ[0][1] / factor, differ[0][0] / factor),
         )
 
 

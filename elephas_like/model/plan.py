@@ -23,6 +23,7 @@ from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.learning_rate import LearningRates
+from elephas_like.trainer.own_optimizers import accumulations
 from elephas_like.trainer.request import FitRequest
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     check_joined(joined, layout.hash, config.validation_split)
     rows = sum(worker.rows for worker in joined)
     worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
+    _check_accumulation(fit, max(worker_steps))
     accumulation = max(worker.accumulation for worker in joined)
     signature = next((worker.signature for worker in joined if worker.signature), None)
     fit.hooks.planned(rows, max(worker_steps), example_batch(signature, config.batch_size) if signature else None)
@@ -115,7 +117,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         state_codec=fit.options.state_codec,
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
-        learning_rate=LearningRates(fit.hooks.model),
+        learning_rate=LearningRates(fit.hooks.model, fit.hooks.rate_factor),
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
         constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),
@@ -123,6 +125,24 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         largest=joined[worker_steps.index(max(worker_steps))].worker,
         may_drop_all=fit.hooks.terminates_on_nan,
     )
+
+
+def _check_accumulation(fit: Fit, steps: int) -> None:
+    """Raise if an optimizer accumulates gradients for longer than its slots, where they are, are kept.
+
+    Args:
+        steps: of an epoch.
+
+    Raises:
+        ValueError: it would never step.
+    """
+    slowest = max(accumulations(fit.hooks.model), default=1)
+    kept = steps * (fit.config.epochs - fit.config.initial_epoch if fit.frequency is Frequency.FIT else 1)
+    if fit.config.optimizer_state is OptimizerState.RESET and slowest > kept > 0:
+        raise ValueError(
+            f"gradient_accumulation_steps={slowest} with optimizer_state='reset': a worker has at most {kept} batches between two resets, "
+            "which would never make a step. Use optimizer_state='average', or accumulate fewer batches."
+        )
 
 
 def _note_few_steps(fit: Fit, steps: int, num_workers: int) -> None:

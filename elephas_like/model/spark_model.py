@@ -75,8 +75,9 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             kernels. They follow the same rules, faster, and round Adam's sums in another order. False, the default: Keras' own steps.
         scale_learning_rate: in synchronous mode, how the learning rate grows with the number of workers, whose batches make one
             large batch together: "linear" (times the workers; SGD), "sqrt" (times their square root; Adam and the like), or None.
-            The model has its own again after the fit. Schedules are scaled too; a callback sees the scaled rate, and one that sets
-            it sets what is used. For a fixed batch a worker; with `global_batch_size` the batch stays what it was.
+            Only workers train with the scaled rate, or schedule. The model keeps its own: callbacks see, set and save that, and what
+            they set is scaled for the workers. `worker_callbacks` see and save what workers train with. For a fixed batch a worker;
+            with `global_batch_size` the batch stays what it was.
         max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step

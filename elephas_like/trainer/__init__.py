@@ -24,7 +24,7 @@ Questions about a model
     task        inputs, outputs, and how to read them
     label_rules which labels a loss takes
     compile_arguments, learning_rate, metric_names, metric_sums
-    momentum    whether its optimizer gathers speed by itself
+    momentum    whether its optimizer gathers speed by itself; own_optimizers: the optimizers inside Keras' wrappers
     constraints what its constraints make of averaged weights
 Others
     factories   makers of workers, which the driver sends

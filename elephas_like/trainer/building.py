@@ -27,12 +27,6 @@ from elephas_like.trainer.tensors import (
 )
 
 
-def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
-    """Return the optimizer that updates the weights: the inner one of a LossScaleOptimizer. None if the model has none."""
-    optimizer = getattr(model, "optimizer", None)
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
 

@@ -26,6 +26,7 @@ from elephas_like.core.report import write_report
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
 from elephas_like.trainer.graph import plain_attributes
+from elephas_like.trainer.learning_rate import ScaledVariables
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.state import Variables
@@ -166,6 +167,7 @@ class DriverHooks:
     sample: a batch of one row, of which only structure, dtypes and shapes matter; metrics are built from it.
     monitor: what people are told of the fit.
     sizes: bytes of what an exchange moves, which callbacks get with Keras' own `params`.
+    rate_factor: what the model's learning rate is multiplied by for the workers. States have that rate, the model has its own.
 
     A callback with a method `on_round_end(record)` is told of every round.
     """
@@ -180,9 +182,10 @@ class DriverHooks:
     history: History = field(default_factory=History)
     monitor: FitMonitor = field(default_factory=lambda: FitMonitor(time.perf_counter, time.time))
     sizes: Mapping[str, int] = field(default_factory=dict)
+    rate_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        self.variables = Variables(self.model)
+        self.variables = self._variables()
         self._user_callbacks = [
             callback for callback in self.callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)
         ]
@@ -227,7 +230,7 @@ class DriverHooks:
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
         if self._trainable() != self._trained:  # frozen before anything is sent
-            self.variables, self._trained = Variables(self.model), self._trainable()
+            self.variables, self._trained = self._variables(), self._trainable()
         self._check_not_recompiled()
         return self.variables.read(), restored or initial_epoch
 
@@ -331,6 +334,9 @@ class DriverHooks:
         after = self.variables.read()
         changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
         return state.but(**changed) if changed else state
+
+    def _variables(self) -> Variables:
+        return Variables(self.model) if self.rate_factor == 1.0 else ScaledVariables(self.model, self.rate_factor)
 
     def _compiled(self) -> tuple[object, object]:
         return getattr(self.model, "optimizer", None), getattr(self.model, "loss", None)

@@ -12,8 +12,8 @@ import keras
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.backends.chosen import BACKEND
-from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
 from elephas_like.trainer.serialization import output_count, overrides
 from elephas_like.trainer.tensors import check_backend
 
@@ -63,11 +63,14 @@ def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
 def compiled_as(model: keras.Model) -> dict[str, str]:
     """Return in words what decides how a model trains, the same in every process: its optimizer, loss and loss weights.
 
-    Names, and a learning rate that is a number, are left out: Keras numbers the first, and callbacks change the second.
+    Names, and a learning rate that is a number, are left out: Keras numbers the first, and callbacks change the second. A MultiOptimizer is
+    the list of its optimizers.
     """
+    own, optimizers = own_optimizer(model), own_optimizers(model)
     given = _compile_arguments(model) or {}
     said = {name: given.get(name, getattr(model, name, None)) for name in ("loss", "loss_weights")}
-    return {"optimizer": _words(own_optimizer(model)), **{name: _words(value) for name, value in said.items()}}
+    optimizer = _words(own if own in optimizers else optimizers)
+    return {"optimizer": optimizer, **{name: _words(value) for name, value in said.items()}}
 
 
 def _words(thing: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -13,8 +14,9 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
-from elephas_like.trainer.building import build, own_optimizer
+from elephas_like.trainer.building import build
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.own_optimizers import accumulations
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
@@ -63,8 +65,8 @@ class Program:
 
     @property
     def accumulation(self) -> int:
-        """Keras' `gradient_accumulation_steps`; 1 without."""
-        return int(getattr(own_optimizer(self.model), "gradient_accumulation_steps", None) or 1)
+        """Keras' `gradient_accumulation_steps`; 1 without. Of several optimizers, the steps after which all of them step at once."""
+        return math.lcm(*accumulations(self.model))
 
 
 def _beside_state(model: keras.Model) -> list[tuple[Any, Array]]:

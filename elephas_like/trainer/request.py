@@ -13,8 +13,8 @@ import numpy as np
 
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
-from elephas_like.trainer.building import own_optimizer
 from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
+from elephas_like.trainer.own_optimizers import own_optimizers
 
 _REFUSED_BY_FIT = {
     "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
@@ -146,22 +146,25 @@ class FitRequest:
 def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -> None:
     """Raise if the driver would not get all of the optimizer's state that it needs at the end of a fit.
 
-    Averaged weights (`use_ema`) are slots of the optimizer, and the model ends with them. If slots stay on the workers,
+    Averaged weights (`use_ema`) are slots of an optimizer, and the model ends with them. If slots stay on the workers,
     or are reset, the driver's are still zeros.
 
     Some optimizers compute weights from their slots: what averaging does to the weights is lost if it is not done to them.
 
     Raises:
-        ValueError: the optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged.
+        ValueError: an optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged.
     """
-    kinds = [kind.__name__ for kind in type(own_optimizer(model)).__mro__]
+    if optimizer_state is OptimizerState.AVERAGE:
+        return
+    optimizers = own_optimizers(model)
+    kinds = [kind.__name__ for optimizer in optimizers for kind in type(optimizer).__mro__]
     own = next((name for name in kinds if name in _WEIGHTS_FROM_SLOTS), None)
-    if optimizer_state is not OptimizerState.AVERAGE and own is not None:
+    if own is not None:
         raise ValueError(
             f"{own} computes the weights from its slots, and needs optimizer_state='average'; got {optimizer_state.value!r}, with "
             "which each step would go back to a worker's own weights, or to those of the fit's begin."
         )
-    if optimizer_state is not OptimizerState.AVERAGE and getattr(own_optimizer(model), "use_ema", False):
+    if any(getattr(optimizer, "use_ema", False) for optimizer in optimizers):
         raise ValueError(
             f"an optimizer with use_ema=True needs optimizer_state='average'; got {optimizer_state.value!r}, with which "
             "its averaged weights would not come back from the workers. Use optimizer_state='average', or an optimizer "

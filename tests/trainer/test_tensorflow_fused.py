@@ -69,6 +69,20 @@ def test_others_differ_by_rounding_after_eight_steps(make) -> None:
     assert 0 < apart(make) <= 1e-6
 
 
+@pytest.mark.skipif(not hasattr(OPTIMIZERS, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")
+def test_each_inside_a_multi_optimizer_takes_its_kernel() -> None:
+    def make() -> keras.optimizers.Optimizer:
+        return OPTIMIZERS.MultiOptimizer(
+            OPTIMIZERS.OptimizerMap(OPTIMIZERS.Adam(0.001), {".*/bias": OPTIMIZERS.SGD(0.1)})
+        )
+
+    assert 0 < apart(make) <= 1e-6
+    made = model(make())
+    made.optimizer.build(made.trainable_variables)
+    assert fuse(made)
+    assert all("update_step" in vars(inside) for inside in made.optimizer.optimizers)
+
+
 class Halved(keras.optimizers.Adam):
     """An optimizer with a step of its own."""
 

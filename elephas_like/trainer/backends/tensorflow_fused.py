@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from elephas_like.trainer.own_optimizers import own_optimizers
+
 Kernel = Callable[[Any, Any, Any, Any], None]
 """Applies (optimizer, gradient, variable, learning rate), the latter two of the variable's dtype."""
 
@@ -22,10 +24,14 @@ _DTYPES = (tf.float32, tf.float64)
 def fuse(model: keras.Model) -> bool:
     """Have a model's optimizer take a fused kernel where there is one for its class and configuration. Return whether it does.
 
-    Subclasses with an update step of their own keep it, and so do sparse gradients of embeddings.
+    Of several optimizers (a MultiOptimizer's) each that can does. Subclasses with an update step of their own keep it, and so do sparse
+    gradients of embeddings.
     """
-    own: Any = getattr(model, "optimizer", None)
-    optimizer: Any = getattr(own, "inner_optimizer", own)  # of a LossScaleOptimizer
+    fused = [_fuse(optimizer) for optimizer in own_optimizers(model)]
+    return any(fused)
+
+
+def _fuse(optimizer: Any) -> bool:
     kernel = kernel_of(optimizer)
     if kernel is None:
         return False
