@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import keras
 
 from elephas_like.trainer.archive import custom_objects_of
-from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.graph import layers_of, reachable
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
 
@@ -31,10 +33,10 @@ def reset_optimizer(model: keras.Model) -> None:
 
 
 def reinitialized(model: keras.Model, seed: int) -> keras.Model:
-    """Return a copy whose trainable weights are drawn anew by `seed`, with new BatchNorm statistics and optimizer.
+    """Return a copy whose trainable weights and dropout are drawn anew by `seed`, with new BatchNorm statistics and optimizer.
 
     Frozen weights, the state that `adapt` left in preprocessing layers and the compile arguments are kept. Initializers
-    with a seed of their own draw the same weights as ever.
+    and layers with a seed of their own draw the same as ever.
 
     Raises:
         ValueError: Keras cannot make the model from its configuration, or the model is not built.
@@ -56,6 +58,7 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
                 f"the model {model.name!r} cannot be begun anew, because Keras cannot make it from its configuration: "
                 f"{cause}\nPass a function that builds it instead."
             ) from cause
+        _draw_seeds(copy)
     # A subclass may ignore arguments in `from_config` and build other layers.
     shapes = [tuple(tuple(v.shape) for v in each.trainable_variables) for each in (copy, drawn)]
     if shapes[0] != shapes[1]:
@@ -72,6 +75,13 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
             layer.moving_variance.assign(layer.moving_variance_initializer(layer.moving_variance.shape))
     reset_optimizer(copy)
     return copy
+
+
+def _draw_seeds(model: keras.Model) -> None:
+    """Draw what random layers begin with, as Keras does for a layer that is given no seed."""
+    for thing in reachable(model):
+        if isinstance(thing, keras.random.SeedGenerator) and thing._initial_seed is None:
+            thing.state.assign([random.randint(1, 10**9), 0])
 
 
 def _from_configuration(model: keras.Model) -> keras.Model:

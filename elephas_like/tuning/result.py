@@ -20,7 +20,7 @@ from elephas_like.core.tracebacks import cause
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.tuning.log import ModelStore
-from elephas_like.tuning.runner import TrialRecord, parameters, search_monitor, show_trial
+from elephas_like.tuning.runner import TrialRecord, search_monitor, show_trial
 from elephas_like.tuning.samplers import PointSource
 from elephas_like.tuning.space import Trials
 
@@ -125,7 +125,7 @@ class SearchResult:
         return [*before, *parameters, "error", "history"]
 
     def _row(self, record: TrialRecord, labels: list[str]) -> dict[str, Any]:
-        result, given = record.result, parameters(record.point, record.params)
+        result = record.result
         metrics = sorted({name for logs in result.history for name in logs})
         failure = result.failure
         return {
@@ -138,7 +138,7 @@ class SearchResult:
             "seconds": result.seconds,
             "host": result.host,
             "params": record.params,
-            **{f"param_{label}": given.get(label) for label in labels},
+            **{f"param_{label}": record.values.get(label) for label in labels},
             "error": None if failure is None else f"{failure.type_name}: {cause(failure.message)}",
             "history": TrialHistory({name: [logs.get(name, np.nan) for logs in result.history] for name in metrics}),
         }

@@ -53,27 +53,15 @@ def limits_of(max_evals: object, timeout: object, max_failures: object) -> Limit
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that is over, and what it tried."""
+    """A trial that is over, and what it tried.
+
+    values: of its parameters by label, as `Space.values` has them.
+    """
 
     result: TrialResult
     point: Point
     params: Any
-
-
-def parameters(point: Point, params: Any) -> dict[str, Any]:
-    """The value of each parameter: what the function got under that name, or its place in the space."""
-    return {label: _value(label, point, params) for label in point}
-
-
-def _value(label: str, point: Point, params: Any) -> Any:
-    value, path = params, ""
-    for name in label.split("."):
-        if str(point.get(path, "")) != name:  # else it is the number of an option, which is in its place
-            if not isinstance(value, dict) or name not in value:
-                return point[label]
-            value = value[name]
-        path = f"{path}.{name}" if path else name
-    return point[label] if isinstance(value, dict) else value
+    values: Mapping[str, Any]
 
 
 class PruningMonitor:
@@ -161,7 +149,7 @@ class Search:
             self._sampler.recall(result, point)
             self._store.recall(result)
             self._monitor.ended(result)
-            self.records[result.number] = TrialRecord(result, point, self._sampler.space.at(point))
+            self.records[result.number] = self._record(result, point, self._sampler.space.at(point))
             show_trial(self._page, self.records[result.number], self._objective, earlier=True)
         begun = 0 if self._log is None else self._log.begun()
         again = sum(number not in self.records for number in range(begun))
@@ -237,7 +225,7 @@ class Search:
             return False
         params = self._sampler.space.at(point)
         self._running[number] = point, params
-        self._page.begin(number, parameters(point, params))
+        self._page.begin(number, self._sampler.space.values(point, params))
         if self._log is not None:
             self._log.note_begun(number)
         slots.start(TrialOrder(number, params, self._batch_size(params), self._store.threshold))
@@ -250,12 +238,15 @@ class Search:
         kept = replace(result, model=b"")
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
-        self.records[result.number] = TrialRecord(kept, point, params)
+        self.records[result.number] = self._record(kept, point, params)
         self._sampler.tell(result)  # after the trial is kept: an algorithm of the user's may fail
         show_trial(self._page, self.records[result.number], self._objective)
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)
         self._show(bar, result)
+
+    def _record(self, result: TrialResult, point: Point, params: Any) -> TrialRecord:
+        return TrialRecord(result, point, params, self._sampler.space.values(point, params))
 
     def _show(self, bar: Bar, result: TrialResult) -> None:
         best = min(
@@ -310,7 +301,7 @@ def show_trial(page: RunsMonitor, record: TrialRecord, objective: Objective, *, 
         result.status.value,
         None if result.loss is None else objective.value(result.loss),
         counts=result.counts,
-        params=parameters(record.point, record.params),
+        params=dict(record.values),
         values=[objective.value(loss) for loss in objective.losses(result.history)],
         best_epoch=result.best_epoch,
         seconds=result.seconds,

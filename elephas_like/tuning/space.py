@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,7 @@ class Space:
         switches = {node.pos_args[0] for node in pyll.dfs(self.expression) if node.name == "switch"}
         drawn = [node for node in pyll.dfs(self.expression) if node.name == "hyperopt_param"]
         self._parameters = {one.pos_args[0].obj: _parameter(one, one in switches) for one in drawn}
+        self._places = {label: path for label, path in _paths(self.expression, ()) if label == ".".join(map(str, path))}
         try:
             self.domain = hyperopt.base.Domain(lambda params: 0.0, self.expression)
         except DuplicateLabel as error:
@@ -105,6 +106,14 @@ class Space:
     def at(self, point: Point) -> Any:
         """What the user's function gets for a point, in Python's own numbers."""
         return _plain(hyperopt.space_eval(self.expression, dict(point)))
+
+    def values(self, point: Point, params: Any) -> dict[str, Any]:
+        """The value of each parameter: what the function got in its place if that is called like it, else what was drawn.
+
+        Args:
+            params: what the function got for the point.
+        """
+        return {label: _value_at(self._places.get(label), params, drawn) for label, drawn in point.items()}
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -193,6 +202,32 @@ def _place(found: Any, value: Any) -> dict[str, int | float] | None:
     if found.name == "pos_args" and isinstance(value, tuple | list) and len(value) == len(found.pos_args):
         return _joined(list(zip(found.pos_args, value, strict=True)))
     return None
+
+
+def _paths(found: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield (label, path) of each parameter in a node. A path has keys of dicts, and options' numbers, which are integers."""
+    if found.name == "dict":
+        for name, one in found.named_args:
+            yield from _paths(one, (*path, name))
+    elif found.name == "switch":
+        yield from _paths(found.pos_args[0], path)
+        for number, option in enumerate(found.pos_args[1:]):
+            yield from _paths(option, (*path, number))
+    else:
+        for one in pyll.dfs(found):
+            if one.name == "hyperopt_param":
+                yield one.pos_args[0].obj, path
+
+
+def _value_at(path: Sequence[Any] | None, params: Any, drawn: int | float) -> Any:
+    """What lies at a path of what the function got; what was drawn if it is a dict, or if there is no path."""
+    if path is None:
+        return drawn
+    value = params
+    for name in path:
+        if isinstance(name, str):  # else the number of an option, which is in its place
+            value = value[name]
+    return drawn if isinstance(value, dict) else value
 
 
 def _has_parameters(found: Any) -> bool:

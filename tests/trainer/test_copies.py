@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from elephas_like.trainer.copies import fresh_copy, reinitialized, reset_optimizer
+from elephas_like.trainer.state import Variables
 
 layers = keras.layers
 X = np.random.default_rng(0).normal(size=(30, 3)).astype("float32")
@@ -36,6 +37,30 @@ def test_a_model_is_begun_anew_but_keeps_what_was_not_trained() -> None:
     np.testing.assert_array_equal(one.layers[2].moving_variance, np.ones(4))
     assert one.optimizer.iterations == 0
     one.fit(X, X.sum(1), verbose=0)
+
+
+def seed_states(model: keras.Model) -> list[list[int]]:
+    state = Variables(model).read()
+    return np.asarray(state.seeds).reshape(-1, 2).tolist()
+
+
+def test_layers_that_draw_begin_anew_by_the_seed_unless_they_were_given_their_own() -> None:
+    keras.utils.set_random_seed(1)
+    inner = keras.Sequential([keras.Input((3,)), layers.GaussianNoise(0.1), layers.Dropout(0.5, seed=7)])
+    model = keras.Sequential([keras.Input((3,)), layers.Dropout(0.5), inner, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, X.sum(1), verbose=0)
+    before = seed_states(model)
+    one, again, other = (seed_states(reinitialized(model, seed)) for seed in (1, 1, 2))
+    assert one == again
+    assert seed_states(model) == before
+    drawn = [place for place, (mine, others) in enumerate(zip(one, other, strict=True)) if mine != others]
+    assert len(before) == 3
+    assert len(drawn) == 2
+    assert all(one[place] != before[place] and one[place][1] == 0 for place in drawn)
+    (own,) = {0, 1, 2} - set(drawn)
+    assert one[own] == other[own] == before[own]
+    assert before[own][0] == 7
 
 
 def test_users_own_weights_come_from_the_seed_alone() -> None:

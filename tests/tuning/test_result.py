@@ -71,7 +71,7 @@ def test_models_that_an_earlier_session_dropped_are_not_replaced_by_worse_ones(t
         store.recall(result)
     for result in results[4:]:
         store.offer(replace(result, model=b"m"))
-    records = {result.number: TrialRecord(result, {"x": 1.0}, {"x": 1.0}) for result in results}
+    records = {result.number: TrialRecord(result, {"x": 1.0}, {"x": 1.0}, {"x": 1.0}) for result in results}
     found = SearchResult(records, goal, 1, store, lambda params, content, suffix: params, None)
     assert store.numbers == [1, 4, 5]  # and trials 0 and 2 were better than 5
     assert len(found.best_models(2)) == 2
@@ -98,7 +98,7 @@ def test_a_table_of_trials_can_be_read() -> None:
 
 
 def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None:
-    cut = TrialRecord(TrialResult(0, TrialStatus.INTERRUPTED), {"x": 1.0}, {"x": 1.0})
+    cut = TrialRecord(TrialResult(0, TrialStatus.INTERRUPTED), {"x": 1.0}, {"x": 1.0}, {"x": 1.0})
     for records in ({}, {0: cut}):
         found = SearchResult(records, Objective("loss"), 3, ModelStore(1), None, None, interrupted=True)
         assert (found.best_trial, found.best_params, found.best_value) == (None, None, None)

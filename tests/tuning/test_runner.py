@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hyperopt import hp
 
 from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
@@ -16,7 +15,7 @@ from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.spark.waits import GONE
 from elephas_like.tuning.log import ModelStore, SearchLog
-from elephas_like.tuning.runner import Limits, PruningMonitor, Search, parameters, summary
+from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
 from elephas_like.tuning.space import Sampler, Space
 from elephas_like.tuning.trial_runs import TrialRuns, count_parallel, in_process
 
@@ -290,17 +289,6 @@ def test_an_attempt_that_begins_again_replaces_its_losses() -> None:
     for epoch, loss in ((0, 3.0), (1, 2.0), (1, 2.0), (0, 5.0)):  # a report that came twice; another attempt
         monitor(7, epoch, {"loss": loss})
     assert seen == [(3.0,), (3.0, 2.0), (3.0, 2.0), (5.0,)]
-
-
-def test_parameters_are_shown_as_the_function_got_them() -> None:
-    space = Space({"d": [0.5, None, 0.9], "head": {"units": [16, 32]}, "way": hp.choice("other", ["a", "b"])})
-    point = {"d": 1, "head.units": 1, "other": 0}
-    assert parameters(point, space.at(point)) == {"d": None, "head.units": 32, "other": 0}
-    space = Space({"opt": [{"units": [16, 32]}, {"more": {"units": [16, 32]}}], "rate": [0.5, ("choice", [1, None])]})
-    point = {"opt": 1, "opt.1.more.units": 1, "rate": 1, "rate.1": 1}
-    assert parameters(point, space.at(point)) == {"opt": 1, "opt.1.more.units": 32, "rate": None, "rate.1": None}
-    point = {"opt": 0, "opt.0.units": 1, "rate": 0}
-    assert parameters(point, space.at(point)) == {"opt": 0, "opt.0.units": 32, "rate": 0.5}
 
 
 def test_without_spark_trials_run_one_by_one() -> None:

@@ -308,3 +308,29 @@ def test_the_first_points_are_tried_first_and_told_to_the_algorithm() -> None:
     assert sampler.suggest(2) == search(PLAIN, "random", 0, 3)[2]  # as if they had been drawn
     sampler.tell(TrialResult(0, TrialStatus.OK, loss=0.5))
     assert sampler.trials.losses()[0] == 0.5
+
+
+def test_parameters_are_shown_as_the_function_got_them() -> None:
+    space = Space({"d": [0.5, None, 0.9], "head": {"units": [16, 32]}, "way": hp.choice("other", ["a", "b"])})
+    point = {"d": 1, "head.units": 1, "other": 0}
+    assert space.values(point, space.at(point)) == {"d": None, "head.units": 32, "other": 0}
+    space = Space({"opt": [{"units": [16, 32]}, {"more": {"units": [16, 32]}}], "rate": [0.5, ("choice", [1, None])]})
+    point = {"opt": 1, "opt.1.more.units": 1, "rate": 1, "rate.1": 1}
+    assert space.values(point, space.at(point)) == {"opt": 1, "opt.1.more.units": 32, "rate": None, "rate.1": None}
+    point = {"opt": 0, "opt.0.units": 1, "rate": 0}
+    assert space.values(point, space.at(point)) == {"opt": 0, "opt.0.units": 32, "rate": 0.5}
+
+
+def test_a_parameter_is_shown_by_its_own_value_whatever_else_bears_its_name() -> None:
+    space = Space({"rate": hp.loguniform("lr", -9, -2), "lr": "cosine"})
+    assert space.values({"lr": 0.01}, space.at({"lr": 0.01})) == {"lr": 0.01}
+    swapped = Space({"a": hp.uniform("b", 0, 1), "b": hp.uniform("a", 2, 3), "n": hp.uniform("m", 0, 1), "m": 7})
+    point = {"a": 2.5, "b": 0.5, "m": 0.25}
+    assert swapped.values(point, swapped.at(point)) == point
+    dotted = Space({"a.b": [16, 32], "a": {"b": "kept"}})
+    assert dotted.values({"a.b": 1}, dotted.at({"a.b": 1})) == {"a.b": 32}
+    options = hp.choice("opt", [{"name": "sgd", "lr": hp.uniform("lr", 0, 1)}, {"name": "adam"}])
+    inner = Space({"opt": options, "lr": "cosine", "units": hyperopt.pyll.scope.int(hp.quniform("units", 8, 64, 8))})
+    point = {"opt": 0, "lr": 0.5, "units": 16.0}
+    assert inner.values(point, inner.at(point)) == {"opt": 0, "lr": 0.5, "units": 16}
+    assert inner.values({"opt": 1, "units": 8.0}, inner.at({"opt": 1, "units": 8.0})) == {"opt": 1, "units": 8}
