@@ -17,13 +17,14 @@ from pyspark.sql.types import StructType
 
 from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array, Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
-from elephas_like.trainer.task import inputs, one_hot_classes, targets
+from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
 
 
@@ -127,7 +128,7 @@ def check_targets(y: Any, model: keras.Model) -> None:
     own = any(overrides(model, step) for step in ("train_step", "test_step", "compute_loss"))
     if own or not isinstance(y, dict | tuple):
         return
-    names = list(getattr(model, "output_names", None) or ())
+    names = [slot.name for slot in flatten(outputs(model))[0] if isinstance(slot, Slot)]
     for place, (key, part) in enumerate(y.items() if isinstance(y, dict) else zip(names, y, strict=False)):
         loss = getattr(model, "loss", None)
         if isinstance(loss, dict):

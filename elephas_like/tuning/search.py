@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -252,8 +253,16 @@ class _Request:
         return server_identity(context, self.tls, allow_plain_text=self.allow_plain_text)
 
     def size_of(self, params: Any) -> int:
-        """The batch size of a trial."""
-        return self.batch_size(params) if callable(self.batch_size) else self.batch_size
+        """The batch size of a trial. Whole floats are what `quniform` draws.
+
+        Raises:
+            ValueError: the user's function gives no batch size.
+        """
+        if not callable(self.batch_size):
+            return self.batch_size
+        size: object = self.batch_size(params)
+        whole = int(size) if isinstance(size, float | np.floating) and float(size).is_integer() else size
+        return checks.positive_int("batch_size", whole)
 
     def identity(self, shards: Sequence[ShardRef]) -> dict[str, object]:
         """What makes it the same search when it is resumed."""

@@ -182,6 +182,18 @@ def test_none_for_targets_that_a_loss_needs_is_said(loss: object) -> None:
         SparkModel(two_heads(False, loss), 1, engine="in_process").fit(ONE, [ONE, None], verbose=0)
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_outputs_of_a_dict_are_those_of_its_keys() -> None:
+    x = keras.Input((1,))
+    heads = {name: keras.layers.Dense(1, use_bias=False, name=f"layer_{name}") for name in ("price", "amount")}
+    model = keras.Model(x, {name: head(x) for name, head in heads.items()})
+    model.compile("sgd", {"price": "mse", "amount": None})
+    SparkModel(model, 1, engine="in_process").fit(ONE, {"price": ONE, "amount": None}, verbose=0)
+    model.compile("sgd", {"price": "mse", "amount": "mse"})
+    with pytest.raises(ValueError, match="y has None for the output 'amount'"):
+        SparkModel(model, 1, engine="in_process").fit(ONE, {"price": ONE, "amount": None}, verbose=0)
+
+
 @pytest.mark.parametrize("weights", [{"a": HALF, "b": None}, {"b": None, "a": HALF[:, None]}, [HALF, None]])
 def test_an_output_may_have_no_weights(weights: object) -> None:
     named = isinstance(weights, dict)

@@ -55,9 +55,9 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
         def on_epoch_end(self, epoch, logs):
             logs["steps"] = float(self.params["steps"])
 
-    def size(params: dict) -> int:
+    def size(params: dict) -> float:
         sizes.append(8 * params["units"])
-        return sizes[-1]
+        return float(sizes[-1])  # as `quniform` draws them
 
     found = search(
         build,
@@ -74,6 +74,12 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
     assert set(sizes) == {32, 64}
     assert [history["steps"] for history in found.trials["history"]] == [[-(-400 // s)] for s in sizes]
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
+
+
+def test_a_batch_size_that_is_none_is_said() -> None:
+    told = {"max_evals": 2, "epochs": 1, "objective": "loss", "verbose": 0}
+    with pytest.raises(ValueError, match=r"batch_size must be .*; got 2\.5"):
+        search(build, SPACE, cancer(), batch_size=lambda params: 2.5, **told)
 
 
 def test_columns_of_pandas_go_to_inputs_by_name() -> None:
