@@ -248,7 +248,6 @@ MUTANTS = [
         "loop.py",
         ("packed steps: the weights themselves", "codec.pack(weights - base)", "codec.pack(weights)"),
         ("packed steps: nothing is lost", "codec.applied(packed, base)", "weights"),
-        ("packed steps: from a callback's weights too", "            self._progress.published = None  # they", "            pass  # they"),
         ("packed steps: from the driver's weights", "progress.published = None if step is None else ahead", "progress.published = None if step is None else state.weights"),
         ("packed steps: of another order", "self._published_by = progress.orders", "self._published_by = progress.version + 7"),
         ("schedule: rate of the beginning", "lambda done: rate(state, done - begin)", "lambda done: first_rate"),
@@ -262,6 +261,7 @@ MUTANTS = [
     *_of("async_loop.py", ("resumed: shared state forgotten", "center.restore(progress.center)", "pass")),
     *_of(
         "progress.py",
+        ("packed steps: from a callback's weights too", "            self.published = None\n", "            pass\n"),
         ("packed steps: begin whole after a checkpoint", '"published": self.published', '"unpublished": self.published'),
         ("read: memory forgotten", 'if arrays["outer_begun"] else None', "if False else None"),
         ("read: span forgotten", "span=Span(*span) if span else None", "span=None"),
