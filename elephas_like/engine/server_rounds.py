@@ -156,8 +156,18 @@ class ServerRun:
         Raises:
             WorkerError: a worker failed after the order to stop, and nothing else went wrong.
         """
+        try:
+            self._end(hurries=error[0] is not None)
+        except KeyboardInterrupt:  # Ctrl-C again: what is left to tidy up takes seconds, and nobody else does it
+            self._end(hurries=True)
+            raise
+        if self._late_failures and error[0] is None:
+            raise self._late_failures[0].error()
+
+    def _end(self, *, hurries: bool) -> None:
+        """Stop the workers, and delete what cancelled tasks have left. May be called again, if it was interrupted."""
         self._store.stop()
-        self._thread.join(GRACE_SECONDS if error[0] is not None else 10 * GRACE_SECONDS)
+        self._thread.join(GRACE_SECONDS if hurries else 10 * GRACE_SECONDS)
         if self._thread.is_alive():
             log.info("cancelling the tasks of %s", self._tag)
             self._context.cancelJobsWithTag(self._tag)
@@ -169,8 +179,6 @@ class ServerRun:
             cancel_and_wait(self._context, self._tag)
         if self._aborted or self._suspended:  # a suspended worker may have come back on another executor
             sweep(self._context, self._tag, self._workers, self._datasets)
-        if self._late_failures and error[0] is None:
-            raise self._late_failures[0].error()
 
     def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ from test_in_process import LAYOUT, START, Adds
 from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine.server_rounds import ServerRun, announced_rows, serve
+from elephas_like.rows.shard_files import local_directories
 from elephas_like.rows.shards import SpoolOptions, pairs, references
 
 
@@ -218,3 +219,45 @@ def test_what_a_worker_raises_at_its_end_is_raised_and_not_tried_again(sc, by_va
         pass
     assert isinstance(raised.value, KeyError)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+class PressedAgain(Driver):
+    """Ctrl-C comes a second time while the run is ended."""
+
+    presses = 1
+
+    def stop(self) -> None:
+        if self.presses:
+            self.presses -= 1
+            raise KeyboardInterrupt
+
+
+def test_a_second_interrupt_leaves_no_rows_behind(sc, by_value: None, tmp_path: Path) -> None:
+    options, marks = SpoolOptions("dataset-3", "float32", True, {}), str(tmp_path)
+
+    def endless(index: int, rows: Iterator[object]) -> Iterator[object]:
+        yield from rows
+        Path(marks, str(index)).touch()
+        threading.Event().wait(600)
+
+    rows = sc.parallelize([([1.0], 0.0)] * 4, 2).mapPartitionsWithIndex(endless)
+    run = ServerRun(
+        sc,
+        pairs(references(rows, options), None),
+        None,
+        lambda worker, shard, validation: Adds(worker, shard.rows),
+        Stops(tmp_path),
+        PressedAgain(),
+        tag="run-3",
+        description="a test",
+        keep=False,
+        datasets=["dataset-3"],
+        memory="dataset-3-memory",
+    )
+    folders = sc.range(0, 1, 1, 1).map(lambda _: local_directories()[0]).first()
+    with pytest.raises(KeyboardInterrupt), run:
+        while len(list(tmp_path.iterdir())) < 2:
+            threading.Event().wait(0.05)
+        assert list(Path(folders).glob("elephas_like-dataset-3*"))
+        raise KeyboardInterrupt
+    assert not list(Path(folders).glob("elephas_like-dataset-3*"))
