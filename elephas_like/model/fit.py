@@ -249,9 +249,8 @@ def _prepared(
     seeds = drawn if found is None else found.seeds
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
-    strategy, frequency = options.resolved(
-        model, num_workers, engine
-    )  # by the optimizer, whose parts are all known now
+    # By the optimizer, whose parts are all known now.
+    strategy, frequency = options.resolved(model, num_workers, engine)
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
     hooks = DriverHooks(model, request.callbacks, request.epochs, request.verbose, rate_factor=factor)
     described = _described(options, request, strategy, frequency, drawn, num_workers)
@@ -260,14 +259,7 @@ def _prepared(
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     if engine is not EngineName.IN_PROCESS:
         hooks.sizes = exchanged_bytes(hooks.variables.layout, options, engine)
-    if options.state_codec is not None and (engine is EngineName.JOBS or frequency is Frequency.FIT):
-        log.warning(
-            "state_codec=%r saves nothing here: %s. Leave it out.",
-            options.state_codec.name,
-            "engine 'jobs' sends states whole"
-            if engine is EngineName.JOBS
-            else "frequency='fit' has one round, which begins whole",
-        )
+    _note_no_steps(options, engine, frequency)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         warnings.warn(
@@ -303,6 +295,17 @@ def _prepared(
     )
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
+
+
+def _note_no_steps(options: Options, engine: EngineName, frequency: Frequency | int | Schedule) -> None:
+    """Say so where steps between states are to be packed, and none travels."""
+    why = ""
+    if engine is EngineName.JOBS:
+        why = "engine 'jobs' sends states whole"
+    elif frequency is Frequency.FIT:
+        why = "frequency='fit' has one round, which begins whole"
+    if options.state_codec is not None and why:
+        log.warning("state_codec=%r saves nothing here: %s. Leave it out.", options.state_codec.name, why)
 
 
 def exchanged_bytes(layout: Layout, options: Options, engine: EngineName) -> dict[str, int]:

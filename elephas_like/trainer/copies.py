@@ -80,7 +80,7 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
 def _draw_seeds(model: keras.Model) -> None:
     """Draw what random layers begin with, as Keras does for a layer that is given no seed."""
     for thing in reachable(model):
-        if isinstance(thing, keras.random.SeedGenerator) and thing._initial_seed is None:
+        if isinstance(thing, keras.random.SeedGenerator) and thing.get_config()["seed"] is None:
             thing.state.assign([random.randint(1, 10**9), 0])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text, terminal_width
+from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, has_terminal, number_text, terminal_width
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Callab
 @pytest.mark.parametrize(("columns", "widest"), [(40, 40), (80, 80), (0, 80)])
 def test_a_bar_fits_the_terminal(terminal, columns: int, widest: int) -> None:
     shown = terminal(columns)
+    assert has_terminal()
     bar = EpochBar("Epoch 1/10", 60_000)
     for _ in range(4):
         bar.update(15_000, 1.6721)
@@ -74,6 +75,7 @@ def test_a_program_without_a_console_has_no_bar(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "stdout", None)
     for stream in (None, object()):  # some loggers' streams cannot say whether they are a terminal
         monkeypatch.setattr(sys, "stderr", stream)
+        assert not has_terminal()
         bar = EpochBar("Epoch 1/1", 10)
         bar.update(10, 0.5)
         bar.close()
