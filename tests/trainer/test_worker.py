@@ -515,19 +515,23 @@ def test_weights_that_an_order_leaves_out_are_those_before_and_a_packed_step(tmp
 
 
 def test_weights_near_the_drivers_obey_constraints(tmp_path: Path) -> None:
-    """A packed step may lead to -0.01 where the driver has 0: with a rate of 0 the update is the way back."""
+    """A packed step may lead to -0.5 where the driver has 0. The loss of the first step is that of weights that obey."""
     model = mlp(keras.optimizers.SGD(0.0))
     model.layers[0].kernel_constraint = model.layers[0].kernel.constraint = keras.constraints.NonNeg()
     build(model, (X[:1], Y[:1]))
     start = Variables(model).read()
-    factory = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", state_codec=Int8())
+    factory = TrainerFactory(ModelSpec.from_model(model), config(batch_size=len(X)), Average(), "", state_codec=Int8())
     trainer = factory(0, shard(tmp_path, X, Y), None)
-    near = np.full(start.weights.size, -0.01, np.float32)
-    found = trainer.train(Order("train", 0, 0, Span(0), start.but(weights=near), step=PackedStep())).delta
-    kernel = model.layers[0].kernel.shape[0] * model.layers[0].kernel.shape[1]
-    assert found[:kernel].tolist() == [np.float32(0.01)] * kernel
-    assert not found[kernel:].any()
+    near = np.full(start.weights.size, -0.5, np.float32)
+    update = trainer.train(Order("train", 0, 0, Span(0), start.but(weights=near), step=PackedStep()))
     trainer.close()
+    kernel, *others = (np.full(weight.shape, -0.5, np.float32) for weight in model.get_weights())
+    losses = []
+    for first in (kernel, np.maximum(kernel, 0)):
+        model.set_weights([first, *others])
+        losses.append(model.evaluate(X, Y, batch_size=len(X), verbose=0))
+    assert update.metrics[0] / len(X) == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] != pytest.approx(losses[1], rel=1e-2)
 
 
 @pytest.mark.parametrize("optimizer_state", ["per_worker", "reset"])
