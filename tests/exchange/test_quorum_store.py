@@ -115,6 +115,32 @@ def test_what_was_in_a_reply_that_was_lost_is_sent_again_though_another_order_wa
     under_way.result()
 
 
+def test_a_recall_that_is_answered_says_nothing_of_an_order_that_was_lost() -> None:
+    """Of frozen layers, which are sent once: round 1 changed them, and its order did not reach worker 1."""
+    store, _ = store_of(2, 1, grace=0.0)
+    under_way = stepping(store, 0, -1)
+    for worker in (0, 1):
+        asked(store, worker)
+        store.answer(100, update(worker, 0))
+    under_way.result()
+    under_way = stepping(store, 1, 0)
+    for worker in (0, 1):  # the second reply is lost, and the round ends without this worker
+        assert asked(store, worker).state.frozen.tolist() == [1, 0, 0]
+    store.answer(100, update(0, 1))
+    under_way.result()
+    recalled = Background(lambda: list(store.recall(1)))
+    for worker in (0, 1):
+        store.answer(100, Recollection(worker, asked(store, worker).number))
+    recalled.result()
+    order = train_order(2)
+    same = order.state.but(frozen=floats(1, 0, 0))
+    under_way = Background(lambda: list(store.train(replace(order, state=same))))
+    assert [asked(store, worker).state.frozen.tolist() for worker in (0, 1)] == [[], [1, 0, 0]]
+    for worker in (0, 1):
+        store.answer(100, update(worker, 2))
+    under_way.result()
+
+
 def test_workers_without_rows_make_no_quorum() -> None:
     # two of four have no rows and answer at once; of the others both are waited for, 3 and 5 s
     store, clock = store_of(4, 2, grace=0.0)
