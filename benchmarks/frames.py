@@ -1,4 +1,5 @@
-"""Seconds to write DataFrame columns down as shards: Arrow batches, as SparkModel does, beside rows of `df.rdd`.
+"""Seconds to write DataFrame columns down as shards: by the processes that get them as Arrow batches, as SparkModel does where it can; as
+blocks, which go through Spark once more; and the rows of `df.rdd`. They alternate.
 
 It prints the table of docs/performance.md. What it measures is the way from Spark to the shard, without training.
 """
@@ -13,16 +14,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+from pyspark import RDD
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from elephas_like.core.types import ShardRef, Slot
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_shards import frame_references
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references, remove_pair
 from elephas_like.spark.versions import versions
 
-ROUNDS = 3
+ROUNDS = 5
 WIDE_ROWS, NARROW_ROWS = 10_000, 100_000
 
 
@@ -39,27 +42,30 @@ def tables(spark: SparkSession) -> dict[str, tuple[DataFrame, list[str] | str, i
     return found
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The median of some runs, after one that does not count."""
-    work()
-    found = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
-
-
-def spooled(rdd) -> None:
-    """Writes an RDD of rows or Blocks down, and deletes it."""
-    options = SpoolOptions(new_dataset(), "float32", False, versions())
+def deleted(refs: RDD) -> None:
+    """Writes rows down, and deletes them."""
 
     def delete(refs: Iterable[ShardRef]) -> Iterator[int]:
         for ref in refs:
             remove_pair((ref, None))
             yield ref.rows
 
-    references(rdd, options).mapPartitions(delete).sum()
+    refs.mapPartitions(delete).sum()
+
+
+def options() -> SpoolOptions:
+    """How rows are written, as a dataset of their own."""
+    return SpoolOptions(new_dataset(), "float32", False, versions())
+
+
+def contestants(df: DataFrame, columns: str | list[str], width: int) -> dict[str, Callable[[], None]]:
+    """The ways in which a DataFrame becomes shards."""
+    made = plan(df.schema, ColumnChoice(columns, None), Slot("x", (width,)), None, floatx="float32", classes=None)
+    return {
+        "written where Spark hands them over": lambda: deleted(frame_references(Frame(df, made), 2, options())),
+        "as blocks": lambda: deleted(references(Frame(df, made).blocks, options())),
+        "df.rdd": lambda: deleted(references(df.rdd.map(_features), options())),
+    }
 
 
 def main() -> None:
@@ -67,12 +73,22 @@ def main() -> None:
         SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g").config("spark.ui.enabled", "false")
     ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    print("| columns | rows | Arrow, s | df.rdd, s | times |\n|---|---|---|---|---|")
+    print(
+        "| columns | rows | written where Spark hands them over, s | as blocks, s | df.rdd, s |\n|---|---|---|---|---|"
+    )
     for name, (df, columns, width) in tables(spark).items():
-        made = plan(df.schema, ColumnChoice(columns, None), Slot("x", (width,)), None, floatx="float32", classes=None)
-        arrow = seconds(lambda df=df, made=made: spooled(Frame(df, made).blocks))
-        rows = seconds(lambda df=df: spooled(df.rdd.map(_features)))
-        print(f"| {name} | {df.count():,} | {arrow:.2f} | {rows:.2f} | {rows / arrow:.1f} |", flush=True)
+        ways = contestants(df, columns, width)
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(ROUNDS + 1):
+            for way, work in ways.items():
+                start = time.perf_counter()
+                work()
+                found[way].append(time.perf_counter() - start)
+        cells = [
+            f"{statistics.median(times[1:]):.2f} ({min(times[1:]):.2f} to {max(times[1:]):.2f})"
+            for times in found.values()
+        ]
+        print(f"| {name} | {df.count():,} | {' | '.join(cells)} |", flush=True)
     spark.stop()
 
 

@@ -46,7 +46,7 @@ from elephas_like.model.serving import server_kind, store_of
 from elephas_like.model.source import Source
 from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks, references
+from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
@@ -119,10 +119,13 @@ def _on_spark(
         for broadcast in shipped:
             stack.callback(destroy, context, broadcast)
 
-        rows = None if data.kept else data.distributed(context, stack)
-        held_rows = (
-            None if validation is None or validation.blocks is not None else validation.distributed(context, stack)
-        )
+        held_rows = None if validation is None or validation.blocks is not None else validation.writing(context, stack)
+        write = None
+        if not data.kept:
+            announced = (
+                partial(announced_rows, connector=listening.connector, run=tag) if listening and not held_rows else None
+            )
+            write = data.writing(context, stack, announced)
 
         def shards(*, finished: bool = False) -> RDD:
             """The workers' shards; `finished` if they were written before, and only need to be found."""
@@ -131,15 +134,13 @@ def _on_spark(
             if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
-            if rows is not None and listening is not None and held_rows is None:
-                refs = references(announced_rows(rows, listening.connector, tag), options)
-            elif rows is not None:
-                refs = references(rows, options)
+            if write is not None:
+                refs = write(options)
             assert refs is not None
             if validation is None:
                 return pairs(refs, None)
             if held_rows is not None:
-                return pairs(refs, references(held_rows, held_out))
+                return pairs(refs, held_rows(held_out))
             return pairs_with_blocks(refs, shipped, held_out)
 
         if listening is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, Literal
 
 import keras
@@ -17,7 +16,7 @@ from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.mixing import Mixing, labels_apart
-from elephas_like.rows.shards import ShardedDataset, new_dataset
+from elephas_like.rows.shards import ShardedDataset
 from elephas_like.spark.session import context_for
 from elephas_like.trainer.compile_arguments import check_model
 
@@ -93,9 +92,7 @@ def shard(
     if context is None:
         raise ValueError("shard() keeps rows on Spark's executors; start a SparkSession first.")
     mixing = Mixing(seed) if shuffle else _mixing(mix, seed, source, workers)
-    rows = source.data(workers, mixing=mixing)
-    shipped = ExitStack()
-    return ShardedDataset(rows.distributed(context, shipped), workers, new_dataset(), shipped)
+    return source.data(workers, mixing=mixing).to_keep(context)
 
 
 def _check_mix(mix: object, shuffle: bool) -> None:

@@ -6,7 +6,7 @@ import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
@@ -94,8 +94,7 @@ class Source(ABC):
 
     def sharded(self, context: SparkContext, num_workers: int) -> AbstractContextManager[ShardedDataset]:
         """Return the rows as a ShardedDataset: the given one, which stays, or a new one, which the context releases."""
-        shipped = ExitStack()
-        return ShardedDataset(self.data(num_workers).distributed(context, shipped), num_workers, new_dataset(), shipped)
+        return self.data(num_workers).to_keep(context)
 
     def build(self, model: keras.Model, batch_size: int = 1, timeout: float = math.inf) -> None:
         """Build model and optimizers, from a batch of the first row.

@@ -38,12 +38,14 @@ from elephas_like.model.source import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_shards import frame_references
 from elephas_like.rows.gang_rows import GangRows, collected, rows_of_frame
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unpickled, partitioned
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
+from elephas_like.spark.plans import runs_when_planned
 from elephas_like.spark.session import context_of
 from elephas_like.spark.waits import GONE, stopped
 from elephas_like.trainer.serialization import input_count, wants_target
@@ -231,7 +233,10 @@ class FrameRows(_SparkSource):
         sparse = rdd.getNumPartitions() < workers
         if mixing is not None and (mixing.share == 1 or not sparse):
             return Data(workers, rdd=mixing.of(rdd, workers))
-        return Data(workers, rdd=partitioned(self.frame.dealt(workers) if sparse else rdd, workers))
+        if sparse:
+            return Data(workers, rdd=partitioned(self.frame.dealt(workers), workers))
+        write = None if runs_when_planned(self.frame.df) else partial(frame_references, self.frame, workers)
+        return Data(workers, rdd=partitioned(rdd, workers), write=write)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,21 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from pyspark import RDD, SparkContext
 
 from elephas_like.core.errors import ShardMissing
-from elephas_like.rows.shards import SpoolOptions, blocks_rdd, references, rows_of_partitions
+from elephas_like.rows.shards import (
+    ShardedDataset,
+    SpoolOptions,
+    Writing,
+    blocks_rdd,
+    new_dataset,
+    references,
+    rows_of_partitions,
+)
 from elephas_like.rows.spool import Block
 
 log = logging.getLogger(__name__)
@@ -23,12 +32,14 @@ class Data:
     """A fit's rows: one partition of `rdd`, or one block, per worker; or what `collect` brings to the driver of each, which is
     preferred there.
 
+    write: writes the rows of `rdd` as shards in a faster way than by reading it, and returns their references.
     sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
     `sharded`, so that missing files are written again.
     """
 
     num_workers: int
     rdd: RDD | None = None
+    write: Writing | None = None
     blocks: Sequence[Block] | None = None
     collect: Callable[[], Iterable[Iterable[object]]] | None = None
     sharded: RDD | None = None
@@ -64,7 +75,25 @@ class Data:
 
     def references(self, context: SparkContext, options: SpoolOptions, shipped: ExitStack) -> RDD:
         """Return references of the shards: those that outlive the fit, or new ones."""
-        return references(self.distributed(context, shipped), options) if self.sharded is None else self.sharded
+        return self.sharded if self.sharded is not None else self.writing(context, shipped)(options)
+
+    def writing(self, context: SparkContext, shipped: ExitStack, first: Callable[[RDD], RDD] | None = None) -> Writing:
+        """Return how the rows are written as shards.
+
+        Args:
+            shipped: as for `distributed`.
+            first: adds to the tasks that use the references what they do before they wait for any row.
+        """
+        write = self.write
+        if write is None:
+            rows = self.distributed(context, shipped)
+            return partial(references, rows if first is None else first(rows))
+        return write if first is None else lambda options: first(write(options))
+
+    def to_keep(self, context: SparkContext) -> ShardedDataset:
+        """Return the rows as a new ShardedDataset, which is the caller's to release."""
+        shipped = ExitStack()
+        return ShardedDataset(self.distributed(context, shipped), self.num_workers, new_dataset(), shipped, self.write)
 
     def rewriting(self, job: Callable[[], Result], *, again: Callable[[], bool] = lambda: True) -> Result:
         """Return what `job` returns. If files of kept shards are missing, have Spark rewrite them, and run it once more.

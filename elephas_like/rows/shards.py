@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -71,6 +72,10 @@ class SpoolOptions:
             PlainTextError: Spark encrypts its own files there, and this is not allowed beside them.
         """
         check_disks(settings_of(context), allow_plain_text=self.allow_plain_text)
+
+
+Writing = Callable[[SpoolOptions], RDD]
+"""Writes certain rows as shards, and returns their references: a ShardRef, or the Failure of writing it, of each worker."""
 
 
 def new_dataset() -> str:
@@ -325,8 +330,16 @@ class ShardedDataset:
     manager: `release()` deletes the files.
     """
 
-    def __init__(self, source: RDD, num_workers: int, dataset: str, shipped: ExitStack | None = None) -> None:
+    def __init__(
+        self,
+        source: RDD,
+        num_workers: int,
+        dataset: str,
+        shipped: ExitStack | None = None,
+        write: Writing | None = None,
+    ) -> None:
         self._shipped = shipped or ExitStack()
+        self._write = write or partial(references, source)
         self.source = source
         self.num_workers = num_workers
         self.dataset = dataset
@@ -341,7 +354,7 @@ class ShardedDataset:
             raise ValueError("this ShardedDataset was released; shard the data again.")
         with self._lock:
             if self._references is None:
-                self._references = references(self.source, options).persist(StorageLevel.MEMORY_AND_DISK)
+                self._references = self._write(options).persist(StorageLevel.MEMORY_AND_DISK)
             return self._references
 
     def written(self) -> None:

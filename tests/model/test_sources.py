@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import keras
 import numpy as np
 import pyspark
 import pytest
 import tensorflow as tf
+from pyspark.sql import functions
 
 from elephas_like import ElephasError, SparkModel, shard
 from elephas_like.model.data_arguments import column_choice
 from elephas_like.model.sources import Arrays, Blocks, Rows, Shards, source_of, validation_source
-from elephas_like.rows.shards import ShardedDataset
+from elephas_like.rows.shards import ShardedDataset, sweep
 from elephas_like.rows.spool import Block
 
 
@@ -329,3 +332,28 @@ def test_spark_connect_of_another_kind_gets_a_sentence() -> None:
     error = ElephasError if pyspark.__version__.startswith("3.") else TypeError
     with pytest.raises(error, match="use a classic session"):
         source_of(frame)
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_of_a_dataframe_are_computed_once_to_be_written(spark, shuffled: bool) -> None:
+    """A DataFrame whose shuffles Spark runs when it is asked for partitions is not planned twice."""
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(batches):
+        for batch in batches:
+            computed.add(batch.num_rows)
+            yield batch
+
+    df = spark.range(0, 100, 1, 3).select(functions.col("id").alias("features"), functions.col("id").alias("label"))
+    df = df.mapInArrow(count, df.schema)
+    df = df.repartition(3) if shuffled else df
+    source = source_of(df, columns=column_choice(df, label_col="label"), model=None)
+    data = source.data(2)
+    assert (data.write is None) == shuffled
+    options = source.spool_options()
+    with ExitStack() as stack:
+        stack.callback(sweep, spark.sparkContext, "computed-once", 2, [options.dataset])
+        found = data.references(spark.sparkContext, options, stack).collect()
+        assert sum(ref.rows for ref in found) == 100
+    assert computed.value == 100

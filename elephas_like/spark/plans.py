@@ -1,0 +1,19 @@
+"""What Spark does with a DataFrame when it is only asked how it would compute it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+
+def runs_when_planned(df: DataFrame) -> bool:
+    """Return whether Spark computes a part of a DataFrame when its RDD is asked for, before any job of ours.
+
+    Adaptive execution runs the shuffles of a plan to know its partitions, and runs them again for another DataFrame that is made of
+    this one. What is cached is there already.
+
+    Spark has no public name for a plan: `explain` prints it.
+    """
+    level = df.storageLevel
+    if level.useMemory or level.useDisk:
+        return False
+    return "AdaptiveSparkPlan" in df._jdf.queryExecution().executedPlan().toString()
