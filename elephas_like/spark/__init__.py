@@ -11,6 +11,7 @@ remote      jobs of a session of either kind
 versions    packages of driver and executors, compared
 encryption  what Spark encrypts, and a fit must not leave in plain text
 files       atomic writes on any Hadoop filesystem
+plans       what Spark does with a DataFrame when it is only planned
 settings    Spark's settings, as `check` looks at them
 session     the session or SparkContext of this process
 """
