@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -226,15 +226,24 @@ def refuse_foreign(data: object) -> None:
         )
     if module.startswith("tensorflow") and not (hasattr(data, "numpy") or is_sparse(data)):
         raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
-    if isinstance(data, Iterator | keras.utils.PyDataset):
+    if isinstance(data, keras.utils.PyDataset) or _comes_in_turn(data):
         raise TypeError(
-            "generators and iterators live on one machine; pass arrays, or sc.parallelize(rows) with (x, y) rows."
+            f"generators, loaders and iterators live on one machine; got one of type {type(data).__name__}. Pass arrays, or "
+            "sc.parallelize(rows) with (x, y) rows."
         )
     parts = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else [data]
     if any(is_ragged(part) for part in parts):
         raise TypeError(
             "ragged tensors have rows of unequal shape: pad them (tensor.to_tensor()), as each batch needs one shape."
         )
+
+
+def _comes_in_turn(data: object) -> bool:
+    """Return whether data can only be iterated, as a generator or PyTorch's DataLoader: it is no array, list or table."""
+    if any(each.__module__.startswith("torch.utils.data") for each in type(data).__mro__):
+        return True
+    placed = hasattr(data, "__getitem__") or hasattr(data, "__array__")
+    return isinstance(data, Iterator) or (isinstance(data, Iterable) and not placed)
 
 
 def refuse_connect(data: object) -> None:

@@ -79,6 +79,46 @@ def test_columns_are_a_dataframes() -> None:
         column_choice(np.zeros(2), label_col="y")
 
 
-def test_iterators_are_refused() -> None:
-    with pytest.raises(TypeError, match="generators and iterators live on one machine"):
-        refuse_foreign(iter([1, 2]))
+class Loader:
+    """Batches in turn, and how many there are, as PyTorch's DataLoader has them."""
+
+    def __iter__(self):
+        return iter([(np.zeros((2, 1)), np.zeros(2))])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Numbered:
+    """A row by its number, as PyTorch's Dataset has them."""
+
+    def __getitem__(self, number: int):
+        return np.zeros(1), 0.0
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (iter([1, 2]), "list_iterator"),
+        (Loader(), "Loader"),
+        (type("Own", (type("Dataset", (Numbered,), {"__module__": "torch.utils.data.dataset"}),), {})(), "Own"),
+    ],
+)
+def test_what_comes_in_turn_is_refused_by_its_name(data: object, name: str) -> None:
+    with pytest.raises(
+        TypeError, match=f"generators, loaders and iterators live on one machine; got one of type {name}"
+    ):
+        refuse_foreign(data)
+
+
+def test_arrays_lists_and_tables_are_not() -> None:
+    for data in (
+        [[1.0]],
+        (np.zeros(1),),
+        {"a": np.zeros(1)},
+        pd.DataFrame({"a": [1]}),
+        pd.Series([1]),
+        np.zeros(1),
+        range(3),
+    ):
+        refuse_foreign(data)

@@ -874,7 +874,7 @@ FIT = [
     ({"verbose": "loud"}, ValueError, "verbose"),
     ({"data": None}, TypeError, "give the data once"),
     ({"x": X}, TypeError, "give the data once"),
-    ({"data": some_rows(), "y": None}, TypeError, "generators and iterators live on one machine"),
+    ({"data": some_rows(), "y": None}, TypeError, "generators, loaders and iterators live on one machine"),
     ({"data": tf.data.Dataset.range(3), "y": None}, TypeError, "tf.data datasets live on one machine"),
     ({"y": Y[:49]}, ValueError, r"same number of rows.*\(50, 4\), \(49, 1\)"),
     ({"sample_weight": np.ones(3)}, ValueError, "same number of rows"),

@@ -30,7 +30,7 @@ def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:
     def never(params: dict) -> keras.Model:
         raise AssertionError("a model was built")
 
-    with pytest.raises(TypeError, match="generators and iterators live on one machine"):
+    with pytest.raises(TypeError, match="generators, loaders and iterators live on one machine"):
         search(never, SPACE, (row for row in ()), max_evals=1, verbose=0, objective="loss")
     with pytest.raises(TypeError, match="validation_data must be"):
         search(never, SPACE, cancer(), max_evals=1, verbose=0, validation_data=3)
