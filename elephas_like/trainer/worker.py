@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 import keras
@@ -51,11 +51,13 @@ from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
 from elephas_like.trainer.state import read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
+from elephas_like.trainer.tensors import Tensor, draws_seeded, row_numbers, tensors
 
 log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
+_WITHOUT_SEED = 1
+"""Tells the seeds of draws that have none from those of layers."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 
@@ -163,10 +165,11 @@ class LocalTrainer:
         program.variables.write(state.but(weights=self._constrain(self._sender.start(state.weights, context))))
         # Train, one epoch after the other.
         samples, sums = 0, []
-        for epoch in range(span.epoch, span.epoch + span.epochs):
-            program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
-            samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
-            sums.append(read_metrics(program.model))
+        with self._draws_seeded(order):
+            for epoch in range(span.epoch, span.epoch + span.epochs):
+                program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
+                samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
+                sums.append(read_metrics(program.model))
         self._check_not_stopped(program)
         # The state afterwards: which slots stay here, and which go into the update.
         after = program.variables.read()
@@ -238,7 +241,8 @@ class LocalTrainer:
             program = self._program
             program.variables.write(state, _ALL_BUT_SLOTS)
             program.model.reset_metrics()
-            run_in_chunks(program.testing, held, rows, self._config.batch_size)
+            with self._draws_seeded(order):
+                run_in_chunks(program.testing, held, rows, self._config.batch_size)
             metrics = read_metrics(program.model)
         return Evaluation(self._worker, order.number, len(rows), metrics, time.perf_counter() - started)
 
@@ -420,12 +424,16 @@ class LocalTrainer:
                 self._held[role] = state.part(role)
         return state.but(**{role.value: self._held[role] for role in seldom})
 
-    def _round_seeds(self, size: int, number: int) -> Integers:
-        """Return seeds of the random layers for one round.
+    def _draws_seeded(self, order: Order) -> AbstractContextManager[None]:
+        """Draw from seeds of the order, where a layer or loss gives none."""
+        return draws_seeded(self._round_seeds(2, order.number, _WITHOUT_SEED))
+
+    def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
+        """Return seeds of the random layers for one round, or, with more numbers, of something else.
 
         They are derived from (seed, worker, round), and so equal on every attempt.
         """
-        fold = np.random.SeedSequence([self._config.seed, self._worker, number])
+        fold = np.random.SeedSequence([self._config.seed, self._worker, number, *more])
         return fold.generate_state(size, np.uint32).astype(np.int64)
 
     def _empty_update(self, order: Order) -> Update:

@@ -1,4 +1,4 @@
-"""A script: trains an MLP with dropout and a CNN with BatchNorm on each engine and prints digests of all they learned.
+"""A script: trains an MLP with dropout, a CNN with BatchNorm and an MLP that draws without a seed on each engine and prints digests of all they learned.
 
 The MLP a second time on rows sorted by label: its workers drift apart, and its rounds become shorter. And once more under a
 strategy of parts and a codec.
@@ -38,6 +38,20 @@ def mlp() -> keras.Model:
     return model
 
 
+class Noise(layers.Layer):
+    """Adds noise in training and in evaluation, and names no seed."""
+
+    def call(self, x):
+        return x + keras.random.normal(keras.ops.shape(x))
+
+
+def noisy() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), Noise(), layers.Dense(10)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+
 def cnn() -> keras.Model:
     keras.utils.set_random_seed(2)
     model = keras.Sequential(
@@ -70,7 +84,7 @@ def digest(arrays: list) -> str:
 
 
 def fits(engine: str, context: object) -> Iterator[dict]:
-    """What six fits on an engine learn."""
+    """What seven fits on an engine learn."""
     x, y = digits()
     x, y = x[:500].reshape(-1, 8, 8, 1), y[:500]
     by_label = np.argsort(y, kind="stable")
@@ -78,6 +92,7 @@ def fits(engine: str, context: object) -> Iterator[dict]:
     for name, model, order, options in (
         ("mlp", mlp(), slice(None), {}),
         ("cnn", cnn(), slice(None), {}),
+        ("noise", noisy(), slice(None), {}),
         ("sorted", mlp(), by_label, {}),
         ("int8", mlp(), slice(None), {"strategy": parts, "codec": "int8"}),
         ("packed steps", mlp(), slice(None), {"codec": "int8", "state_codec": "int4"}),

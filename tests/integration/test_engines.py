@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts import Script
 
-FITS = ("mlp", "cnn", "sorted", "int8", "packed steps", "set weights")
+FITS = ("mlp", "cnn", "noise", "sorted", "int8", "packed steps", "set weights")
 
 
 def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:

@@ -607,6 +607,30 @@ def test_a_copy_that_computes_something_else_is_refused() -> None:
         ModelSpec.from_model(model)
 
 
+class KerasNoise(keras.layers.Layer):
+    """Noise whenever it is called, as a sampling layer of a variational autoencoder has it, without a seed."""
+
+    def call(self, x):
+        return x + keras.random.normal(keras.ops.shape(x))
+
+
+class NumpyNoise(keras.layers.Layer):
+    """The same from another generator."""
+
+    def call(self, x):
+        return x + np.random.normal(size=x.shape[1:])
+
+
+@pytest.mark.parametrize("noise", [KerasNoise, NumpyNoise])
+def test_a_model_that_computes_something_else_at_each_call_can_be_sent(noise: type[keras.layers.Layer]) -> None:
+    model = keras.Sequential([keras.Input((2,)), noise(), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    assert not np.array_equal(model(np.zeros((1, 2))), model(np.zeros((1, 2))))
+    copy = ModelSpec.from_model(model, carry=Carry.ALL).build()
+    for mine, theirs in zip(model.get_weights(), copy.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_values_are_carried_as_asked() -> None:
     model = small(keras.layers.Dense(1), optimizer="adam")
     build(model, (X[:1], Y[:1]))
