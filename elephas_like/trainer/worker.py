@@ -426,7 +426,9 @@ class LocalTrainer:
 
     def _draws_seeded(self, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
-        return draws_seeded(self._round_seeds(2, order.number, _WITHOUT_SEED))
+        return draws_seeded(
+            self._round_seeds(2, order.number + 1, _WITHOUT_SEED)
+        )  # an order that is not counted has -1
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.

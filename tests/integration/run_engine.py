@@ -1,4 +1,5 @@
-"""A script: trains an MLP with dropout, a CNN with BatchNorm and an MLP that draws without a seed on each engine and prints digests of all they learned.
+"""A script: trains an MLP with dropout, a CNN with BatchNorm and an MLP that draws without a seed on each engine, and prints
+digests of all they learned.
 
 The MLP a second time on rows sorted by label: its workers drift apart, and its rounds become shorter. And once more under a
 strategy of parts and a codec.
