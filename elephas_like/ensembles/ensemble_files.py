@@ -83,7 +83,7 @@ def zip_path(file_name: str | os.PathLike[str]) -> Path:
     path = Path(os.fspath(file_name))
     if path.suffix != ".zip":
         raise ValueError(f"file_name must end with '.zip'; got {str(path)!r}.")
-    return path.absolute()
+    return path.expanduser().absolute()
 
 
 def _umask() -> int:

@@ -43,7 +43,29 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, 
             "a streaming DataFrame has no end: train on, evaluate or predict what foreachBatch hands over. "
             "predict(df, collect=False), transform and SQL functions take it as it is."
         )
-    return schema_plan(df.schema, columns, model)
+    found = schema_plan(df.schema, columns, model)
+    _check_spelling(df, found)
+    return found
+
+
+def _check_spelling(df: DataFrame, found: FramePlan) -> None:
+    """Do nothing if Spark can tell the columns that are read from all others.
+
+    Raises:
+        ValueError: two names differ in capitals alone, and the session takes them for one.
+    """
+    if df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true":
+        return
+    spellings: dict[str, list[str]] = {}
+    for name in df.columns:
+        spellings.setdefault(name.lower(), []).append(name)
+    for cell in found.cells:
+        alike = spellings[cell.path[0].lower()]
+        if len(alike) > 1:
+            raise ValueError(
+                f"Spark cannot tell the columns {' and '.join(map(repr, alike))} apart, of which {cell.path[0]!r} is read: it ignores "
+                "capitals. Rename them, as df.toDF(...) does, or set spark.sql.caseSensitive=true."
+            )
 
 
 def schema_plan(schema: StructType, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:

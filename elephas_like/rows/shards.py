@@ -153,13 +153,13 @@ def _copied(value: object) -> object:
     """Return a row, or a part of one, without the arrays and containers that the next row may be made in."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if type(value) is tuple:
+    if isinstance(value, tuple):  # a Row and a namedtuple are read as tuples
         return tuple(map(_copied, value))
-    if type(value) is list:  # of thousands of numbers, as a rule
+    if isinstance(value, list):  # of thousands of numbers, as a rule
         return (
             list(map(_copied, value)) if isinstance(next(iter(value), None), np.ndarray | list | tuple) else list(value)
         )
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {name: _copied(part) for name, part in value.items()}
     return value
 

@@ -145,13 +145,13 @@ def staged(target: str, context: SparkContext | None) -> Iterator[str]:
 
 
 def local_path(path: str) -> str:
-    """Return the path of a `file:` URL; other paths are returned unchanged."""
-    return unquote(urlparse(path).path) if is_url(path) else path
+    """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it."""
+    return unquote(urlparse(path).path) if is_url(path) else os.path.expanduser(path)
 
 
 def absolute(path: str) -> str:
     """Return a path that stays the same when the working directory changes; a URL without the slash at its end."""
-    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+    return path.rstrip("/") if is_url(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def canonical(path: str) -> str:

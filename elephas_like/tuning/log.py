@@ -327,7 +327,7 @@ def kept_of(directory: Any, resume: str, seed: int | None) -> Kept:
     if resume == "auto" and directory is None:
         raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
     # Absolute, because a trial or a callback may change the working directory.
-    found = None if directory is None else SearchLog(Path(directory).absolute())
+    found = None if directory is None else SearchLog(Path(directory).expanduser().absolute())
     if seed is not None:
         return Kept(found, resume, checks.positive_int("seed", seed, least=0))
     earlier = found.seed() if found is not None and resume == "auto" else None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from voters import X, members, model
 
+from elephas_like.ensembles.ensemble_files import zip_path
 from elephas_like.ensembles.voting_model import VotingModel
 
 
@@ -42,6 +43,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         VotingModel(broken).save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["ensemble.zip"]
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert zip_path("~/models/ensemble.zip") == tmp_path / "models" / "ensemble.zip"
 
 
 def test_files_that_are_no_ensembles(tmp_path: Path) -> None:

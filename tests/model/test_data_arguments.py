@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from elephas_like import SparkModel
-from elephas_like.model.data_arguments import arrays, column_choice, refuse_foreign
+from elephas_like.model.data_arguments import arrays, column_choice, frame_plan, refuse_foreign
 from elephas_like.model.given_rows import Given
+from elephas_like.rows.frame_plan import ColumnChoice
 
 
 def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
@@ -77,6 +78,25 @@ def test_columns_are_a_dataframes() -> None:
         ValueError, match="label_col= names columns of a DataFrame or of Parquet files; the data is of type ndarray"
     ):
         column_choice(np.zeros(2), label_col="y")
+
+
+def test_columns_that_differ_in_capitals_alone_are_read_where_spark_tells_them_apart(spark) -> None:
+    df = spark.createDataFrame([(1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)], ["a", "A", "label", "x"])
+    read = ColumnChoice(["a", "A"])
+    with pytest.raises(
+        ValueError, match="cannot tell the columns 'a' and 'A' apart, of which 'a' is read: it ignores capitals"
+    ):
+        frame_plan(df, read, None)
+    assert [cell.name for cell in frame_plan(df, ColumnChoice("x"), None).cells] == [
+        "x",
+        "label",
+    ]  # a and A are not read
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        found = frame_plan(df, read, None)
+        assert [tuple(row) for row in df.select(*found.selected()).collect()] == [(1, 2, 3), (5, 6, 7)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 class Loader:

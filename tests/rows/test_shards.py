@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pytest
+from pyspark.sql import Row
 from spooling import columns
 
 from elephas_like.rows.gang_rows import collected, rows_of_rdd
@@ -117,14 +119,15 @@ def made_in_place(rdd):
             array[:] = number
             held[:] = [number, -number]
             named["a"][:] = number
-            yield (array, (array, held)), [array, array], named, held, number
+            yield (array, (array, held)), [array, array], named, held, number, Row(array=array), OrderedDict(named)
 
     return rdd.mapPartitions(make)
 
 
 def numbers_in(row) -> set[float]:
-    (array, (inner, held)), arrays, named, also_held, number = row
+    (array, (inner, held)), arrays, named, also_held, number, (of_row,), ordered = row
     found = [*array, *inner, held[0], -held[1], *arrays[0], *arrays[1], *named["a"], also_held[0], number]
+    found += [*of_row, *ordered["a"]]
     return set(map(float, found))
 
 

@@ -115,6 +115,21 @@ def test_without_spark_urls_are_refused_but_for_files(tmp_path) -> None:
     assert (tmp_path / "a b.txt").read_text() == "one"
 
 
+def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch) -> None:
+    home = tmp_path / "there"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    files.put(written(tmp_path), "~/models/one.txt")
+    assert names(tmp_path) == ["models", "models/one.txt"]
+    assert files.exists("~/models/one.txt")
+    files.get("~/models/one.txt", str(tmp_path / "back.txt"))
+    assert (tmp_path / "back.txt").read_text() == "one"
+    assert files.absolute("~/models/") == files.canonical("~/models") == str(home / "models")
+    files.remove("~/models")
+    assert names(tmp_path) == []
+
+
 def test_urls_are_told_from_paths() -> None:
     assert all(map(files.is_url, ("hdfs://a/b", "file:/a", "s3a://b", "dbfs:/a")))
     assert not any(map(files.is_url, ("/a/b", "a:b", "C:/a", "model.keras", "a/b://c")))

@@ -151,6 +151,13 @@ def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path:
     ]
 
 
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with kept_of("~/search", "auto", 0).alone():
+        assert [place.name for place in tmp_path.iterdir()] == ["home"]
+
+
 def test_another_search_is_neither_overwritten_nor_mixed_in(tmp_path: Path) -> None:
     SearchLog(tmp_path).begin(IDENTITY, "never")
     assert SearchLog(tmp_path).seed() == 3
