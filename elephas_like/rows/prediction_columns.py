@@ -88,6 +88,13 @@ def _arrow_type(kind: sql.DataType) -> pa.DataType:
     return {"double": pa.float64(), "float": pa.float32(), "bigint": pa.int64()}[kind.simpleString()]
 
 
+def column_called(df: DataFrame, name: str) -> str | None:
+    """Return the column that Spark takes a name for, which may differ from it by case; None if there is none."""
+    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    as_spark = str if sensitive else str.lower
+    return next((column for column in df.columns if as_spark(column) == as_spark(name)), None)
+
+
 def with_predictions(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
     """Add the fields to a DataFrame as its last columns, computed batch by batch when it is read.
 
@@ -97,17 +104,12 @@ def with_predictions(df: DataFrame, plan: FramePlan, score: Score, fields: Seque
     Raises:
         ValueError: a column of the name of a field is there already.
     """
-    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    as_spark = str if sensitive else str.lower  # names that Spark takes for one are one
     if not fields:
         log.warning("no column was added: all names of columns to add are ''.")
         return df
-    there = {as_spark(name): name for name in df.columns}
     for one in fields:
-        if as_spark(one.name) in there:
-            raise ValueError(
-                f"the DataFrame has a column {there[as_spark(one.name)]!r} already; drop it, or give the output another name."
-            )
+        if (there := column_called(df, one.name)) is not None:
+            raise ValueError(f"the DataFrame has a column {there!r} already; drop it, or give the output another name.")
     df = readable(df, plan)
     if hasattr(functions, "arrow_udf"):
         return _by_udf(df, plan, score, fields)

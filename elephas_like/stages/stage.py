@@ -12,6 +12,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
+from elephas_like.rows.prediction_columns import column_called
 from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
@@ -33,8 +34,9 @@ class Stage(MLReadable, MLWritable):
         names = [self.given("predictionCol")]
         for param in ("probabilityCol", "rawPredictionCol"):
             name = self.given(param)
-            if not self.isSet(param) and name in dataset.columns and classifies:
-                log.warning("the DataFrame has a column %r: set %s to add another, or '' for none", name, param)
+            there = column_called(dataset, name)
+            if not self.isSet(param) and there is not None and classifies:
+                log.warning("the DataFrame has a column %r: set %s to add another, or '' for none", there, param)
                 name = ""
             names.append(name if classifies or self.isSet(param) else "")
         return names[0], names[1], names[2]

@@ -17,6 +17,7 @@ from elephas_like.model.source import Source
 from elephas_like.trainer.building import build as build_model
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.seeds import seeded
+from elephas_like.tuning.keras_options import with_own_objects
 from elephas_like.tuning.space import Space
 from elephas_like.tuning.trial import check_labels, checked
 
@@ -79,7 +80,8 @@ def check_labels_of_space(
 
 
 def _params(space: Space, seed: int, attempt: int) -> Any:
-    return space.at(space.drawn(int(np.random.default_rng([seed, attempt]).integers(2**31 - 1))))
+    point = space.drawn(int(np.random.default_rng([seed, attempt]).integers(2**31 - 1)))
+    return with_own_objects(space.at(point))
 
 
 def check_objective(

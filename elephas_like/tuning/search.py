@@ -39,6 +39,7 @@ from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import check_backend
 from elephas_like.tuning.first_model import check_labels_of_space, check_objective, first_model
 from elephas_like.tuning.function_search import FunctionRequest, search_function
+from elephas_like.tuning.keras_options import with_own_objects
 from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search, WatchedTrials, limits_of, search_monitor
@@ -431,7 +432,7 @@ def _restorer(
         with settings.applied(), seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
-            model = checked(build(params))
+            model = checked(build(with_own_objects(params)))
             if sample is None:  # the rows were never here
                 source.for_model(model).build(model)
             return restore(model, path, sample)

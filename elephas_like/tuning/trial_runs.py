@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core.errors import ElephasError, Failure
-from elephas_like.core.trials import Evaluate, Logs, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.trials import Evaluate, Logs, Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import ShardRef
 from elephas_like.engine.function_trials import failed, tried
 from elephas_like.engine.remote_runs import RemoteRuns
@@ -28,6 +29,7 @@ from elephas_like.spark.parallel import CANCELLED, GROUP_CANCELLED, CancelledErr
 from elephas_like.spark.session import is_local, warn_if_stopped
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import GONE, stopped
+from elephas_like.tuning.keras_options import with_own_objects
 
 log = logging.getLogger(__name__)
 SLOTS_WAIT = 30.0
@@ -102,13 +104,22 @@ def why_all_end(result: TrialResult) -> str:
     return "the Spark job group of the search was cancelled." if GROUP_CANCELLED in result.failure.message else ""
 
 
+def _on_copies(evaluate: Evaluate) -> Evaluate:
+    """Return what runs a trial of this process, whose parameters come by no pickle that would copy the Keras objects in them."""
+
+    def called(order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
+        return evaluate(replace(order, params=with_own_objects(order.params)), shards, report)
+
+    return called
+
+
 def in_process(
     evaluate: Evaluate, shards: Sequence[ShardRef], judge: Judge, context: SparkContext | None = None
 ) -> TrialRuns:
     """Trials in this thread, one at a time. context: where each is a Spark fit of its own."""
 
     def call(order: TrialOrder) -> TrialResult:
-        return tried(evaluate, order, shards, partial(judge, order.number))
+        return tried(_on_copies(evaluate), order, shards, partial(judge, order.number))
 
     return TrialRuns(RunsInTurn(), call, context)
 
@@ -128,7 +139,7 @@ def as_fits(context: SparkContext, evaluate: Evaluate, judge: Judge, parallelism
         def report(epoch: int, logs: Logs) -> bool:
             return not runs.cancelled and judge(order.number, epoch, logs)
 
-        return tried(evaluate, order, (), report)
+        return tried(_on_copies(evaluate), order, (), report)
 
     return TrialRuns(runs, call, context, fits=True)
 

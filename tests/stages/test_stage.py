@@ -49,6 +49,14 @@ def of_dicts(*names: str) -> keras.Model:
     return made
 
 
+def test_a_column_that_spark_takes_for_the_probability_stays(columns) -> None:
+    model = mlp(2, 1, "sigmoid", "binary_crossentropy")
+    stage = ElephasTransformer(model, features_col=["wide", "deep"])
+    found = stage.transform(columns.withColumnRenamed("one", "Probability"))
+    assert found.columns == ["wide", "deep", "price", "Probability", "prediction", "rawPrediction"]
+    assert [row.Probability for row in found.collect()] == [1.0] * 4
+
+
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_prediction_columns_are_called_after_the_keys(columns) -> None:
     made = of_dicts("price", "amount")

@@ -76,6 +76,32 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
 
 
+def test_each_model_has_copies_of_the_keras_objects_in_the_space() -> None:
+    x, y = cancer()
+
+    def build(params: dict) -> keras.Model:
+        layers = [keras.Input((30,)), keras.layers.Dense(params["units"]), params["act"]]
+        model = keras.Sequential([*layers, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(params["optimizer"], "binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    found = search(
+        build,
+        {"units": [2, 3], "act": [keras.layers.PReLU()], "optimizer": [keras.optimizers.Adam(0.05)]},
+        x[:400],
+        y[:400],
+        max_evals=4,
+        epochs=1,
+        validation_data=(x[400:], y[400:]),
+        seed=0,
+        verbose=0,
+    )
+    assert list(found.trials["status"]) == ["ok"] * 4
+    scores = [model.evaluate(x[400:], y[400:], verbose=0)[0] for model in found.best_models(4)]
+    np.testing.assert_allclose(scores, sorted(found.trials["val_loss"]), rtol=1e-5)
+    build(found.best_params).fit(x, y, verbose=0)  # the objects of the space are as they were given
+
+
 def test_a_batch_size_that_is_none_is_said() -> None:
     told = {"max_evals": 2, "epochs": 1, "objective": "loss", "verbose": 0}
     with pytest.raises(ValueError, match=r"batch_size must be .*; got 2\.5"):
