@@ -112,6 +112,30 @@ def test_text_is_refused_in_a_sentence() -> None:
         backend.tensors([words])
 
 
+class Counted(keras.layers.Layer):
+    """Its code counts its own calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def call(self, x):
+        self.calls += 1
+        return x / self.calls
+
+
+@pytest.mark.parametrize("eager", [{"run_eagerly": True}, {"jit_compile": False}])
+def test_what_eager_code_leaves_in_attributes_does_not_reach_the_next_fit(eager: dict[str, bool]) -> None:
+    def weights() -> bytes:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), Counted(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **eager)
+        SparkModel(model, num_workers=2, engine="in_process", seed=3).fit(X, Y, batch_size=4, verbose=0)
+        return b"".join(weight.tobytes() for weight in model.get_weights())
+
+    assert weights() == weights()
+
+
 def test_a_process_has_the_threads_that_it_is_told_unless_jax_computes_already() -> None:
     code = (
         "import os\n"

@@ -25,7 +25,7 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     takes_state,
     without_text,
 )
-from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, state_variables, unshared  # noqa: E402
+from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, runs_eagerly, state_variables, unshared  # noqa: E402
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
 
 NAME = "jax"
@@ -196,7 +196,7 @@ def at_rest(model: keras.Model) -> None:
 
 def is_eager(model: keras.Model) -> bool:
     """Return whether a model's code runs at every step."""
-    return bool(model.run_eagerly)
+    return runs_eagerly(model)
 
 
 def test_step(model: keras.Model, batch: Any) -> None:
@@ -207,7 +207,7 @@ def test_step(model: keras.Model, batch: Any) -> None:
     def step(state: Any, batch: Any) -> Any:
         return model.test_step(state, batch)[1]  # not the logs, in which a user's metric may leave a variable
 
-    state = (step if model.run_eagerly else jax.jit(step))(unshared(variables), batch)
+    state = (step if is_eager(model) else jax.jit(step))(unshared(variables), batch)
     for group, values in zip(variables, state, strict=True):
         for variable, value in zip(group, values, strict=True):
             put(variable, value)

@@ -52,7 +52,7 @@ class JaxLoop:
         self._model = model
         self._step = step
         self._trains = step != model.test_step
-        self._eager = bool(model.run_eagerly) or not model.jit_compile
+        self._eager = runs_eagerly(model)
         self._compiled: dict[object, tuple[Callable[..., State], Callable[..., State] | None]] = {}
         self._beside: Beside | None = None
         self._convolves: bool | None = None
@@ -173,6 +173,11 @@ class JaxLoop:
             self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr)
         single = jax.jit(one, donate_argnums=0)
         return single, None if self._convolves else jax.jit(loop, donate_argnums=0)
+
+
+def runs_eagerly(model: keras.Model) -> bool:
+    """Return whether a model's code runs at every step: `run_eagerly=True`, and `jit_compile=False`, with which JAX compiles no step."""
+    return bool(model.run_eagerly) or not model.jit_compile
 
 
 def has_convolution(jaxpr: Any) -> bool:
