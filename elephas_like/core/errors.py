@@ -48,6 +48,10 @@ class SupersededError(ElephasError):
     """Another attempt of the same worker has taken over. This attempt must raise, so that Spark ignores its result."""
 
 
+class InputCutError(ElephasError):
+    """Spark ended the input of a task before its last row. Raising this lets Spark report why."""
+
+
 class StoppedError(ElephasError):
     """The run ended while this worker was still training."""
 

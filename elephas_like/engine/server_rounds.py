@@ -23,6 +23,7 @@ from elephas_like.core.errors import (
     ConnectionLostError,
     ElephasError,
     Failure,
+    InputCutError,
     StoppedError,
     SupersededError,
 )
@@ -33,6 +34,7 @@ from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, 
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
+from elephas_like.spark.task_input import whole
 from elephas_like.spark.waits import cancel_and_wait
 
 log = logging.getLogger(__name__)
@@ -245,7 +247,7 @@ def _task(
         worker: Worker | None = None
         suspended = False
         try:
-            (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
+            (pair,) = whole(pairs)  # read to the end: Spark does not reuse a process that leaves input behind
             failure = failure_in(pair)
             if failure is not None:
                 exchange.fail(failure)
@@ -258,6 +260,8 @@ def _task(
                 if suspended:
                     with without_memory(index):
                         worker.save(remembered)
+        except InputCutError:
+            raise  # Spark says why
         except (SupersededError, StoppedError):
             raise  # a superseded attempt that returned would become the partition's result
         except ConnectionLostError:

@@ -19,13 +19,14 @@ from typing import TypeVar
 import numpy as np
 from pyspark import RDD, Broadcast, SparkContext, StorageLevel, TaskContext
 
-from elephas_like.core.errors import ElephasError, Failure, ShardMissing
+from elephas_like.core.errors import ElephasError, Failure, InputCutError, ShardMissing
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import settings_of
+from elephas_like.spark.task_input import whole
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import (
     TIDY_SECONDS,
@@ -219,7 +220,11 @@ def _finished(index: int, dataset: str) -> ShardRef | Failure:
 
 
 def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardRef | Failure:
-    """Write the rows of one worker as a shard. Return its reference, or the Failure of writing it; the rows are read to the end."""
+    """Write the rows of one worker as a shard. Return its reference, or the Failure of writing it; the rows are read to the end.
+
+    Raises:
+        InputCutError: Spark could not compute all rows, and says why.
+    """
     try:
         check_versions(options.versions)
     except Exception as error:
@@ -230,13 +235,15 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
             read_to_the_end(rows)
             return finished
         return spool(
-            rows,
+            whole(rows),
             dataset=options.dataset,
             worker=index,
             floatx=options.floatx,
             expect_target=options.expect_target,
             ahead=options.ahead,
         )
+    except InputCutError:
+        raise
     except Exception as error:  # reported as a value: the driver raises it
         read_to_the_end(rows, DRAIN_SECONDS)
         return Failure.of(index, error)

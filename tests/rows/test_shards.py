@@ -14,15 +14,17 @@ from spooling import columns
 
 from elephas_like.rows.gang_rows import collected, rows_of_rdd
 from elephas_like.rows.mixing import Mixing
-from elephas_like.rows.shard_files import remove_dataset
+from elephas_like.rows.shard_files import find_shard, remove_dataset
 from elephas_like.rows.shards import (
     ShardedDataset,
     SpoolOptions,
     dealt,
     is_unpickled,
+    new_dataset,
     partitioned,
     references,
     rows_of_partitions,
+    sweep,
 )
 from elephas_like.spark.versions import versions
 
@@ -165,3 +167,18 @@ def test_rows_that_are_split_are_computed_once_each(sc) -> None:
     found = split.glom().collect()
     assert sorted(row for rows in found for row in rows) == list(range(400))
     assert [len(rows) for rows in found] == [100] * 4
+
+
+@pytest.mark.classic
+def test_rows_before_one_that_spark_cannot_compute_become_no_shard(spark, sc) -> None:
+    options = SpoolOptions(new_dataset(), "float32", False, versions())
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    try:
+        rows = spark.range(0, 1000, 1, 1).selectExpr("1 / (id - 997) AS x").rdd.map(lambda row: row.x)
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            references(rows, options).collect()
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    dataset = options.dataset
+    assert sc.range(0, 1, 1, 1).map(lambda _: find_shard(dataset, 0)).collect() == [None]
+    sweep(sc, "cut", 1, [dataset])

@@ -1,0 +1,39 @@
+"""What a task's Python process is sent of its rows: all of them, or only those before an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from elephas_like.core.errors import InputCutError
+
+Row = TypeVar("Row")
+
+
+def whole(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield all rows that a task gets from Spark.
+
+    Where rows cannot be computed (a cast that fails, a file that is damaged, a function of the user's in another process), Spark closes the
+    input of the process that waits for them. PySpark takes this for the end of the rows, and Spark fails the task when that is
+    over: what a task did with too few rows would have been done.
+
+    Raises:
+        InputCutError: Spark has closed the input before the end. The task has to raise it: Spark then tells its own error.
+    """
+    yield from rows
+    source = _input()
+    if source is not None and not source.peek(1):  # after the last row comes what Spark writes to end the task
+        raise InputCutError("Spark could not compute all rows of this task.")
+
+
+def _input() -> Any:
+    """Return the stream from which PySpark reads a task's rows, which has no public name; None in other processes."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in ("pyspark.worker", "pyspark.daemon") and "infile" in frame.f_locals:
+            found = frame.f_locals["infile"]
+            return found if hasattr(found, "peek") else None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,81 @@
+"""A task that is sent less than all of its rows learns of it, whatever Spark sends them by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elephas_like.spark.task_input import whole
+
+pytestmark = pytest.mark.classic
+
+
+def test_rows_of_this_process_are_yielded() -> None:
+    assert list(whole(iter([1, 2]))) == [1, 2]
+    assert list(whole([])) == []
+
+
+@pytest.fixture
+def ansi(spark):
+    """A session in which a division by zero is an error, and batches are small."""
+    settings = {"spark.sql.ansi.enabled": "true", "spark.sql.execution.arrow.maxRecordsPerBatch": "10"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in settings:
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("divisor", ["id + 1", "id - 997", "id"])
+@pytest.mark.parametrize("sent", ["as rows", "in batches"])
+def test_a_function_never_takes_rows_before_an_error_for_all_of_them(
+    ansi, tmp_path: Path, sent: str, divisor: str
+) -> None:
+    believed = str(tmp_path / "believed")
+
+    def count(rows):
+        seen = sum(1 for _ in whole(rows))
+        Path(believed).write_text(str(seen))
+        yield pa.record_batch([pa.array([seen])], ["seen"]) if sent == "in batches" else seen
+
+    df = ansi.range(0, 1000, 1, 1).selectExpr(f"1 / ({divisor}) AS x")
+    counted = df.mapInArrow(count, "seen long").rdd if sent == "in batches" else df.rdd.mapPartitions(count)
+    if divisor == "id + 1":
+        counted.collect()
+        assert Path(believed).read_text() == ("100" if sent == "in batches" else "1000")
+    else:
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            counted.collect()
+        assert not Path(believed).exists()
+
+
+def test_the_error_of_a_function_in_another_process(sc, tmp_path: Path) -> None:
+    believed = str(tmp_path / "believed")
+
+    def bad(number: int) -> int:
+        if number == 37:
+            raise KeyError("no such number")
+        return number
+
+    def count(rows):
+        seen = sum(1 for _ in whole(rows))
+        Path(believed).write_text(str(seen))
+        yield seen
+
+    with pytest.raises(Exception, match="no such number"):
+        sc.parallelize(range(40), 4).map(bad).coalesce(1).mapPartitions(count).collect()
+    assert not Path(believed).exists()
+
+
+def test_rows_that_a_function_makes_of_others_and_rows_that_are_left(sc) -> None:
+    def twice(rows):
+        return (value for row in rows for value in (row, row))
+
+    assert sc.parallelize(range(10), 2).mapPartitions(twice).mapPartitions(whole).count() == 20
+
+    def first(rows):
+        yield next(iter(rows))
+
+    assert sc.parallelize(range(10), 2).mapPartitions(first).mapPartitions(whole).collect() == [0, 5]
