@@ -22,7 +22,7 @@ from elephas_like.core.types import Array, Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.spool import Block
-from elephas_like.spark.session import check_frame_runs, is_remote
+from elephas_like.spark.session import check_frame_runs, ignores_capitals, is_remote
 from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets
 from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
@@ -54,7 +54,7 @@ def _check_spelling(df: DataFrame, found: FramePlan) -> None:
     Raises:
         ValueError: two names differ in capitals alone, and the session takes them for one.
     """
-    if df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true":
+    if not ignores_capitals(df.sparkSession):
         return
     spellings: dict[str, list[str]] = {}
     for name in df.columns:

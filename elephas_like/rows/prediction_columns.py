@@ -18,6 +18,7 @@ from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
 from elephas_like.spark.gpus import take_gpu
+from elephas_like.spark.session import ignores_capitals
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,7 @@ def _arrow_type(kind: sql.DataType) -> pa.DataType:
 
 def column_called(df: DataFrame, name: str) -> str | None:
     """Return the column that Spark takes a name for, which may differ from it by case; None if there is none."""
-    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    as_spark = str if sensitive else str.lower
+    as_spark = str.lower if ignores_capitals(df.sparkSession) else str
     return next((column for column in df.columns if as_spark(column) == as_spark(name)), None)
 
 

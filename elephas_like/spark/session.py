@@ -34,6 +34,11 @@ class Conf(Protocol):
         ...
 
 
+def ignores_capitals(session: SparkSession) -> bool:
+    """Return whether Spark takes names of columns for one that differ in capitals alone, as it does by default."""
+    return session.conf.get("spark.sql.caseSensitive", "false") != "true"
+
+
 def started_context() -> SparkContext | None:
     """The SparkContext of this process, if one was started: the public getOrCreate would start one."""
     return SparkContext._active_spark_context

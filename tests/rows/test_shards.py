@@ -170,6 +170,11 @@ def test_rows_that_are_split_are_computed_once_each(sc) -> None:
 
 
 @pytest.mark.classic
+@pytest.mark.fault(
+    "Spark cannot compute a row (a division by zero or a cast in ANSI mode, a damaged file)",
+    "Spark's own error, before any training: the rows before it become no shard",
+    "the fit",
+)
 def test_rows_before_one_that_spark_cannot_compute_become_no_shard(spark, sc) -> None:
     options = SpoolOptions(new_dataset(), "float32", False, versions())
     spark.conf.set("spark.sql.ansi.enabled", "true")
