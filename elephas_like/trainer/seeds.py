@@ -10,6 +10,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.random.seed_generator import global_seed_generator
+
+from elephas_like.core.types import Integers
 
 
 class _Users(threading.local):
@@ -55,3 +58,18 @@ def seeded(seed: int, *more: int) -> Iterator[None]:
                 numpys, pythons = outer if _here.depth else _before
                 np.random.set_state(numpys)
                 random.setstate(pythons)
+
+
+@contextmanager
+def draws_seeded(seeds: Integers) -> Iterator[None]:
+    """Draw from two numbers, where calls of `keras.random` give no seed. The process's own generator goes on from where it was.
+
+    Keras has no public name for that generator, nor for its making: it is made here, as in a compiled loop it would begin anywhere.
+    """
+    state = global_seed_generator().state
+    before = np.array(keras.ops.convert_to_numpy(state))
+    state.assign(seeds % 2**31)  # on PyTorch the generator's numbers have a sign
+    try:
+        yield
+    finally:
+        state.assign(before)

@@ -38,7 +38,6 @@ assign = BACKEND.assign
 value_of = BACKEND.value_of
 content_of = BACKEND.content_of
 generators = BACKEND.generators
-draws_seeded = BACKEND.draws_seeded
 
 is_compiled = BACKEND.is_compiled
 reduction = BACKEND.reduction

@@ -49,9 +49,10 @@ from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.learning_rate import step_counters
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
+from elephas_like.trainer.seeds import draws_seeded
 from elephas_like.trainer.state import read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import Tensor, draws_seeded, row_numbers, tensors
+from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 
 log = logging.getLogger(__name__)
 

@@ -170,11 +170,6 @@ def generators() -> Sequence[AnyVariable]:
     return ()
 
 
-def draws_seeded(seeds: Integers) -> AbstractContextManager[None]:
-    """Do nothing: Keras refuses such calls in a compiled step."""
-    return nullcontext()
-
-
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
     """Do nothing if a compiled model can be trained on JAX, as far as its code shows.
 

@@ -159,13 +159,6 @@ class Backend(Protocol):
         """
         ...
 
-    def draws_seeded(self, seeds: Integers) -> AbstractContextManager[None]:
-        """Draw from two numbers, where calls of `keras.random` in a model give no seed and no state has their generator.
-
-        The process's own generator goes on from where it was, at the end.
-        """
-        ...
-
     # Steps.
 
     def check_model(self, model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import linecache
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
 
 from elephas_like.core.types import Array, Integers
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
@@ -142,21 +140,6 @@ def content_of(variable: AnyVariable) -> Array:
 def generators() -> Sequence[AnyVariable]:
     """Return nothing: Keras' layers draw from generators of their own."""
     return ()
-
-
-@contextmanager
-def draws_seeded(seeds: Integers) -> Iterator[None]:
-    """Draw from two numbers, where calls of `keras.random` in a model give no seed.
-
-    Keras has no public name for the generator of the process. It is made here, as in a compiled loop it would begin anywhere.
-    """
-    state = global_seed_generator().state
-    before = value_of(state)
-    assign(state, seeds)
-    try:
-        yield
-    finally:
-        assign(state, before)
 
 
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:

@@ -190,11 +190,6 @@ def generators() -> Sequence[AnyVariable]:
     return (_GENERATOR,)
 
 
-def draws_seeded(seeds: Integers) -> AbstractContextManager[None]:
-    """Do nothing: their generator is part of the state (`generators`)."""
-    return nullcontext()
-
-
 def check_model(model: keras.Model, reached: Callable[[], Iterable[object]]) -> None:
     """Do nothing if a compiled model can be trained on PyTorch, as far as its code shows.
 
