@@ -141,4 +141,4 @@ def test_arrays_lists_and_tables_are_not() -> None:
         np.zeros(1),
         range(3),
     ):
-        refuse_foreign(data)
+        assert refuse_foreign(data) is None
