@@ -13,6 +13,7 @@ import numpy as np
 from keras.src.random.seed_generator import global_seed_generator
 
 from elephas_like.core.types import Integers
+from elephas_like.trainer.tensors import assign, value_of
 
 
 class _Users(threading.local):
@@ -67,9 +68,9 @@ def draws_seeded(seeds: Integers) -> Iterator[None]:
     Keras has no public name for that generator, nor for its making: it is made here, as in a compiled loop it would begin anywhere.
     """
     state = global_seed_generator().state
-    before = np.array(keras.ops.convert_to_numpy(state))
-    state.assign(seeds % 2**31)  # on PyTorch the generator's numbers have a sign
+    before = value_of(state)
+    assign(state, seeds % 2**31)  # on PyTorch the generator's numbers have a sign
     try:
         yield
     finally:
-        state.assign(before)
+        assign(state, before)
