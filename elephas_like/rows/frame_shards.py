@@ -1,7 +1,7 @@
 """A DataFrame's partitions written as shards by the Python processes that Spark hands their columns to.
 
-Rows cross from Spark to Python once. As `Frame.blocks` they cross three times: to Python, as packed blocks back to Spark, whose rows
-cannot be written by the process that trains, and to Python again, through Spark's pickler.
+Rows cross from Spark to Python once. As `Frame.blocks` they cross three times: to Python, back to Spark as packed blocks, and through
+Spark's pickler to Python again.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Row = TypeVar("Row")
 def whole(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield all rows that a task gets from Spark.
 
-    Where rows cannot be computed (a cast that fails, a file that is damaged, a function of the user's in another process), Spark closes the
-    input of the process that waits for them. PySpark takes this for the end of the rows, and Spark fails the task when that is
+    Where rows cannot be computed (a division by zero in ANSI mode, a function of the user's that raises in another process), Spark closes
+    the input of the process that waits for them. PySpark takes this for the end of the rows, and Spark fails the task when that is
     over: what a task did with too few rows would have been done.
 
     Raises:

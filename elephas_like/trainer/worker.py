@@ -427,9 +427,8 @@ class LocalTrainer:
 
     def _draws_seeded(self, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
-        return draws_seeded(
-            self._round_seeds(2, order.number + 1, _WITHOUT_SEED)
-        )  # an order that is not counted has -1
+        counted = order.number + 1  # an order that is not counted has -1
+        return draws_seeded(self._round_seeds(2, counted, _WITHOUT_SEED))
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.

@@ -171,7 +171,7 @@ def test_rows_that_are_split_are_computed_once_each(sc) -> None:
 
 @pytest.mark.classic
 @pytest.mark.fault(
-    "Spark cannot compute a row (a division by zero or a cast in ANSI mode, a damaged file)",
+    "Spark cannot compute a row (as a division by zero in ANSI mode)",
     "Spark's own error, before any training: the rows before it become no shard",
     "the fit",
 )
