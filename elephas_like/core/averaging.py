@@ -7,6 +7,7 @@ which would make a variance negative.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -15,9 +16,10 @@ import numpy as np
 from elephas_like.core.drift import UNKNOWN, DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.layout import Layout
-from elephas_like.core.merging import Replaced, RoundMerge, finite
+from elephas_like.core.merging import Replaced, RoundMerge
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
-from elephas_like.core.strategies.codecs import Codec, opened
+from elephas_like.core.strategies.codecs import Codec
+from elephas_like.core.summing import Summed, Weighed, Weighing, not_finite
 from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, Vector, WorkerRecord
 
 log = logging.getLogger(__name__)
@@ -27,23 +29,17 @@ def admit(update: Update, on_nan: OnNaN, layout: Layout, state: TrainState) -> b
     """Whether an update may be applied. False if it holds NaN or infinity and `on_nan` is "drop".
 
     Args:
-        state: what the update is applied to. What is not finite in its untrained parts may stay so: the mask of an attention
-            layer, the bounds of an observer that has seen nothing.
+        state: what the update is applied to (`not_finite`).
 
     Raises:
         NonFiniteError: the same where `on_nan` is "raise", naming worker and round.
     """
-    parts = ((update.delta, Role.WEIGHT), (update.slots, Role.SLOT))
-    untrained = ((update.statistics, Role.STATISTIC), (update.frozen, Role.FROZEN))
-    broken = [(~np.isfinite(part), role) for part, role in parts if not finite(part)]
-    broken += [
-        (~np.isfinite(part) & np.isfinite(state.part(role)), role) for part, role in untrained if not finite(part)
-    ]
-    broken = [(places, role) for places, role in broken if places.any()]
-    if not broken:
+    return _admitted(update, not_finite(update, layout, state), on_nan)
+
+
+def _admitted(update: Update, bad: Sequence[str], on_nan: OnNaN) -> bool:
+    if not bad:
         return True
-    places, role = broken[0]
-    bad = [entry.name for entry, place in zip(layout.of(role), layout.slices(role), strict=True) if places[place].any()]
     text = f"worker {update.worker} brought NaN or infinity in round {update.number} (in {', '.join(bad[:5])})"
     if on_nan is OnNaN.DROP:
         log.warning("%s; the update is dropped (on_nan='drop').", text)
@@ -100,6 +96,7 @@ class Round:
     metrics: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.weighing = Weighing(self.strategy, self.context, self.layout, self.codec)
         self._weights = self.strategy.reduction(self.context)
         self._weight = 0.0
         self._parts = RoundMerge(self.layout, self.context.num_workers, self.largest)
@@ -108,21 +105,39 @@ class Round:
 
     def add(self, update: Update) -> None:
         """Add one update, or drop it."""
-        update = opened(update, self.codec, self.start.weights.size)
-        admitted = admit(update, self.on_nan, self.layout, self.start)
+        weighed = self.weighing.weigh(update, self.start)
+        weight = self._note(weighed)
+        if weight is not None:
+            self._weights.add(weighed.update.delta, weight)
+            self._add_parts(weighed.update)
+
+    def add_summed(self, summed: Summed) -> None:
+        """Add all updates of the round, of which the vectors were added up elsewhere."""
+        for weighed in summed.updates:
+            if self._note(weighed) is not None:
+                self._add_parts(weighed.update)
+        self._weights = self.strategy.reduction(self.context, summed.weights)
+        self._parts.take_slots(summed.slots)
+
+    def _note(self, weighed: Weighed) -> float | None:
+        """Record an update and take what it says of drift. Return its weight; None if it is not applied."""
+        update = weighed.update
+        admitted = _admitted(update, weighed.not_finite, self.on_nan)
         staleness = self.context.staleness(update)
         self.records.append(record(update, staleness, not admitted))
-        if not admitted or update.samples == 0:
-            return
+        if not weighed.counts:
+            return None
         self.metrics.append(update.metrics)
-        self.monitor.add(update.worker, displacement(update, self.strategy, self.start.weights))
+        self.monitor.take(update.worker, weighed.direction)
         # Where rows differ from worker to worker, a straggler's update is all that its rows say in as many rounds as it took.
-        weight = self.strategy.weight(update, self.context) * (1 + staleness * self.monitor.apart)
-        self._weights.add(update.delta, weight)
+        weight = weighed.weight * (1 + staleness * self.monitor.apart)
         self._weight += weight
-        statistics = self.replaced.kept(Role.STATISTIC, self.start.statistics, update.statistics, update.version)
-        self._parts.add(replace(update, statistics=statistics), late=staleness > 0)
         self._moved = True
+        return weight
+
+    def _add_parts(self, update: Update) -> None:
+        statistics = self.replaced.kept(Role.STATISTIC, self.start.statistics, update.statistics, update.version)
+        self._parts.add(replace(update, statistics=statistics), late=self.context.staleness(update) > 0)
 
     def finish(self) -> tuple[TrainState, OuterState]:
         """Return the next state and the strategy's memory; those of the start if no worker trained."""

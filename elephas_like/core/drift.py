@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,7 +63,6 @@ class DriftMonitor:
     """
 
     def __init__(self, directions: Mapping[int, Vector] | None = None) -> None:
-        self._places: Integers | None = None
         self._drift: float | None = None
         self.restore(directions or {})
 
@@ -79,9 +79,10 @@ class DriftMonitor:
 
     def add(self, worker: int, delta: Vector) -> None:
         """Take one worker's delta of this round. A delta of zeros is ignored."""
-        if self._places is None:
-            self._places = places(delta.size)
-        sample = delta[self._places]
+        self.take(worker, sample_of(delta))
+
+    def take(self, worker: int, sample: Vector) -> None:
+        """Take the sample of one worker's delta (`sample_of`)."""
         norm = float(np.sqrt((sample.astype(np.float64) ** 2).sum()))
         if norm > 0:
             last = self._now.get(worker, self._before.get(worker))
@@ -129,6 +130,12 @@ def drift_of(now: dict[int, Vector], before: dict[int, Vector]) -> float | None:
     return own / len(both) - others / pairs
 
 
+def sample_of(delta: Vector) -> Vector:
+    """Return the numbers of a delta that are compared."""
+    return delta[places(delta.size)]
+
+
+@lru_cache(maxsize=4)
 def places(size: int) -> Integers:
     """Return which of `size` weights are compared: all, or `SAMPLE` of them spread by the golden ratio, always the same."""
     if size <= SAMPLE:

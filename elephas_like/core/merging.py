@@ -171,6 +171,10 @@ class RoundMerge:
         if self._num_workers == 1:
             self._seeds = update.seeds
 
+    def take_slots(self, held: Mapping[str, Array]) -> None:
+        """Take slots that were added up elsewhere, in place of those that were added here."""
+        self._slots = WeightedMean(held)
+
     def _add_counters(self, update: Update) -> None:
         # Of unequal shards one that has fewer steps in an epoch may have more in a round.
         steps = math.inf if update.worker == self._largest and update.steps else update.steps
