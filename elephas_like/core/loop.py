@@ -30,6 +30,7 @@ from elephas_like.core.rounds import RoundLength
 from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
+from elephas_like.core.summing import adds_up
 from elephas_like.core.types import (
     EpochRecord,
     Floats,
@@ -43,7 +44,7 @@ from elephas_like.core.types import (
     TrainState,
     Vector,
 )
-from elephas_like.core.workers import SyncWorkers
+from elephas_like.core.workers import SummingWorkers, SyncWorkers
 
 
 class Hooks(Protocol):
@@ -342,9 +343,7 @@ class _SynchronousFit:
             self._replaced,
             plan.largest,
         )
-        for update in self._workers.train(Order("train", progress.orders, progress.version, span, served, step=step)):
-            exchange.add(update)
-            del update  # which may be large: the next one comes while this one would still be here
+        self._train(Order("train", progress.orders, progress.version, span, served, step=step), exchange)
         state, outer = exchange.finish()
         state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
@@ -370,6 +369,17 @@ class _SynchronousFit:
         self._note_overshoot(finished)
         progress.rounds.append(finished)
         return finished
+
+    def _train(self, order: Order, exchange: Round) -> None:
+        """Have all workers train an order, and add their updates to the round."""
+        if isinstance(self._workers, SummingWorkers) and adds_up(exchange.strategy, exchange.context):
+            summed = self._workers.train_summed(order, exchange.weighing)
+            if summed is not None:
+                exchange.add_summed(summed)
+                return
+        for update in self._workers.train(order):
+            exchange.add(update)
+            del update  # which may be large: the next one comes while this one would still be here
 
     def _packed_step(self, weights: Vector, codec: Codec) -> tuple[PackedStep, Vector]:
         """Return the step to the weights that workers are to begin with, and those to which it leads.

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.errors import Failure
+from elephas_like.core.summing import Summed, Weighing
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
@@ -54,6 +55,15 @@ class SyncWorkers(Protocol):
         Args:
             after: the number of the last order before the checkpoint.
         """
+        ...
+
+
+@runtime_checkable
+class SummingWorkers(Protocol):
+    """An engine in synchronous mode that can add updates up before the driver has them."""
+
+    def train_summed(self, order: Order, weighing: Weighing) -> Summed | None:
+        """Return the updates of all workers, their vectors added up; None where `train` is to be called, as there is little to add."""
         ...
 
 

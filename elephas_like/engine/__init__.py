@@ -1,7 +1,8 @@
 """Engines: how rounds, or the trials of a search, are run. No Keras here.
 
 in_process      rounds in this process, without Spark
-job_rounds      each round is a Spark job
+job_rounds      each round is a Spark job; job_tasks: what its tasks do
+shuffled_sums   updates that Spark adds up before the driver has them
 server_rounds   one long Spark task per worker, which exchanges with the driver's server
 gang_rounds     barrier stages, with server and loop in one of their tasks
 member_calls    a user's function on all members of a gang

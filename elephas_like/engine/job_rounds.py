@@ -1,23 +1,23 @@
 """The engine whose rounds are ordinary Spark jobs: no port, and no slots that must be free at the same time.
 
-Dynamic allocation and speculation are fine. Each round ships the state in a broadcast and collects the updates. Shards
-stay on the executors' disks; Spark holds references to them and rewrites a shard that was lost.
+Dynamic allocation and speculation are fine. Each round ships the state in a broadcast and collects the updates, or, where these are
+large, their sum (shuffled_sums.py). Shards stay on the executors' disks; Spark holds references to them and rewrites a shard that was
+lost.
 """
 
 from __future__ import annotations
 
 import logging
 import platform
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
-from pyspark import RDD, Accumulator, AccumulatorParam, Broadcast, SparkContext
+from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.resource import ResourceProfile
 
-from elephas_like.core.columns import nbytes
-from elephas_like.core.errors import DataError, ElephasError, Failure, ShardMissing, WaitError
+from elephas_like.core.errors import DataError, ElephasError, Failure, WaitError
+from elephas_like.core.summing import Partial, Summed, Weighing
 from elephas_like.core.types import (
     Evaluation,
     Joined,
@@ -30,60 +30,24 @@ from elephas_like.core.types import (
     nothing,
     same,
 )
-from elephas_like.core.workers import Worker, WorkerFactory
+from elephas_like.core.workers import Worker
+from elephas_like.engine.job_tasks import Answered, AnsweredWorkers, JobRun, MissingShard, close_workers, task_of
+from elephas_like.engine.shuffled_sums import ShuffledSums, parted, slices_of, worth_it
 from elephas_like.rows.shard_files import remove_dataset
-from elephas_like.rows.shards import Pair, attempt_id, deleted_by, failure_in, persisted_anew, remove_pair, sweep
-from elephas_like.spark.gpus import on_gpus, take_gpu
+from elephas_like.rows.shards import Pair, attempt_id, deleted_by, persisted_anew, remove_pair, sweep
+from elephas_like.spark.gpus import on_gpus
 from elephas_like.spark.session import is_local, settings_of
 from elephas_like.spark.settings import size_bytes
+from elephas_like.spark.shuffles import delete_shuffles
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Fingerprints = tuple[tuple[int, int], ...]
-Answered = frozenset[tuple[int, int]]
 
 TRIES = 3
 """Times that a round is tried where shards are missing. They are rewritten before each further try."""
-
-
-@dataclass(frozen=True)
-class _MissingShard:
-    """Reports that a task ran on a host without its shard."""
-
-    worker: int
-    message: str
-
-
-@dataclass(frozen=True)
-class _Answer(Generic[Result]):
-    """A worker's result, with the references of its shard and, if any, of its validation shard."""
-
-    result: Result
-    pair: Pair
-
-
-class _AnsweredWorkers(AccumulatorParam):
-    """Accumulates (job number, worker) of ended tasks as a set: counting a task twice does no harm."""
-
-    def zero(self, value: Answered) -> Answered:
-        return frozenset()
-
-    def addInPlace(self, value1: Answered, value2: Answered) -> Answered:
-        return value1 | value2
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """What tasks need, as plain data.
-
-    run: id of the fit, to tell fits apart in a reused process.
-    make: returns the factory of workers.
-    """
-
-    run: str
-    make: Callable[[], WorkerFactory]
 
 
 class JobRounds:
@@ -127,7 +91,7 @@ class JobRounds:
         self._fingerprints: list[Fingerprints] = []
         self._jobs = 0
         self._frozen: tuple[Vector, Broadcast[Vector]] | None = None
-        self._answered: Accumulator[Answered] = context.accumulator(frozenset(), _AnsweredWorkers())
+        self._answered: Accumulator[Answered] = context.accumulator(frozenset(), AnsweredWorkers())
 
     def __enter__(self) -> JobRounds:
         """Return itself."""
@@ -138,7 +102,7 @@ class JobRounds:
         run, keep, datasets = self._run.run, self._keep, self._datasets
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
-            _close(run)
+            close_workers(run)
             for pair in pairs:
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
             for dataset in datasets:
@@ -166,8 +130,28 @@ class JobRounds:
 
     def train(self, order: Order) -> Iterator[Update]:
         """Return the updates of one job."""
-        self._check_result_size(order)
+        each = 0 if order.state is None else order.state.nbytes - order.state.frozen.nbytes
+        self._check_result_size(self._num_workers * each, f"what {self._num_workers} updates hold")
         return iter(self._job(order, lambda worker, given: worker.train(given)))
+
+    def train_summed(self, order: Order, weighing: Weighing) -> Summed | None:
+        """Return the updates of one job, their vectors added up by Spark's shuffle; None where the driver is faster alone."""
+        assert order.state is not None
+        each = order.state.nbytes - order.state.frozen.nbytes
+        brought = self._num_workers * each
+        if weighing.codec is not None:
+            weights = order.state.weights
+            brought -= self._num_workers * (weights.nbytes - weighing.codec.nbytes(weights.size))
+        if not worth_it(self._num_workers, brought, self._largest_result, local=is_local(self._context)):
+            return None
+        self._check_result_size(each, "the sum of a round's updates")
+        slices = slices_of(each, self._num_workers, self._context.defaultParallelism)
+        updates, sums = self._job_through(
+            order,
+            lambda worker, given: weighing.weigh(worker.train(given), cast(TrainState, given.state)),
+            ShuffledSums(weighing, slices, self._answered),
+        )
+        return Summed.of(updates, sums)
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         """Return the evaluations of one job."""
@@ -181,7 +165,13 @@ class JobRounds:
         """Do nothing: workers of jobs remember nothing from round to round."""
 
     def _job(self, order: Order | None, act: Callable[[Worker, Order], Result]) -> list[Result]:
-        """Run one job and return one result per worker, in worker order.
+        """Run one job and return one result per worker, in worker order."""
+        return self._job_through(order, act, None)[0]
+
+    def _job_through(
+        self, order: Order | None, act: Callable[[Worker, Order], Result], shuffle: ShuffledSums | None
+    ) -> tuple[list[Result], list[Partial]]:
+        """Run one job, through a shuffle if one is given. Return one result per worker, in worker order, and the shuffle's sums.
 
         Raises:
             ElephasError: shards were lost in every try.
@@ -201,15 +191,23 @@ class JobRounds:
             # A task without its shard's files reports so; then the references are dropped and the round is run again.
             for tries in range(1, TRIES + 1):
                 self._jobs += 1
-                task = _task(self._run, order, state, frozen, act, self._jobs, self._answered)
-                results = self._collect(on_gpus(self._pairs().mapPartitionsWithIndex(task), self._profile), what)
-                missing = [result for result in results if isinstance(result, _MissingShard)]
+                task = task_of(self._run, order, state, frozen, act, self._jobs, self._answered)
+                if shuffle is None:
+                    tasks = on_gpus(self._pairs().mapPartitionsWithIndex(task), self._profile)
+                else:
+                    tasks = shuffle.through(task, on_gpus(self._pairs(), self._profile), self._jobs)
+                try:
+                    results, sums = parted(self._collect(tasks, what))
+                finally:
+                    if shuffle is not None:
+                        delete_shuffles(self._context, tasks)
+                missing = [result for result in results if isinstance(result, MissingShard)]
                 for result in results:
                     if isinstance(result, Failure):
                         raise result.error()
                 if not missing:
                     self._note_written([answer.pair for answer in results])
-                    return [answer.result for answer in results]
+                    return [answer.result for answer in results], sums
                 log.warning("%s; the shards are written again (try %d of %d)", missing[0].message, tries + 1, TRIES)
                 self._written, self._found = False, None
                 self._invalidate()
@@ -284,110 +282,10 @@ class JobRounds:
                     )
         self._fingerprints = fingerprints
 
-    def _check_result_size(self, order: Order) -> None:
+    def _check_result_size(self, needed: int, what: str) -> None:
         limit = self._largest_result
-        each = 0 if order.state is None else order.state.nbytes - order.state.frozen.nbytes
-        needed = self._num_workers * each
         if limit and needed > limit:
             raise ElephasError(
-                f"{self._num_workers} updates of {needed // self._num_workers / 2**20:.0f} MiB are more than "
-                f"spark.driver.maxResultSize ({limit / 2**20:.0f} MiB). Raise it, or use engine='server'."
+                f"{what}, {needed / 2**20:.0f} MiB in all, is more than spark.driver.maxResultSize "
+                f"({limit / 2**20:.0f} MiB). Raise it, or use engine='server'."
             )
-
-
-def _task(
-    run: JobRun,
-    order: Order | None,
-    state: Broadcast[TrainState] | None,
-    frozen: Broadcast[Vector] | None,
-    act: Callable[[Worker, Order], Result],
-    job: int,
-    answered: Accumulator[Answered],
-) -> Callable[[int, Iterator[Pair]], Iterator[_Answer[Result] | Failure | _MissingShard]]:
-    def task(index: int, pairs: Iterator[Pair]) -> Iterator[_Answer[Result] | Failure | _MissingShard]:
-        try:
-            take_gpu()
-            (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
-            failure = failure_in(pair)
-            if failure is not None:
-                yield failure
-                return
-            given = order or Order("wait")
-            if state is not None:
-                held = nothing() if frozen is None else frozen.value
-                given = replace(given, state=state.value.but(frozen=held))
-            yield _Answer(act(_worker(run, index, pair), given), pair)
-        except ShardMissing as error:
-            yield _MissingShard(index, str(error))
-        except Exception as error:  # reported as a value: the driver raises it
-            yield Failure.of(index, error)
-        finally:
-            answered.add(frozenset({(job, index)}))
-
-    return task
-
-
-class OpenWorkers:
-    """The workers of one run that this Python process keeps from round to round, since Spark reuses it.
-
-    Beyond the limits the least recently used worker is closed; it is opened again from its files when it is needed. The
-    worker that trains now is always kept.
-
-    Args:
-        nbytes: maximum bytes of all open shards' files, which is their memory where they are held in memory.
-        count: maximum number of workers.
-    """
-
-    def __init__(self, nbytes: int = 512 * 2**20, count: int = 32) -> None:
-        self.nbytes, self.count = nbytes, count
-        self._run = ""
-        self._factory: WorkerFactory | None = None
-        self._workers: OrderedDict[int, tuple[Pair, int, Worker]] = OrderedDict()
-
-    def worker(self, run: JobRun, index: int, pair: Pair) -> Worker:
-        """Return the worker of a shard: the open one, or a new one."""
-        if run.run != self._run:
-            self.close(self._run)
-            self._run, self._factory = run.run, run.make()
-        if index in self._workers and self._workers[index][0] != pair:  # its shard was rewritten
-            self._close(index)
-        if index not in self._workers:
-            size = sum(nbytes(ref) for ref in pair if ref is not None)
-            self._make_room(size)
-            assert self._factory is not None
-            self._workers[index] = (pair, size, self._factory(index, *pair))
-        self._workers.move_to_end(index)
-        return self._workers[index][2]
-
-    def close(self, run: str) -> None:
-        """Close the workers of a run, if this process has worked for it last."""
-        if run != self._run:
-            return
-        for index in list(self._workers):
-            self._close(index)
-        factory, self._factory, self._run = self._factory, None, ""
-        if factory is not None and hasattr(factory, "__exit__"):
-            factory.__exit__(None, None, None)
-
-    def _make_room(self, size: int) -> None:
-        while self._workers and (
-            len(self._workers) >= self.count or size + sum(held for _, held, _ in self._workers.values()) > self.nbytes
-        ):
-            self._close(next(iter(self._workers)))
-
-    def _close(self, index: int) -> None:
-        self._workers.pop(index)[2].close()
-
-
-OPEN = OpenWorkers()
-"""Workers that this Python process keeps from task to task.
-
-Tasks are pickled, and a global that they name would be sent as a copy: they use the functions below."""
-
-
-def _worker(run: JobRun, index: int, pair: Pair) -> Worker:
-    return OPEN.worker(run, index, pair)
-
-
-def _close(run: str) -> None:
-    OPEN.close(run)

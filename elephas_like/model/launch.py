@@ -25,7 +25,8 @@ from elephas_like.engine.in_process import (
     InProcessSyncWorkers,
     speeds_of,
 )
-from elephas_like.engine.job_rounds import JobRounds, JobRun
+from elephas_like.engine.job_rounds import JobRounds
+from elephas_like.engine.job_tasks import JobRun
 from elephas_like.engine.server_rounds import Connector, ServerRun, announced_rows
 from elephas_like.exchange.address import advertised_address, bind_address
 from elephas_like.exchange.center_store import CenterStore

@@ -22,8 +22,11 @@ from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.findings import CheckReport, Finding, Level, one_line, size_text
 from elephas_like.core.layout import Layout
+from elephas_like.core.strategies.algebra import Context
+from elephas_like.core.summing import adds_up
 from elephas_like.core.types import EngineName
 from elephas_like.engine.probe import ExecutorProbe, probed
+from elephas_like.engine.shuffled_sums import worth_it
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import READ_AHEAD, Sizes
 from elephas_like.exchange.round_store import RoundStore
@@ -40,7 +43,7 @@ from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.gpus import worker_slots
-from elephas_like.spark.session import active_context, active_remote, check_executors, is_remote, settings_of
+from elephas_like.spark.session import active_context, active_remote, check_executors, is_local, is_remote, settings_of
 from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
 from elephas_like.spark.slots import free
 from elephas_like.spark.versions import installed, minor_differences, versions
@@ -174,7 +177,7 @@ def _findings(
     state_bytes, lines = model_findings(model, first)
     yield from lines
     # Memory and disks.
-    yield from _room_findings(context, choice, state_bytes, samples, first.nbytes, probes)
+    yield from _room_findings(context, options, model, choice, state_bytes, samples, first.nbytes, probes)
 
 
 def _remote_findings(
@@ -357,6 +360,8 @@ def partition_findings(partitions: int, workers: int, samples: Sequence[Partitio
 
 def _room_findings(
     context: SparkContext | None,
+    options: Options,
+    model: keras.Model,
     choice: Choice,
     state_bytes: int | None,
     samples: Sequence[PartitionSample],
@@ -365,26 +370,48 @@ def _room_findings(
 ) -> Iterator[Finding]:
     if state_bytes is not None:
         limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
-        yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory())
+        sums = added_up(context, options, model, choice, state_bytes, limit)
+        yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory(), sums=sums)
         if context is not None and choice.engine is not EngineName.IN_PROCESS:
             yield executor_memory(settings_of(context), context.master, state_bytes)
     if row_bytes and samples and probes:
         yield disk_finding(samples, row_bytes, probes)
 
 
+def added_up(
+    context: SparkContext | None, options: Options, model: keras.Model, choice: Choice, state_bytes: int, limit: int
+) -> bool:
+    """Return whether Spark adds up a round's updates before the driver has them."""
+    if context is None or choice.engine is not EngineName.JOBS:
+        return False
+    strategy, _ = options.resolved(model, choice.workers, choice.engine)
+    nbytes = choice.workers * state_bytes
+    return adds_up(strategy, Context(0, choice.workers)) and worth_it(
+        choice.workers, nbytes, limit, local=is_local(context)
+    )
+
+
 def driver_memory(
-    engine: EngineName, workers: int, state_bytes: int, result_limit: int, physical: int | None
+    engine: EngineName,
+    workers: int,
+    state_bytes: int,
+    result_limit: int,
+    physical: int | None,
+    *,
+    sums: bool = False,
 ) -> Iterator[Finding]:
     """Yield whether the driver has room for the copies of the state that an engine holds.
 
     Args:
         result_limit: bytes of spark.driver.maxResultSize; 0 for none.
         physical: bytes of the driver's memory; None if unknown.
+        sums: whether Spark adds up a round's updates (jobs engine).
     """
     # The model's own, the state and the strategy's momentum, both before and after a round, and the sum of the updates.
     name, copies = "memory of the driver", 6
     if engine is EngineName.JOBS:
-        copies = 5 + workers  # Spark collects all updates of a round
+        workers = 1 if sums else workers
+        copies = 5 + workers  # Spark collects all updates of a round, or their sum
     elif engine is EngineName.IN_PROCESS:
         copies = 5 + 2 * workers
     needed = copies * state_bytes + (max(READ_AHEAD, state_bytes) if engine is EngineName.SERVER else 0)

@@ -10,6 +10,7 @@ from typing import Protocol, cast, runtime_checkable
 from elephas_like.core.async_progress import AsyncProgress
 from elephas_like.core.center import Center
 from elephas_like.core.fit_monitor import FitMonitor, RoundTimes, WorkerSign
+from elephas_like.core.summing import Summed, Weighing
 from elephas_like.core.types import (
     EpochRecord,
     Evaluation,
@@ -21,7 +22,7 @@ from elephas_like.core.types import (
     Update,
     Vector,
 )
-from elephas_like.core.workers import AsyncWorkers, SyncWorkers
+from elephas_like.core.workers import AsyncWorkers, SummingWorkers, SyncWorkers
 from elephas_like.engine.job_rounds import JobRounds
 
 Traffic = tuple[int, int]
@@ -51,7 +52,7 @@ def watched(workers: SyncWorkers | AsyncWorkers, monitor: FitMonitor) -> SyncWor
 
 
 class WatchedRounds:
-    """Synchronous workers (core.workers.SyncWorkers)."""
+    """Synchronous workers (core.workers.SyncWorkers, and SummingWorkers where they are)."""
 
     def __init__(self, workers: SyncWorkers, monitor: FitMonitor) -> None:
         self._workers, self._monitor = workers, monitor
@@ -74,6 +75,17 @@ class WatchedRounds:
         else:
             traffic = _nothing
         return _Timed(workers.train(order), self._monitor, began, traffic)
+
+    def train_summed(self, order: Order, weighing: Weighing) -> Summed | None:
+        """Return the workers' updates, their vectors added up, if they do that; and tell the monitor how long they were waited for."""
+        if not isinstance(self._workers, SummingWorkers):
+            return None
+        began = self._monitor.clock()
+        summed = self._workers.train_summed(order, weighing)
+        if summed is not None:
+            down = self._bytes_of(cast(TrainState, order.state))
+            self._monitor.exchanged(RoundTimes(began, self._monitor.clock() - began, summed.nbytes, down))
+        return summed
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
         """Return the workers' evaluations."""

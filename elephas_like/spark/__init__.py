@@ -12,6 +12,7 @@ versions    packages of driver and executors, compared
 encryption  what Spark encrypts, and a fit must not leave in plain text
 files       atomic writes on any Hadoop filesystem
 plans       what Spark does with a DataFrame when it is only planned
+shuffles    their files, deleted in time
 task_input  whether a task was sent all of its rows
 settings    Spark's settings, as `check` looks at them
 session     the session or SparkContext of this process

@@ -1,4 +1,4 @@
-"""What a Python process keeps between the jobs of a fit, and what the driver compares. More is in tests/integration."""
+"""Rounds that are jobs: what the driver compares and waits for. More is in tests/integration."""
 
 from __future__ import annotations
 
@@ -6,148 +6,24 @@ import logging
 import os
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import test_in_process
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from test_in_process import LAYOUT, START, Adds
 
-from elephas_like.core.errors import DataError, Failure, ShardMissing, WaitError
+from elephas_like.core.errors import DataError, ElephasError, ShardMissing, WaitError
+from elephas_like.core.strategies import Average, Context
+from elephas_like.core.summing import Weighing
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
-from elephas_like.engine import job_rounds
-from elephas_like.engine.job_rounds import JobRounds, JobRun, OpenWorkers
-from elephas_like.rows.shards import Pair
-from elephas_like.rows.spool import Block, spool
+from elephas_like.engine import job_rounds, shuffled_sums
+from elephas_like.engine.job_rounds import JobRounds
+from elephas_like.engine.job_tasks import JobRun
 from elephas_like.spark.slots import reservation
-
-# Workers that are kept
-
-
-class Counted(Adds):
-    """A worker that is noted where it is opened and closed."""
-
-    def __init__(self, number: int, notes: list[str]) -> None:
-        super().__init__(number, 4)
-        self.notes = notes
-        notes.append(f"open {number}")
-
-    def close(self) -> None:
-        self.notes.append(f"close {self.number}")
-
-
-def counting(notes: list[str], run: str = "run") -> JobRun:
-    return JobRun(run, lambda: lambda index, shard, validation: Counted(index, notes))
-
-
-def pairs(base: Path, count: int, rows: int = 25) -> list[Pair]:
-    """Shards of 100 bytes."""
-    block = Block((np.zeros(rows, "float32"),), rows)
-    return [
-        (spool([block], dataset="data", worker=worker, base=str(base), expect_target=False), None)
-        for worker in range(count)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("bounds", "opened"),
-    [
-        ({"count": 3}, "0 1 2"),
-        ({"count": 2}, "0 1 2 1"),
-        ({"nbytes": 200}, "0 1 2 1"),
-        ({"count": 1}, "0 1 0 2 0 1"),
-        ({"nbytes": 199}, "0 1 0 2 0 1"),
-        ({"nbytes": 1}, "0 1 0 2 0 1"),
-    ],
-)
-def test_the_longest_unused_workers_go_where_there_are_too_many(tmp_path: Path, bounds: dict, opened: str) -> None:
-    """Asked for in the order 0, 1, 0, 2, 0, 1: who is kept need not be opened."""
-    notes: list[str] = []
-    held = pairs(tmp_path, 3)
-    workers, run = OpenWorkers(**bounds), counting(notes)
-    for index in (0, 1, 0, 2, 0, 1):
-        assert workers.worker(run, index, held[index]).number == index
-    assert [note.removeprefix("open ") for note in notes if note.startswith("open")] == opened.split()
-    workers.close("run")
-    assert sorted(note.split()[1] for note in notes if note.startswith("open")) == sorted(
-        note.split()[1] for note in notes if note.startswith("close")
-    )
-
-
-def test_another_run_and_a_shard_that_was_written_again_get_workers_of_their_own(tmp_path: Path) -> None:
-    notes: list[str] = []
-    (pair,) = pairs(tmp_path, 1)
-    workers = OpenWorkers()
-    first = workers.worker(counting(notes), 0, pair)
-    assert workers.worker(counting(notes), 0, pair) is first
-    again = (replace(pair[0], checksum=1), None)
-    assert workers.worker(counting(notes), 0, again) is not first
-    workers.worker(counting(notes, "other"), 0, again)
-    workers.close("run")  # which is over already
-    assert notes == ["open 0", "close 0", "open 0", "close 0", "open 0"]
-
-
-def test_a_worker_whose_files_are_gone_is_as_large_as_what_is_left(tmp_path: Path) -> None:
-    (pair,) = pairs(tmp_path, 1)
-    Path(pair[0].columns[0].path).unlink()
-    assert OpenWorkers(nbytes=1).worker(counting([]), 0, pair).number == 0
-
-
-def trained(held: list[Pair], count: int, monkeypatch: pytest.MonkeyPatch) -> list[Update]:
-    """Updates of three rounds of all workers in one process that keeps `count` of them: what a task does, without Spark."""
-    from trainer.small import config, mlp
-
-    from elephas_like.core.strategies import Average
-    from elephas_like.trainer.building import build
-    from elephas_like.trainer.factories import SharingFactory, TrainerFactory
-    from elephas_like.trainer.spec import ModelSpec
-    from elephas_like.trainer.state import Variables
-
-    class Nobody:
-        def add(self, value: object) -> None:
-            """No driver listens."""
-
-    model = mlp("adam")
-    build(model, (np.zeros((1, 4), "float32"), np.zeros((1, 1), "float32")))
-    start = Variables(model).read()
-    factory = TrainerFactory(ModelSpec.from_model(model), config(num_workers=3, shuffle=True), Average(), "")
-    workers = OpenWorkers(count=count)
-    monkeypatch.setattr(job_rounds, "OPEN", workers)
-    updates = []
-    for number in range(4):
-        order = Order("train", number, state=start, span=Span(number // 2, number % 2, number % 2 + 1, 2))
-        task = job_rounds._task(
-            JobRun("run", lambda: SharingFactory(factory)),
-            order,
-            None,
-            None,
-            lambda w, given: w.train(given),
-            0,
-            Nobody(),
-        )
-        for index, pair in enumerate(held):
-            (answer,) = task(index, iter([pair]))
-            assert not isinstance(answer, Failure), answer
-            updates.append(answer.result)
-    workers.close("run")
-    return updates
-
-
-def test_rounds_are_the_same_to_the_last_bit_where_one_worker_at_a_time_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer.small import rows, shard
-
-    held = [(shard(tmp_path, *rows(18, seed=worker), worker=worker), None) for worker in range(3)]
-    for one, all_kept in zip(trained(held, 1, monkeypatch), trained(held, 9, monkeypatch), strict=True):
-        assert (one.worker, one.samples) == (all_kept.worker, all_kept.samples)
-        for name, array in one.arrays().items():
-            np.testing.assert_array_equal(array, all_kept.arrays()[name], err_msg=name)
-
 
 # Rounds
 
@@ -322,3 +198,77 @@ def test_rounds_do_not_go_back_to_the_rows(rounds, tmp_path: Path) -> None:
         for number in range(3):
             open_rounds.train(Order("train", number, state=START, span=Span(0)))
     assert len(list(tmp_path.glob("asked-*"))) == 2
+
+
+# Rounds whose updates are added up by a shuffle
+
+
+@pytest.fixture
+def summing(monkeypatch: pytest.MonkeyPatch) -> Weighing:
+    """Has two small updates added up by a shuffle, and returns how they are weighed: by samples."""
+    monkeypatch.setattr(shuffled_sums, "LEAST_WORKERS", 2)
+    monkeypatch.setattr(shuffled_sums, "LEAST_BYTES", 0)
+    monkeypatch.setattr(job_rounds, "is_local", lambda context: False)
+    return Weighing(Average(), Context(0, 2, LAYOUT), LAYOUT)
+
+
+def referring(run: str):
+    """References of 4 and 5 rows."""
+    return lambda index, _: iter([(reference(run, index, 4 + index, 7), None)])
+
+
+def test_a_shuffle_adds_updates_up(rounds, summing: Weighing) -> None:
+    """Workers add 1 and 2 to each weight, by 4 and 5 rows: 1 x 4 + 2 x 5 = 14."""
+    with rounds(referring("summed"), "summed") as open_rounds:
+        open_rounds.joined()
+        for number in range(2):
+            summed = open_rounds.train_summed(Order("train", number, state=START, span=Span(0)), summing)
+            assert summed is not None
+            assert summed.weights["sum"].tolist() == [14, 14]
+            assert summed.weights["weight"].tolist() == [9]
+            assert [(one.update.worker, one.update.samples, one.update.delta.size) for one in summed.updates] == [
+                (0, 4, 0),
+                (1, 5, 0),
+            ]
+
+
+def test_a_shard_that_is_missing_is_written_again_before_updates_are_added_up(
+    rounds, summing: Weighing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rounds(referring("again"), "again") as open_rounds:
+        open_rounds.joined()
+        (tmp_path / "lost-1").touch()
+        summed = open_rounds.train_summed(Order("train", 0, state=START, span=Span(0)), summing)
+        assert summed is not None
+        assert summed.weights["sum"].tolist() == [14, 14]
+    assert "it is gone; the shards are written again" in caplog.text
+
+
+def test_the_error_of_a_worker_is_not_added_up(rounds, summing: Weighing) -> None:
+    with rounds(referring("broken"), "broken") as open_rounds:
+        open_rounds.joined()
+        with pytest.raises(AssertionError, match="AssertionError on worker 0"):
+            open_rounds.train_summed(Order("train", 0, state=START), summing)  # without a span
+
+
+def test_files_of_shuffles_are_deleted_while_the_fit_goes_on(rounds, summing: Weighing, scratch: Path) -> None:
+    """Spark itself would keep them until the driver's JVM collects garbage."""
+    with rounds(referring("files"), "files") as open_rounds:
+        open_rounds.joined()
+        before = set(scratch.rglob("shuffle_*"))
+        for number in range(3):
+            open_rounds.train_summed(Order("train", number, state=START, span=Span(0)), summing)
+        ended = time.monotonic() + 30  # executors delete them, and nobody waits
+        while (left := set(scratch.rglob("shuffle_*")) - before) and time.monotonic() < ended:
+            threading.Event().wait(0.05)
+        assert not left
+
+
+def test_the_sum_must_fit_into_the_driver(rounds, summing: Weighing) -> None:
+    with rounds(referring("large"), "large") as open_rounds:
+        open_rounds.joined()
+        open_rounds._largest_result = START.nbytes - 1
+        with pytest.raises(
+            ElephasError, match=r"the sum of a round's updates, .* is more than spark.driver.maxResultSize"
+        ):
+            open_rounds.train_summed(Order("train", 0, state=START, span=Span(0)), summing)

@@ -1,19 +1,28 @@
-"""A script: the same fit twice on a cluster of two executors, the second one with a stop in which it can be disturbed."""
+"""A script: the same fit twice on a cluster of two executors, the second one with a stop in which it can be disturbed.
+
+With the jobs engine, the second fit has its updates added up by Spark, and a task that adds kills its executor: with it go the
+updates of a worker that has trained there, and what it had added.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 import keras
+import psutil
 import pyspark
 from run_engine import digest, mlp
 from session import say, started
 from small import digits
 
 from elephas_like import SparkModel
+from elephas_like.engine import job_rounds
+from elephas_like.strategies import Nesterov
 
 
 class Reports(keras.callbacks.Callback):
@@ -37,6 +46,23 @@ class Stops(keras.callbacks.Callback):
             sys.stdin.readline()
 
 
+class Kills(Nesterov):
+    """The default strategy. Whoever is the first to add updates up kills its executor."""
+
+    marker = ""
+
+    def reduction(self, context, held=()):
+        if pyspark.TaskContext.get() is not None:
+            try:
+                Path(self.marker).touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                (executor,) = (each for each in psutil.Process().parents()[:3] if each.name() == "java")
+                executor.kill()
+        return super().reduction(context, dict(held))
+
+
 def main(engine: str, given: str) -> None:
     context = started("local-cluster[2,1,1024]", "cluster", log_level="ERROR")
     x, y = digits()
@@ -46,7 +72,12 @@ def main(engine: str, given: str) -> None:
         data = context.parallelize(list(enumerate(rows)), 4).sortByKey(numPartitions=2).values()
     for disturbed in (False, True):
         model = mlp()
-        fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16)
+        strategy = None
+        if disturbed and engine == "jobs":
+            job_rounds.worth_it = lambda *_, **__: True
+            Kills.marker = str(Path(tempfile.gettempdir(), "killed").absolute())
+            strategy = Kills()
+        fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, strategy=strategy)
         callbacks = [Reports(data) if given == "reported" else Stops()] if disturbed else []
         history = fitted.fit(data, epochs=5, verbose=0, validation_split=0.1, callbacks=callbacks)
         answer = {
@@ -56,6 +87,8 @@ def main(engine: str, given: str) -> None:
             "samples": [record.samples for record in history.rounds],
         }
         say(answer)
+    if engine == "jobs":
+        say({"killed": Path(tempfile.gettempdir(), "killed").exists()})
     context.stop()
 
 

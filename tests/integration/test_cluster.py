@@ -35,7 +35,7 @@ def executor_of(script: Script, worker: int, scratch: Path) -> psutil.Process:
 
 @pytest.mark.fault(
     "An executor is killed",
-    "Spark runs its tasks again elsewhere, which train the same span from the same state; also behind a shuffle whose files are lost with it",
+    "Spark runs its tasks again elsewhere, which train the same span from the same state; also behind a shuffle whose files are lost with it, of rows or of updates",
     "the rows are written again and one round is repeated; the weights are equal to the last bit",
 )
 @pytest.mark.parametrize(
@@ -51,6 +51,8 @@ def test_a_killed_executor_changes_nothing(tmp_path: Path, engine: str, rows: st
         script.say("go on")
         assert script.answer() == undisturbed
         assert sum(undisturbed["samples"]) == 5 * (271 if rows == "shuffled" else 270)
+        if engine == "jobs":
+            assert script.answer() == {"killed": True}
         assert script.ended() == 0
 
 

@@ -125,6 +125,15 @@ def test_memory_of_the_driver(engine: EngineName, limit: int, physical: int | No
     assert said in text
 
 
+@pytest.mark.parametrize(
+    ("limit", "level", "said"), [(10 * MiB, OK, "6 copies and buffers are 60.0 MiB"), (10 * MiB - 1, PROBLEM, "Raise")]
+)
+def test_a_sum_of_updates_is_as_large_as_one(limit: int, level: Level, said: str) -> None:
+    got, text = only(driver_memory(JOBS, 500, 10 * MiB, limit, None, sums=True))
+    assert got is level
+    assert said in text
+
+
 def test_the_server_reads_two_large_updates_ahead() -> None:
     _, text = only(driver_memory(SERVER, 5, 100 * MiB, 0, None))
     assert "6 copies and buffers are 700.0 MiB" in text
