@@ -51,6 +51,8 @@ from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
 
 MOST_PROBES = 32
 """Tasks that look around on executors."""
+MUCH_BYTES = 2**30
+"""Updates of so many bytes take a server about a second over 10 Gb/s, and so do the states that it sends out."""
 
 
 class PreflightCheck(ABC):
@@ -370,25 +372,33 @@ def _room_findings(
 ) -> Iterator[Finding]:
     if state_bytes is not None:
         limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
-        sums = added_up(context, options, model, choice, state_bytes, limit)
+        sums = context is not None and adds_them_up(context, options, model, choice, state_bytes, limit)
         yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory(), sums=sums)
+        if sums and choice.engine is EngineName.SERVER:
+            yield from exchange_findings(choice.workers, state_bytes)
         if context is not None and choice.engine is not EngineName.IN_PROCESS:
             yield executor_memory(settings_of(context), context.master, state_bytes)
     if row_bytes and samples and probes:
         yield disk_finding(samples, row_bytes, probes)
 
 
-def added_up(
-    context: SparkContext | None, options: Options, model: keras.Model, choice: Choice, state_bytes: int, limit: int
+def adds_them_up(
+    context: SparkContext, options: Options, model: keras.Model, choice: Choice, state_bytes: int, limit: int
 ) -> bool:
-    """Return whether Spark adds up a round's updates before the driver has them."""
-    if context is None or choice.engine is not EngineName.JOBS:
-        return False
+    """Return whether Spark adds up a round's updates before the driver has them, if rounds are jobs."""
     strategy, _ = options.resolved(model, choice.workers, choice.engine)
-    nbytes = choice.workers * state_bytes
-    return adds_up(strategy, Context(0, choice.workers)) and worth_it(
-        choice.workers, nbytes, limit, local=is_local(context)
+    return (
+        options.runs_as_jobs()
+        and adds_up(strategy, Context(0, choice.workers))
+        and worth_it(choice.workers, choice.workers * state_bytes, limit, local=is_local(context))
     )
+
+
+def exchange_findings(workers: int, state_bytes: int) -> Iterator[Finding]:
+    """Yield that a server has much to take in, where the jobs engine would leave adding to the executors."""
+    if (nbytes := workers * state_bytes) >= MUCH_BYTES:
+        text = f"each takes {size_text(nbytes)} of updates to the driver, and as much from it. With engine='jobs' Spark adds updates up first"
+        yield Finding("exchanges", Level.NOTE, text)
 
 
 def driver_memory(

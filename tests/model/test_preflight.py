@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small import line
 
 from elephas_like import SparkModel
 from elephas_like.core.findings import Finding, Level
@@ -18,9 +20,11 @@ from elephas_like.core.types import EngineName
 from elephas_like.engine.probe import ExecutorProbe
 from elephas_like.model.engine_choice import choose
 from elephas_like.model.preflight import (
+    adds_them_up,
     disk_finding,
     driver_memory,
     engine_findings,
+    exchange_findings,
     executor_findings,
     partition_findings,
     report_of,
@@ -132,6 +136,30 @@ def test_a_sum_of_updates_is_as_large_as_one(limit: int, level: Level, said: str
     got, text = only(driver_memory(JOBS, 500, 10 * MiB, limit, None, sums=True))
     assert got is level
     assert said in text
+
+
+def test_a_server_with_much_to_take_in_is_noted() -> None:
+    assert not list(exchange_findings(102, 10 * MiB))
+    level, text = only(exchange_findings(103, 10 * MiB))
+    assert level is NOTE
+    assert text.startswith("each takes 1.0 GiB of updates to the driver")
+
+
+@pytest.mark.parametrize(
+    ("options", "master", "expected"),
+    [
+        ({}, "spark://node", True),
+        ({}, "local[64]", False),
+        ({"optimizer_state": "per_worker"}, "spark://node", False),
+        ({"strategy": "median"}, "spark://node", False),
+        ({"mode": "asynchronous"}, "spark://node", False),
+    ],
+)
+def test_what_the_jobs_engine_could_add_up(options: dict, master: str, expected: bool) -> None:
+    model = SparkModel(line(), 64, **options)
+    context = SimpleNamespace(master=master)
+    choice = choose(SERVER, 64, None, 64, False)
+    assert adds_them_up(context, model._options, model._model, choice, 100 * MiB, 0) is expected
 
 
 def test_the_server_reads_two_large_updates_ahead() -> None:
