@@ -59,7 +59,9 @@ def main(how: str) -> None:
         settings["spark.task.resource.gpu.amount"] = "1"
     context = started("local-cluster[1,4,1024]", "gpus", settings, log_level="ERROR")
     resources = {} if how == "given" else {"resources": "gpu"}
-    job_rounds.worth_it = lambda *_, **__: True  # the tasks that add updates up are given what those that train are given
+    job_rounds.worth_it = lambda *_, **__: (
+        True
+    )  # the tasks that add updates up are given what those that train are given
     rows = context.parallelize(points(40), 4)
     for number, engine in enumerate(("server", "jobs", "gang", "server")):
         workers = None if engine == "server" else 2  # as many as there are cards, of four slots
