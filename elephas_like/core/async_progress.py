@@ -121,7 +121,7 @@ class AsyncProgress:
 
     def next_order(self, worker: int, center: Center) -> Order:
         """Return what a worker that has just exchanged trains next, from the state that is served now."""
-        version, state = center.served()
+        version, state = center.served(worker)
         return replace(self.order_without_state(worker), version=version, state=state)
 
     def order_without_state(self, worker: int) -> Order:

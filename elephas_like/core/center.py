@@ -56,10 +56,11 @@ class Center(Protocol):
         """Apply one update or drop it, and return what became of it."""
         ...
 
-    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+    def served(self, worker: int | None = None, *, live: bool = False) -> tuple[int, TrainState]:
         """Return the version and the state that a worker starts its next span from.
 
         Args:
+            worker: who starts; None for nobody.
             live: commits may change the state while it is read. For those who send it at once and do not keep it.
         """
         ...
@@ -233,8 +234,10 @@ class LockedCenter(_Center):
         self._begin()
         return weights
 
-    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+    def served(self, worker: int | None = None, *, live: bool = False) -> tuple[int, TrainState]:
         """Return the version and the state with the weights that the strategy serves, which no commit changes."""
+        if worker is not None:
+            self._merge.begins(worker, self.version, self._state.statistics)
         weights = self._strategy.serve(self._state.weights, self._outer, self._context())
         if weights is not self._state.weights:  # a point ahead of them
             weights = self._constrain(weights.astype(np.float32, copy=False))
@@ -316,9 +319,11 @@ class HogwildCenter(_Center):
         """Add in place. NumPy releases the interpreter's lock here, so several of these run at once."""
         np.add(shared, term, out=shared)
 
-    def served(self, *, live: bool = False) -> tuple[int, TrainState]:
+    def served(self, worker: int | None = None, *, live: bool = False) -> tuple[int, TrainState]:
         """Return the version and a copy, taken while others may be adding; the state itself if it may be `live`."""
         version, state = self.version, self._state if live else self._copy()
+        if worker is not None:
+            self._merge.begins(worker, version, state.statistics.copy())
         return version, state.but(weights=self._constrain(state.weights))
 
     def snapshot(self) -> TrainState:

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from elephas_like.core.types import Array, Role, TrainState
+from elephas_like.core.types import Array, Role, TrainState, Vector
 
 _FLAT_DTYPE = {
     Role.WEIGHT: np.float32,
@@ -31,6 +31,7 @@ class LayoutEntry:
 
     dtype: the variable's own; in a state it is stored as float32 or int64.
     variance_of: for a variance, the index of its mean among the entries of the same role.
+    momentum: for a moving average, the share of it that a step keeps; 0 for what is none, or not known to be one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class LayoutEntry:
     shape: tuple[int, ...]
     dtype: str
     variance_of: int | None = None
+    momentum: float = 0.0
 
     @property
     def size(self) -> int:
@@ -90,6 +92,12 @@ class Layout:
             ]
             for role, slices in self._slices.items()
         }
+
+    @cached_property
+    def momenta(self) -> Vector:
+        """The momentum of each number among the statistics."""
+        entries = self.of(Role.STATISTIC)
+        return np.repeat(np.array([entry.momentum for entry in entries], np.float32), [entry.size for entry in entries])
 
     def views(self, flat: Array, role: Role) -> list[Array]:
         """Return views of a role's flat vector, one per variable, in the variable's shape."""

@@ -206,7 +206,7 @@ class CenterStore(Store):
             return order
         center, _ = self._begun()
         with self._center_lock:
-            version, state = center.served(live=True)
+            version, state = center.served(worker, live=True)
         return replace(order, version=version, state=state)
 
     def _claim(self, result: Result) -> Callable[[], None]:

@@ -9,6 +9,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -52,10 +53,13 @@ class Variables:
         variables: list[AnyVariable] = []
         reached = list(reachable(model))
         self.optimizers = _optimizers(model, reached)
+        momenta = _momenta(reached)
         for role, variable in _roles(model, reached, self.optimizers):
             variables.append(variable)
             name = variable.path if isinstance(variable, keras.Variable) else name_of(variable)
-            entries.append(LayoutEntry(name=name, role=role, shape=tuple(variable.shape), dtype=dtype_of(variable)))
+            momentum = momenta.get(id(variable), 0.0)
+            shape = tuple(variable.shape)
+            entries.append(LayoutEntry(name, role, shape, dtype_of(variable), momentum=momentum))
         self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
 
@@ -93,6 +97,16 @@ class Variables:
                 assign(variable, next(values[entry.role]))
         if self.nbytes >= LARGE:
             _give_back()
+
+
+def _momenta(reached: Sequence[object]) -> dict[int, float]:
+    """Return the momentum of every moving average of a BatchNormalization, by the id of its variable."""
+    return {
+        id(variable): float(layer.momentum)
+        for layer in reached
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.built
+        for variable in (layer.moving_mean, layer.moving_variance)
+    }
 
 
 def _optimizers(model: keras.Model, reached: Sequence[object]) -> list[keras.optimizers.Optimizer]:
@@ -191,7 +205,7 @@ def _with_variances_paired(entries: list[LayoutEntry], variables: list[AnyVariab
             and mean is not None
             and (mean[0], mean[2]) == (entry.role, entry.shape)
         ):
-            paired.append(LayoutEntry(entry.name, entry.role, entry.shape, entry.dtype, variance_of=mean[1]))
+            paired.append(replace(entry, variance_of=mean[1]))
         else:
             paired.append(entry)
         mean = (entry.role, places[entry.role], entry.shape) if name_of(variable) == "moving_mean" else None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from exchanges import CENTERS, center_of
@@ -7,6 +9,8 @@ from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.center import HogwildCenter, LockedCenter
 from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.layout import Layout
+from elephas_like.core.merging import begun_anew
 from elephas_like.core.strategies import (
     STRATEGIES,
     Context,
@@ -16,7 +20,8 @@ from elephas_like.core.strategies import (
     OuterState,
     Strategy,
 )
-from elephas_like.core.types import Mode, OnNaN, Update
+from elephas_like.core.strategies.asynchronous import DownPour
+from elephas_like.core.types import Mode, OnNaN, Role, Update
 
 
 @pytest.mark.parametrize("kind", CENTERS)
@@ -28,6 +33,79 @@ def test_weights_step_and_the_version_counts(kind: type) -> None:
     version, served = center.served()
     assert version == center.version == 2
     assert served.weights.tolist() == [2.5, 1]  # 1 + 1 + 0.5, 2 - 1
+
+
+MOVING = Layout(
+    tuple(
+        replace(entry, momentum=0.5 if entry.name in ("mean", "variance") else 0.0)
+        if entry.role is Role.STATISTIC
+        else entry
+        for entry in LAYOUT.entries
+    )
+)
+"""The same, and what a step moves half of the way to the batch's are mean and variance."""
+
+
+def moving(kind: type, num_workers: int = 2) -> LockedCenter:
+    """A center whose mean and variance are 8."""
+    return kind(state(1, 2).but(statistics=floats(8, 8)), MOVING, DownPour(), num_workers)
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_a_moving_average_is_not_drawn_back_to_where_a_worker_began(kind: type) -> None:
+    center = moving(kind)
+    center.served(0)
+    center.served(1)
+    # Two steps over batches of mean 0 and variance 4: a quarter of 8 is left, and three quarters of 4 came in.
+    brought = {"statistics": floats(2, 5), "steps": 2}
+    center.commit(update(0, **brought))  # the first, taken whole
+    assert center.snapshot().statistics.tolist() == [2, 5]
+    # Had worker 1 begun with 2 and 5: 2 + (2 - 8)/4 = 0.5 and 5 + (5 - 8)/4 = 4.25. Half of the way there is 1.25 and 4.625, and
+    # 1/2 x 1/2 x 1.5^2 = 0.5625 for what lies between the means.
+    center.commit(update(1, **brought))
+    assert center.snapshot().statistics.tolist() == [1.25, 5.1875]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+@pytest.mark.parametrize("version", [0, 1])
+def test_where_a_worker_began_is_known_by_the_version_of_its_update(kind: type, version: int) -> None:
+    """Worker 1 was served twice, as the first answer was lost: its update is of the first, whose statistics are not at hand."""
+    center = moving(kind)
+    center.served(1)
+    center.commit(update(0, statistics=floats(4, 6)))
+    center.served(1)  # with 4 and 6
+    center.commit(update(0, statistics=floats(2, 5), version=1))
+    ours = center.snapshot().statistics  # nobody has served worker 0: 4 + (2 - 4)/2 and 6 + (5 - 6)/2 + 1/4 x 2^2
+    assert ours.tolist() == [3, 6.5]
+    center.commit(update(1, statistics=floats(2, 6), version=version, steps=1))
+    # As if it had begun with 3 and 6.5: 2 + (3 - 4)/2 = 1.5 and 6 + (6.5 - 6)/2 = 6.25.
+    mean, variance = (1.5, 6.25) if version else (2, 6)
+    apart = (mean - 3) ** 2 / 4
+    assert center.snapshot().statistics.tolist() == [(3 + mean) / 2, (6.5 + variance) / 2 + apart]
+
+
+def test_one_worker_alone_has_its_own_statistics() -> None:
+    center = moving(LockedCenter, num_workers=1)
+    for number in range(3):
+        center.served(0)
+        own = floats(0.1 * number, 1.7)
+        center.commit(update(0, statistics=own, version=number))
+        assert center.snapshot().statistics.tolist() == own.tolist()
+
+
+def test_what_callbacks_have_set_is_not_moved_by_where_a_worker_began() -> None:
+    center = moving(LockedCenter)
+    center.served(0)
+    before = center.snapshot()
+    center.replace(before, before.but(statistics=floats(100, 8)))
+    center.commit(update(0, statistics=floats(4, 6)))
+    assert center.snapshot().statistics[0] == 100
+
+
+def test_a_variance_that_a_step_moves_more_than_once_stays_above_zero() -> None:
+    # Called twice a step, a layer keeps a quarter, not half: of 8, over batches of variance 0, 2. Ours is 1 meanwhile: 2 + (1 - 8)/2
+    # would be below zero. It stays at half of the lower one.
+    assert begun_anew(floats(0, 2), floats(0, 8), floats(0, 1), 1, MOVING).tolist() == [0, 0.5]
 
 
 @pytest.mark.parametrize("kind", CENTERS)

@@ -17,6 +17,7 @@ from stores import asynchronous, beats, let_time_pass
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import Commit, HogwildCenter, LockedCenter
 from elephas_like.core.errors import ElephasError, NonFiniteError, SupersededError, WaitError
+from elephas_like.core.merging import RunningMerge
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Evaluation, Order, Recollection, Span, Update
 from elephas_like.exchange.center_store import CenterStore
@@ -45,6 +46,20 @@ def test_each_update_moves_the_center_at_once() -> None:
     assert epoch.samples == 8
     assert epoch.metrics.tolist() == [4.0, 8.0]
     assert [record.workers[0].staleness for record in epoch.rounds] == [0, 1]
+
+
+def test_the_center_is_told_who_begins_with_what_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    def begins(merge: RunningMerge, worker: int, version: int, statistics: np.ndarray) -> None:
+        told.append((worker, version))
+
+    monkeypatch.setattr(RunningMerge, "begins", begins)
+    store, _ = asynchronous()
+    store.ask(0, 100)
+    store.ask(1, 100)
+    store.answer(100, update(0, 0, 1.0, 2.0))
+    assert told == [(0, 0), (1, 0), (0, 1)]
 
 
 def test_an_asynchronous_answer_counts_once() -> None:

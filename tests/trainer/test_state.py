@@ -128,6 +128,17 @@ def test_what_frozen_layers_hold_has_a_role_of_its_own() -> None:
     assert layout.variances(Role.FROZEN) == [(slice(21, 24), slice(24, 27))]
 
 
+def test_a_moving_average_knows_its_momentum() -> None:
+    norm = keras.layers.BatchNormalization(momentum=0.75)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), norm, keras.layers.Dropout(0.5)])
+    layout = Variables(model).layout
+    assert {entry.name.rsplit("/")[-1]: entry.momentum for entry in layout.entries if entry.momentum} == {
+        "moving_mean": 0.75,
+        "moving_variance": 0.75,
+    }
+    assert layout.momenta.tolist() == [0.75] * 4
+
+
 def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_does() -> None:
     normalize = keras.layers.Normalization()
     normalize.adapt(X)
