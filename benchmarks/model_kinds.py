@@ -116,7 +116,7 @@ PLACES = {
     "K = 32, at random": "iid/K32",
     "K = 32, sorted": "sorted/K32",
 }
-METHODS = ("defaults", "asynchronous", "elephas_newest")
+METHODS = ("defaults", "asynchronous", "downpour_adagrad", "elephas_newest")
 
 
 def run(cell: convergence.Cell, seed: int) -> dict[str, object]:
