@@ -69,6 +69,18 @@ def test_a_spec_carries_values_or_leaves_them_out() -> None:
     assert not np.array_equal(Variables(whole).read().weights, state.weights)
 
 
+def test_what_a_layer_had_before_it_was_quantized_does_not_travel(caplog: pytest.LogCaptureFixture) -> None:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+    model.layers[0].quantize("int8")  # Keras' registry for PyTorch still has the kernel of floats
+    model.compile("adam", "mse")
+    spec = ModelSpec.from_model(model, Carry.ALL)
+    assert not caplog.records
+    kernels = [value for value in spec.values if getattr(value, "shape", ()) == (8, 16)]
+    assert [kernel.dtype for kernel in kernels] == [np.int8]
+    copy = spec.build()
+    assert {id(each) for each in copy.parameters()} == {id(variable.value) for variable in copy.variables}
+
+
 def test_what_a_model_keeps_in_tensors_travels() -> None:
     model = mlp()
     model.offsets, model.half = torch.arange(3.0), torch.full((2,), 1.5, dtype=torch.bfloat16)
