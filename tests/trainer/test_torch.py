@@ -16,6 +16,7 @@ from conformance.compare import by_keras, by_spark_model, difference
 from elephas_like import SparkModel, VotingModel
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Role
+from elephas_like.ensembles.recalibration import BatchNorms, array_batches
 from elephas_like.trainer.backends import torch as backend
 from elephas_like.trainer.building import build
 from elephas_like.trainer.code import pickle_by_value
@@ -133,6 +134,16 @@ def test_two_workers_average_the_statistics_of_pytorchs_modules() -> None:
     layer = model.layers[0].module[1]
     assert layer.num_batches_tracked == 1
     assert layer.running_mean.abs().sum() > 0
+
+
+def test_recalibration_puts_the_buffers_of_pytorchs_modules_back() -> None:
+    wrapped, (x, _) = of_modules()
+    model = keras.Sequential([keras.Input((4,)), L.BatchNormalization(), *wrapped.layers])
+    before = Variables(model).read().parts()
+    BatchNorms(model).moments(array_batches(x, 8))
+    assert {name: part.tobytes() for name, part in Variables(model).read().parts().items()} == {
+        name: part.tobytes() for name, part in before.items()
+    }
 
 
 def of_two_libraries(x):
