@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from elephas_like.core.types import Array
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (set, frozenset, deque, OrderedDict, Counter)}
+_DEFAULTS: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
+"""What a defaultdict may make of a key that it has not."""
 
 
 def encode(value: object, arrays: dict[str, Array], name: str) -> Any:
@@ -28,6 +30,11 @@ def encode(value: object, arrays: dict[str, Array], name: str) -> Any:
     if type(value) is dict:
         items = enumerate(value.items())
         return {"dict": [[encode(part, arrays, f"{name}.{n}.{k}") for k, part in enumerate(pair)] for n, pair in items]}
+    if type(value) is defaultdict:
+        made = next((name for name, kind in _DEFAULTS.items() if kind is value.default_factory), None)
+        if made is None and value.default_factory is not None:
+            raise TypeError(f"a defaultdict of {value.default_factory!r} is no plain data")
+        return {"defaultdict": made, "of": encode(dict(value), arrays, name)}
     kind = type(value).__name__
     if _KINDS.get(kind) is type(value):
         parts = dict(value) if isinstance(value, dict) else list(value)  # type: ignore[call-overload]  # all are iterable
@@ -54,6 +61,9 @@ def decode(value: Any, arrays: Mapping[str, Array]) -> Any:
         return tuple(decode(item, arrays) for item in value["tuple"])
     if "dict" in value:
         return {decode(key, arrays): decode(item, arrays) for key, item in value["dict"]}
+    if "defaultdict" in value:
+        made = value["defaultdict"]
+        return defaultdict(None if made is None else _DEFAULTS[made], decode(value["of"], arrays))
     if "kind" in value:
         made = _KINDS[value["kind"]]
         return made(decode(value["of"], arrays), **({"maxlen": value["maxlen"]} if made is deque else {}))

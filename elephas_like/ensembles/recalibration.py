@@ -19,6 +19,7 @@ from elephas_like.core.merging import StatisticsMean
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, Role, ShardRef, Vector
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.building import state_restored
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.tensors import compiled, tensor_tree
@@ -93,21 +94,18 @@ class BatchNorms:
     def _single_batches(self) -> Iterator[None]:
         """With momentum 0 a layer's moving statistics are those of the last batch. All state is put back at the end."""
         momenta = [layer.momentum for layer in self.layers]
-        # Trainable ones too: SpectralNormalization divides its kernel in the forward pass.
-        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
-        before = [(variable, keras.ops.convert_to_numpy(variable).copy()) for variable in variables]
-        try:
-            for layer in self.layers:
-                layer.momentum = 0.0
-                # NaN in the statistics that are to be replaced would survive the product with 0.
-                layer.moving_mean.assign(keras.ops.zeros_like(layer.moving_mean))
-                layer.moving_variance.assign(keras.ops.ones_like(layer.moving_variance))
-            yield
-        finally:
-            for layer, momentum in zip(self.layers, momenta, strict=True):
-                layer.momentum = momentum
-            for variable, value in before:
-                variable.assign(value)
+        # All of it: SpectralNormalization divides its kernel in the forward pass, and PyTorch's modules have buffers.
+        with state_restored(self._model):
+            try:
+                for layer in self.layers:
+                    layer.momentum = 0.0
+                    # NaN in the statistics that are to be replaced would survive the product with 0.
+                    layer.moving_mean.assign(keras.ops.zeros_like(layer.moving_mean))
+                    layer.moving_variance.assign(keras.ops.ones_like(layer.moving_variance))
+                yield
+            finally:
+                for layer, momentum in zip(self.layers, momenta, strict=True):
+                    layer.momentum = momentum
 
 
 def even_batches(rows: int, batch_size: int) -> Iterator[slice]:

@@ -199,9 +199,8 @@ class Checkpoints:
                     f"{found.place} is a checkpoint of another fit: {name} was {found.described.get(name)!r}, and is "
                     f"{value!r}. Give each fit a checkpoint_dir of its own, or begin anew with resume=False."
                 )
-        hooks.history.history = plain_data.decode(found.history["logs"], found.arrays)
-        hooks.history.epoch = list(found.history["epoch"])
-        hooks.history.epoch_seconds = list(found.history["epoch_seconds"])
+        logged = plain_data.decode(found.history["logs"], found.arrays)
+        hooks.history.go_on(logged, found.history["epoch"], found.history["epoch_seconds"])
         gone = self._states.restore(plain_data.decode(found.callbacks, found.arrays))
         if gone:
             _warn(f"the checkpoint has states of callbacks that this fit does not have: {', '.join(gone)}.")

@@ -49,6 +49,7 @@ from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.learning_rate import scaled_schedules
+from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
 
@@ -249,6 +250,7 @@ def _prepared(
     seeds = drawn if found is None else found.seeds
     config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
     source.build(model, config.batch_size)
+    check_knows_weights(model)
     # By the optimizer, whose parts are all known now.
     strategy, frequency = options.resolved(model, num_workers, engine)
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)

@@ -198,6 +198,9 @@ class _Planner:
         places: list[Slot] = found  # type: ignore[assignment]  # the leaves are Slots
         if len(places) == 1 and not isinstance(slots, dict):
             return self._single(argument, chosen, places[0], classes)
+        if len(places) == 1 and not isinstance(chosen, Mapping) and not self._is_struct(argument, chosen):
+            # A dict of one: Keras takes its entry alone, too.
+            return unflatten(structure, [self._leaf(argument, chosen, places[0], classes)])
         if isinstance(chosen, str) and (cell := self._wide_column(argument, chosen)) is not None:
             cut = [Leaf((cell,), place.shape, part=(i, len(places))) for i, place in enumerate(places)]
             return unflatten(structure, cut)
@@ -206,6 +209,10 @@ class _Planner:
         columns = dict(zip(order, self._columns_by_slot(argument, chosen, names), strict=True))
         leaves = [self._leaf(argument, columns[number], slot) for number, slot in enumerate(places)]
         return unflatten(structure, leaves)
+
+    def _is_struct(self, argument: str, chosen: str | Sequence[str]) -> bool:
+        """Return whether what is chosen is a column of structs."""
+        return isinstance(chosen, str) and bool(self._schema.members(argument, chosen))
 
     def _wide_column(self, argument: str, name: str) -> Cell | None:
         """Return a vector or array column, which is cut into equal parts for several inputs; None for any other column."""

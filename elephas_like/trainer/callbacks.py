@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import keras
 
@@ -132,6 +132,25 @@ class History(keras.callbacks.History):
     """
 
     report: Snapshot | None = None
+    _steady: frozenset[str] = frozenset()
+    """What a checkpoint's fit had logged whenever it logged anything; nothing of a fit that began here."""
+
+    def go_on(self, logs: dict[str, list[Any]], epoch: Sequence[int], epoch_seconds: Sequence[float]) -> None:
+        """Begin with what a checkpoint's fit has logged."""
+        self.history, self.epoch, self.epoch_seconds = logs, list(epoch), list(epoch_seconds)
+        self._steady = frozenset(name for name, each in logs.items() if len(each) == _longest(logs, name))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Add an epoch. Metrics that only the checkpoint's fit had, or only this one has, are NaN in the epochs of the other."""
+        new = {name: _longest(self.history, name) for name in logs or {} if name not in self.history}
+        kinds = {_is_validation(name) for name in logs or {}}
+        super().on_epoch_end(epoch, logs)
+        if self._steady:
+            for name, epochs in new.items():
+                self.history[name][:0] = [math.nan] * epochs
+            for name in self._steady.difference(logs or {}):
+                if _is_validation(name) in kinds:
+                    self.history[name].append(math.nan)
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the training page of the fit to a file: HTML that needs no server and no network.
@@ -155,6 +174,16 @@ class History(keras.callbacks.History):
     def _repr_html_(self) -> str:
         """Loss and metrics by epoch."""
         return history_table(repr(self), self.history)
+
+
+def _is_validation(name: str) -> bool:
+    return name.startswith("val_")
+
+
+def _longest(logs: Mapping[str, Sequence[Any]], name: str) -> int:
+    """Return how many epochs have what is logged as `name` is, in training or in validation, which may be rarer."""
+    alike = [len(each) for other, each in logs.items() if _is_validation(other) is _is_validation(name)]
+    return max(alike, default=0)
 
 
 @dataclass

@@ -55,7 +55,7 @@ _TRACKED = frozenset(
 )
 """What it keeps of them: all are attributes, or were some once."""
 
-_TORCH_REGISTRY = "_torch_params"
+TORCH_REGISTRY = "_torch_params"
 """Where Keras lists a layer's variables for PyTorch: all are reached by other attributes, and what a layer had before it was quantized
 stays there."""
 
@@ -64,7 +64,7 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
     """Yield the objects that one refers to, each with its access path: ".loss", "[0]", ".__closure__['rate']"."""
     if isinstance(thing, Mapping):
         for key, value in list(thing.items()):
-            if not (isinstance(key, str) and key == _TORCH_REGISTRY):  # other keys may refuse to be compared
+            if not (isinstance(key, str) and key == TORCH_REGISTRY):  # other keys may refuse to be compared
                 yield f"[{key!r}]", value
     elif isinstance(thing, list | tuple | set | frozenset | deque):
         for number, value in enumerate(thing):

@@ -14,7 +14,7 @@ from elephas_like.core.types import Role, TrainState
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.trainer.state import Variables
-from elephas_like.trainer.tensors import value_of
+from elephas_like.trainer.tensors import array_of, value_of
 
 
 @keras.saving.register_keras_serializable("elephas_like")
@@ -164,9 +164,9 @@ class _Rate:
         if self._given is None:
             return 1.0 if self._held is None else float(state.learning_rate[self._held])
         if not isinstance(self._given, keras.optimizers.schedules.LearningRateSchedule):
-            return float(keras.ops.convert_to_numpy(self._given()))
+            return float(array_of(self._given()))
         begun = 0 if self._counter is None else int(state.counters[self._counter])
-        return float(keras.ops.convert_to_numpy(self._given(begun + steps))) * self._factor
+        return float(array_of(self._given(begun + steps))) * self._factor
 
     def __getstate__(self) -> dict[str, object]:
         """Return what it knows, with a schedule of the user's own by value."""

@@ -34,7 +34,7 @@ import numpy as np
 
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.code import CodePickler
-from elephas_like.trainer.graph import KERAS_KINDS, automatic_name
+from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
@@ -355,6 +355,7 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         attributes["stop_training"] = False
     # What no training depends on goes to the table: drawn seeds, and constants that weights already contain.
     if isinstance(thing, keras.Layer):
+        _without_old_parameters(thing, attributes)
         if "_losses" in attributes:
             attributes |= {"_losses": [], "_loss_ids": set()}
         _move_to_table(attributes, "_called")
@@ -379,6 +380,14 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
     if isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in attributes:
         attributes["_nodes"] = None
     return attributes
+
+
+def _without_old_parameters(layer: keras.Layer, attributes: dict[str, Any]) -> None:
+    """Limit Keras' registry of a layer's parameters for PyTorch to those that it has: quantizing a layer leaves its old ones there."""
+    modules = attributes.get("_modules")
+    if isinstance(modules, dict) and TORCH_REGISTRY in modules:
+        made = type(modules[TORCH_REGISTRY])({variable.path: variable.value for variable in layer.variables})
+        attributes["_modules"] = modules | {TORCH_REGISTRY: made}
 
 
 def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from elephas_like.trainer.building import build
 from elephas_like.trainer.state import metric_variables, write_metrics
-from elephas_like.trainer.tensors import value_of
+from elephas_like.trainer.tensors import array_of, value_of
 
 
 def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None) -> dict[str, float]:
@@ -58,6 +58,6 @@ def _plain_numbers(results: dict[str, object]) -> dict[str, float]:
         if isinstance(value, dict):
             plain.update(_plain_numbers(value))
         else:
-            array = np.asarray(keras.ops.convert_to_numpy(value))
+            array = array_of(value)
             plain[name] = float(array) if array.ndim == 0 else array  # type: ignore[assignment]  # per-class metrics
     return plain

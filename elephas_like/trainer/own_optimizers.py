@@ -6,6 +6,8 @@ from typing import Any, TypeGuard
 
 import keras
 
+from elephas_like.trainer.serialization import overrides
+
 
 def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:
     """Return a model's optimizer: the inner one of a LossScaleOptimizer. None if the model has none."""
@@ -31,6 +33,32 @@ def accumulations(model: keras.Model) -> list[int]:
     """Return Keras' `gradient_accumulation_steps` of each optimizer that updates the weights; 1 for one without."""
     optimizers: list[Any] = list(own_optimizers(model))
     return [int(getattr(each, "gradient_accumulation_steps", None) or 1) for each in optimizers]
+
+
+def check_knows_weights(model: keras.Model) -> None:
+    """Raise ValueError if Keras' own train step would give a built optimizer weights that it does not know.
+
+    Keras builds an optimizer for the weights that can be trained then. On JAX it wants exactly these at every step.
+    """
+    optimizer: Any = getattr(model, "optimizer", None)
+    if not getattr(optimizer, "built", False) or overrides(model, "train_step"):
+        return
+    if not type(optimizer).apply.__module__.startswith("keras."):
+        return
+    known = {id(variable): variable for variable in optimizer._trainable_variables}  # there is no public way
+    now = {id(variable): variable for variable in model.trainable_variables}
+    new = [variable.path for key, variable in now.items() if key not in known]
+    gone = [variable.path for key, variable in known.items() if key not in now]
+    said = f"does not know {_listed(new)}" if new else f"was built for {_listed(gone)} too" if gone else ""
+    if new or (gone and keras.backend.backend() == "jax"):
+        raise ValueError(
+            f"layers of the model {model.name!r} were {'unfrozen' if new else 'frozen'} or changed after its optimizer was built: it {said}. "
+            "Compile the model again after setting `trainable`, as Keras asks for: compile gives it an optimizer for the weights of now."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _holds_others(optimizer: keras.optimizers.Optimizer) -> TypeGuard[Any]:

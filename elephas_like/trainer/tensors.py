@@ -5,10 +5,14 @@ What each name does, trainer/backends/protocol.py says.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.extras import another_backend
+from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.backends.protocol import AnyVariable, Tensor
 from elephas_like.trainer.backends.text import is_text
@@ -42,6 +46,14 @@ generators = BACKEND.generators
 is_compiled = BACKEND.is_compiled
 reduction = BACKEND.reduction
 variable_attributes = BACKEND.variable_attributes
+
+
+def array_of(value: Any) -> Array:
+    """Return a tensor, a Keras variable or a number as an array; bfloat16 as float32."""
+    # Keras' own conversion raises for a scalar of bfloat16 on TensorFlow with NumPy 2.
+    if hasattr(value, "dtype") and keras.backend.standardize_dtype(value.dtype) == "bfloat16":
+        value = keras.ops.cast(value, "float32")
+    return np.asarray(keras.ops.convert_to_numpy(value))
 
 
 def check_backend() -> None:

@@ -87,7 +87,7 @@ def _flat(history: dict[str, Any]) -> dict[str, list[float]]:
         if values and isinstance(values[0], dict):
             flat |= {key: [float(value[key]) for value in values] for key in values[0]}
         else:
-            flat[name] = [float(np.asarray(value)) for value in values]
+            flat[name] = [float(value) for value in values]  # tensors of bfloat16 are no arrays
     return flat
 
 

@@ -38,6 +38,8 @@ def back(value: object) -> object:
         deque([[1]]),
         OrderedDict(b=1, a=2),
         Counter("abba"),
+        defaultdict(int, a=1),
+        defaultdict(list, {(1, 2): [defaultdict(None, b=2)]}),
     ],
 )
 def test_plain_values_come_back_with_their_types(value: object) -> None:
@@ -80,7 +82,7 @@ class Own(dict):
 
 
 @pytest.mark.parametrize(
-    "value", [len, object(), {len}, b"bytes", [open], Own(), defaultdict(list), np.array(["text"]), np.array([None])]
+    "value", [len, object(), {len}, b"bytes", [open], Own(), defaultdict(Own), np.array(["text"]), np.array([None])]
 )
 def test_what_is_no_plain_data_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="is no plain data"):

@@ -529,6 +529,26 @@ def test_more_epochs_may_be_asked_for(died: Path) -> None:
     assert fit(regression(), died, epochs=8).epoch == list(range(8))
 
 
+def test_metrics_that_only_one_of_two_fits_had_are_nan_where_the_other_trained(tmp_path: Path) -> None:
+    def compiled(metric: str) -> keras.Model:
+        model = regression()
+        model.compile("adam", "mse", metrics=[metric])
+        return model
+
+    given = {"validation_freq": 2, "epochs": 4}
+    assert fit(compiled("mae"), tmp_path, dies_at=8, **given) is None  # amid the third epoch
+    history = fit(compiled("mape"), tmp_path, **given).history
+    found = {name: [bool(np.isnan(value)) for value in values] for name, values in history.items()}
+    assert found == {
+        "loss": [False] * 4,
+        "mae": [False, False, True, True],
+        "mape": [True, True, False, False],
+        "val_loss": [False] * 2,
+        "val_mae": [False, True],
+        "val_mape": [True, False],
+    }
+
+
 @pytest.mark.parametrize("freq", ["epoch", 1e-9])
 def test_other_workers_go_on_with_a_warning(tmp_path: Path, freq: str | float) -> None:
     fit(regression(), tmp_path, dies_at=7, checkpoint_freq=freq)

@@ -111,3 +111,18 @@ def test_what_does_not_name_the_keys_is_said_with_them_in_their_order(table) -> 
     ):
         with pytest.raises(ValueError, match=said):
             plan(table.schema, ColumnChoice(chosen), PRICE_FIRST, Y, floatx="float32", classes=None)
+
+
+def test_a_dict_of_one_takes_columns_as_its_entry_alone_does(table) -> None:
+    one = {"price": Slot("price", (2,))}
+    for chosen, columns in (
+        ("small", ["small"]),
+        (["small"], ["small"]),
+        (["small", "id"], ["small", "id"]),
+        ({"price": "small"}, ["small"]),
+    ):
+        labels = plan(table.schema, ColumnChoice("dense", chosen), X, one, floatx="float32", classes=None)
+        tree = labels.tree([[cell.name for cell in leaf.cells] for leaf in labels.leaves])
+        assert tree[-1] == {"price": columns}
+    features = plan(table.schema, ColumnChoice(["small", "id"], None), one, None, floatx="float32", classes=None)
+    assert [[cell.name for cell in leaf.cells] for leaf in features.leaves] == [["small", "id"]]

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like import SparkModel
 from elephas_like.trainer.building import build
 from elephas_like.trainer.metric_results import in_order, metric_results, metrics_of
 from elephas_like.trainer.state import read_metrics
@@ -72,3 +73,15 @@ def test_a_train_step_s_own_metric_named_loss_is_not_taken_for_keras_tracker_whi
     model.own = keras.metrics.Mean(name="loss")
     model.own.update_state(3.0)
     assert metrics_of(model) == {"loss": 3.0}
+
+
+def test_under_bfloat16_losses_and_learning_rates_are_numbers() -> None:
+    before = keras.config.floatx()
+    keras.config.set_floatx("bfloat16")
+    try:
+        model = mlp(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.5, 10)))
+        history = SparkModel(model, 2, engine="in_process").fit(X, Y, batch_size=4, verbose=0).history
+    finally:
+        keras.config.set_floatx(before)
+    assert type(history["loss"][0]) is float
+    assert np.isfinite(history["loss"][0])

@@ -210,3 +210,20 @@ def test_what_a_checkpoint_says_of_them_is_the_same_in_every_process_and_whateve
     assert said(0.1, OPTIMIZERS.SGD()) == said(0.2, OPTIMIZERS.SGD(0.5))
     assert said(0.1, OPTIMIZERS.SGD()) != said(0.1, OPTIMIZERS.SGD(momentum=0.5))
     assert said(0.1, OPTIMIZERS.SGD()) != said(0.1, OPTIMIZERS.RMSprop())
+
+
+def test_layers_that_are_unfrozen_after_the_optimizer_was_built_are_named() -> None:
+    model = mlp("adam")
+    model.layers[0].trainable = False
+    model.compile("adam", "mse")
+    trained = SparkModel(model, 1, engine="in_process")
+    trained.fit(X, Y, verbose=0)
+    model.layers[0].trainable = True  # Keras on TensorFlow warns, and goes on without it; on other backends it raises
+    with pytest.raises(
+        ValueError, match=r"were unfrozen .* does not know '.*kernel', '.*bias'. Compile the model again"
+    ):
+        trained.fit(X, Y, verbose=0)
+    model.compile("adam", "mse")
+    before = model.layers[0].get_weights()[0]
+    trained.fit(X, Y, verbose=0)
+    assert (model.layers[0].get_weights()[0] != before).all()

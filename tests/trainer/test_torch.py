@@ -16,6 +16,7 @@ from conformance.compare import by_keras, by_spark_model, difference
 from elephas_like import SparkModel, VotingModel
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Role
+from elephas_like.ensembles.recalibration import BatchNorms, array_batches
 from elephas_like.trainer.backends import torch as backend
 from elephas_like.trainer.building import build
 from elephas_like.trainer.code import pickle_by_value
@@ -67,6 +68,18 @@ def test_a_spec_carries_values_or_leaves_them_out() -> None:
     assert not Variables(bare).read().weights.any()
     whole.fit(X, Y, epochs=1, verbose=0)  # its gradients reach the parameters that the optimizer knows
     assert not np.array_equal(Variables(whole).read().weights, state.weights)
+
+
+def test_what_a_layer_had_before_it_was_quantized_does_not_travel(caplog: pytest.LogCaptureFixture) -> None:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+    model.layers[0].quantize("int8")  # Keras' registry for PyTorch still has the kernel of floats
+    model.compile("adam", "mse")
+    spec = ModelSpec.from_model(model, Carry.ALL)
+    assert not caplog.records
+    kernels = [value for value in spec.values if getattr(value, "shape", ()) == (8, 16)]
+    assert [kernel.dtype for kernel in kernels] == [np.int8]
+    copy = spec.build()
+    assert {id(each) for each in copy.parameters()} == {id(variable.value) for variable in copy.variables}
 
 
 def test_what_a_model_keeps_in_tensors_travels() -> None:
@@ -121,6 +134,16 @@ def test_two_workers_average_the_statistics_of_pytorchs_modules() -> None:
     layer = model.layers[0].module[1]
     assert layer.num_batches_tracked == 1
     assert layer.running_mean.abs().sum() > 0
+
+
+def test_recalibration_puts_the_buffers_of_pytorchs_modules_back() -> None:
+    wrapped, (x, _) = of_modules()
+    model = keras.Sequential([keras.Input((4,)), L.BatchNormalization(), *wrapped.layers])
+    before = Variables(model).read().parts()
+    BatchNorms(model).moments(array_batches(x, 8))
+    assert {name: part.tobytes() for name, part in Variables(model).read().parts().items()} == {
+        name: part.tobytes() for name, part in before.items()
+    }
 
 
 def of_two_libraries(x):
