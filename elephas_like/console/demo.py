@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from elephas_like.console.doctor import is_installed
 from elephas_like.console.java import java_problem
@@ -35,8 +36,23 @@ def _missing(engine: str, plot: str | None) -> str | None:
         return "The demo's images come with scikit-learn. Run pip install 'elephas-like[demo]'."
     if plot and not is_installed("matplotlib"):
         return "--plot needs matplotlib. Run pip install 'elephas-like[plots]'."
+    unwritable = _unwritable(Path(plot).expanduser()) if plot else None
+    if unwritable:
+        return unwritable
     java = None if engine == "in_process" or os.environ.get("SPARK_REMOTE") else java_problem()
     return None if java is None else f"{java}\nWithout Java: python -m elephas_like demo --engine in_process"
+
+
+def _unwritable(picture: Path) -> str | None:
+    """Say why a picture could not be written after the training; None if nothing is known against it."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if not picture.parent.is_dir():
+        return f"--plot: there is no directory {picture.parent}. Make it first."
+    known = FigureCanvasBase.filetypes
+    if picture.suffix and picture.suffix[1:].lower() not in known:
+        return f"--plot: expected the name of a picture that ends with one of {', '.join(sorted(known))}; got {picture.name!r}."
+    return None
 
 
 @contextmanager
@@ -94,5 +110,5 @@ def _train(workers: int, epochs: int, engine: str, plot: str | None) -> None:
     if plot:
         from elephas_like.model.plots import plot_history
 
-        plot_history(history).savefig(plot)
+        plot_history(history).savefig(Path(plot).expanduser())
         sys.stdout.write(f"picture: {plot}\n")
