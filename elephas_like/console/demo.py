@@ -13,6 +13,7 @@ from elephas_like.console.java import java_problem
 from elephas_like.core.errors import MissingExtraError
 
 TEST_ROWS = 360
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
 
 
 def demo(workers: int, epochs: int, engine: str, plot: str | None) -> int:
@@ -45,13 +46,10 @@ def _missing(engine: str, plot: str | None) -> str | None:
 
 def _unwritable(picture: Path) -> str | None:
     """Say why a picture could not be written after the training; None if nothing is known against it."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
     if not picture.parent.is_dir():
         return f"--plot: there is no directory {picture.parent}. Make it first."
-    known = FigureCanvasBase.filetypes
-    if picture.suffix and picture.suffix[1:].lower() not in known:
-        return f"--plot: expected the name of a picture that ends with one of {', '.join(sorted(known))}; got {picture.name!r}."
+    if picture.suffix.lower() not in PICTURES:
+        return f"--plot: expected a name that ends with one of {' '.join(PICTURES)}; got {picture.name!r}."
     return None
 
 

@@ -18,7 +18,7 @@ def test_without_spark_it_trains_on_real_rows(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("plot", "says"), [("missing/fit.png", "there is no directory"), ("fit.xyz", "expected the name of a picture")]
+    ("plot", "says"), [("missing/fit.png", "there is no directory"), ("fit.xyz", "expected a name that ends with")]
 )
 def test_a_picture_that_could_not_be_written_is_refused_before_it_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture, plot: str, says: str
