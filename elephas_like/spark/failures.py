@@ -18,6 +18,11 @@ _TOO_LARGE = re.compile(
     r"serialized results of \d+ tasks \((?P<size>[^)]+)\) is bigger than [\w. ]+ \((?P<limit>[^)]+)\)"
 )
 _BARRIER = "SPARK-24820"
+_SHUT_DOWN = "because SparkContext was shut down"
+GONE = (
+    "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
+    "it."
+)
 
 
 class RefusedError(ElephasError):
@@ -32,6 +37,8 @@ def readable(error: BaseException) -> BaseException:
     advice = missing_package(text)
     if advice is not None:
         return ElephasError(advice)
+    if _SHUT_DOWN in text:
+        return ElephasError(GONE)
     refused = _refusal(text)
     if refused is not None:
         return RefusedError(refused)

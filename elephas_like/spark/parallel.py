@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 from pyspark import RDD, InheritableThread, SparkContext
 
 from elephas_like.core.errors import ElephasError, WorkerError
-from elephas_like.spark.failures import RefusedError, readable
+from elephas_like.spark.failures import GONE, RefusedError, readable
 from elephas_like.spark.job_tags import tagged_jobs
 from elephas_like.spark.session import is_local_master
-from elephas_like.spark.waits import GONE, cancel_and_wait, cleanup, stopped
+from elephas_like.spark.waits import cancel_and_wait, cleanup, stopped
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

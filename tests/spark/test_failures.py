@@ -59,6 +59,11 @@ def test_the_line_before_sparks_own_words_is_left_out() -> None:
     assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
 
 
+def test_a_job_that_ended_with_its_context_says_what_to_do() -> None:
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 6 cancelled because SparkContext was shut down"
+    assert "Start a new session" in str(readable(RuntimeError(text)))
+
+
 def test_our_own_errors_and_ctrl_c_pass() -> None:
     for error in (DataError("partition 1, row 2: ..."), KeyboardInterrupt()):
         assert readable(error) is error
