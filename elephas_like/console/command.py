@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,23 @@ from elephas_like.core.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 if all went well, 1 if not, 2 for wrong arguments."""
+    """Run a command and return its exit code: 0 if all went well, 1 if not, 2 for wrong arguments.
+
+    Whoever reads what it prints may stop to, as `head` does: it ends with 1 then, too, without a word.
+    """
     given = _parser().parse_args(arguments)
+    if sys.stdout is None:  # closed by whoever started it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for as long as the process lives
+    try:
+        found = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its end
+        return 1
+    return found
+
+
+def _run(given: argparse.Namespace) -> int:
     if given.command == "doctor":
         from elephas_like.console.doctor import doctor
 
@@ -44,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
     return number

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from elephas_like.console.doctor import is_installed
 from elephas_like.console.java import java_problem
 from elephas_like.core.errors import MissingExtraError
 
 TEST_ROWS = 360
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
 
 
 def demo(workers: int, epochs: int, engine: str, plot: str | None) -> int:
@@ -35,8 +37,20 @@ def _missing(engine: str, plot: str | None) -> str | None:
         return "The demo's images come with scikit-learn. Run pip install 'elephas-like[demo]'."
     if plot and not is_installed("matplotlib"):
         return "--plot needs matplotlib. Run pip install 'elephas-like[plots]'."
+    unwritable = _unwritable(Path(plot).expanduser()) if plot else None
+    if unwritable:
+        return unwritable
     java = None if engine == "in_process" or os.environ.get("SPARK_REMOTE") else java_problem()
     return None if java is None else f"{java}\nWithout Java: python -m elephas_like demo --engine in_process"
+
+
+def _unwritable(picture: Path) -> str | None:
+    """Say why a picture could not be written after the training; None if nothing is known against it."""
+    if not picture.parent.is_dir():
+        return f"--plot: there is no directory {picture.parent}. Make it first."
+    if picture.suffix.lower() not in PICTURES:
+        return f"--plot: expected a name that ends with one of {' '.join(PICTURES)}; got {picture.name!r}."
+    return None
 
 
 @contextmanager
@@ -94,5 +108,5 @@ def _train(workers: int, epochs: int, engine: str, plot: str | None) -> None:
     if plot:
         from elephas_like.model.plots import plot_history
 
-        plot_history(history).savefig(plot)
+        plot_history(history).savefig(Path(plot).expanduser())
         sys.stdout.write(f"picture: {plot}\n")

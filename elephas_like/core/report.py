@@ -37,11 +37,25 @@ def report_page(snapshot: Snapshot) -> str:
 
 
 def write_report(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
-    """Write the page of a snapshot to a file, whole or not at all."""
-    place = Path(path)
+    """Write the page of a snapshot to a file, whole or not at all. Make the directories above it.
+
+    Raises:
+        ValueError: a URL, or a directory.
+    """
+    if "://" in os.fspath(path):
+        raise ValueError(
+            f"a report is written to a local file; got {os.fspath(path)!r}. Write it here, and copy it there."
+        )
+    place = Path(path).expanduser()
+    if place.is_dir():
+        raise ValueError(f"expected the path of a file to write, as 'fit.html'; {str(path)!r} is a directory.")
+    place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(f".{place.name}.draft")
-    draft.write_text(report_page(snapshot), encoding="utf-8")
-    draft.replace(place)
+    try:
+        draft.write_text(report_page(snapshot), encoding="utf-8")
+        draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)  # gone already where it was renamed
 
 
 def _page(snapshot: Snapshot | None) -> Page:

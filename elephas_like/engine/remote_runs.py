@@ -31,6 +31,7 @@ from elephas_like.rows.replicas import blocks_of, written_once
 from elephas_like.rows.shard_files import find_shard
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.spark.encryption import check_disks
+from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.gang import keyed_notes, pieces_of
 from elephas_like.spark.parallel import CancelledError, Runs, tries
 from elephas_like.spark.remote import new_tag
@@ -124,7 +125,7 @@ class RemoteRuns(Runs[Any]):
             except ElephasError as error:
                 if self.cancelled or _CANCELLED in str(error):
                     raise CancelledError(str(error)) from None
-                if not left or isinstance(error, WorkerError):
+                if not left or isinstance(error, WorkerError | RefusedError):
                     raise
                 log.warning("%s was lost and is run again: %s", title, str(error).splitlines()[0])
             else:

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from elephas_like.spark.files import driver_path
 from elephas_like.trainer.building import build_optimizer
 from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
 
@@ -78,12 +79,12 @@ def zip_path(file_name: str | os.PathLike[str]) -> Path:
     """The absolute path of an ensemble's file.
 
     Raises:
-        ValueError: a name that does not end with ".zip".
+        ValueError: a name that does not end with ".zip", or a URL of another filesystem.
     """
     path = Path(os.fspath(file_name))
     if path.suffix != ".zip":
         raise ValueError(f"file_name must end with '.zip'; got {str(path)!r}.")
-    return path.expanduser().absolute()
+    return driver_path(file_name, "an ensemble's file")
 
 
 def _umask() -> int:

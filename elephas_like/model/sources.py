@@ -45,9 +45,10 @@ from elephas_like.rows.samples import first_element, first_row
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unpickled, partitioned
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
+from elephas_like.spark.failures import GONE
 from elephas_like.spark.plans import runs_when_planned
 from elephas_like.spark.session import context_of
-from elephas_like.spark.waits import GONE, stopped
+from elephas_like.spark.waits import stopped
 from elephas_like.trainer.serialization import input_count, wants_target
 
 

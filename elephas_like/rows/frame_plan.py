@@ -20,6 +20,7 @@ from elephas_like.core import checks
 from elephas_like.core.structure import flatten, unflatten, written
 from elephas_like.core.types import Array, Slot, Structure
 from elephas_like.rows.row_values import FLOATS
+from elephas_like.spark.plans import quoted
 
 Choice = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 AS_IMAGES = "image"
@@ -100,7 +101,7 @@ class Cell:
 
     def selected(self) -> SparkColumn:
         """Return the column for `select`."""
-        column = functions.col(f"`{self.path[0].replace('`', '``')}`")
+        column = functions.col(quoted(self.path[0]))
         for name in self.path[1:]:
             column = column.getField(name)
         return column.cast("double") if self.decimal else column

@@ -18,6 +18,7 @@ from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
 from elephas_like.spark.gpus import take_gpu
+from elephas_like.spark.plans import quoted
 from elephas_like.spark.session import ignores_capitals
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,9 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     name = _unused("scores", [*df.columns, *(one.name for one in fields)])
     both = df.withColumn(name, functions.arrow_udf(scores, kind)(selected(df, plan)))
     # No column of the user's is selected by its name, which several may have.
-    return both.withColumns({one.name: _field(one, f"`{name}`.`{one.name}`", plan) for one in fields}).drop(name)
+    return both.withColumns({one.name: _field(one, f"{quoted(name)}.{quoted(one.name)}", plan) for one in fields}).drop(
+        name
+    )
 
 
 def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:
@@ -145,7 +148,7 @@ def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     both = df.withColumn(_unused("columns", df.columns), selected(df, plan))
     numbered = both.toDF(*map(str, range(len(both.columns))))
     found = numbered.mapInArrow(append, schema).toDF(*[one.name for one in there])
-    return found.withColumns({one.name: _field(one, f"`{one.name}`", plan) for one in fields})
+    return found.withColumns({one.name: _field(one, quoted(one.name), plan) for one in fields})
 
 
 def _field(one: Field, path: str, plan: FramePlan) -> Column:

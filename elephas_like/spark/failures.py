@@ -14,6 +14,19 @@ _CHAIN = re.compile(
 )
 _STATE = re.compile(r"\n? SQLSTATE: |\nDriver stacktrace:")
 _JAVA_STACK = "\n\tat "
+_TOO_LARGE = re.compile(
+    r"serialized results of \d+ tasks \((?P<size>[^)]+)\) is bigger than [\w. ]+ \((?P<limit>[^)]+)\)"
+)
+_BARRIER = "SPARK-24820"
+_SHUT_DOWN = "because SparkContext was shut down"
+GONE = (
+    "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
+    "it."
+)
+
+
+class RefusedError(ElephasError):
+    """Spark refuses a job for a reason that is the same for each attempt: its settings, or how the rows are made."""
 
 
 def readable(error: BaseException) -> BaseException:
@@ -24,6 +37,11 @@ def readable(error: BaseException) -> BaseException:
     advice = missing_package(text)
     if advice is not None:
         return ElephasError(advice)
+    if _SHUT_DOWN in text:
+        return ElephasError(GONE)
+    refused = _refusal(text)
+    if refused is not None:
+        return RefusedError(refused)
     found = _TRACEBACK.search(text)
     if found is None:
         return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
@@ -33,6 +51,23 @@ def readable(error: BaseException) -> BaseException:
     type_name, _, message = (raised.group("last") + _more_lines(python[raised.end() :])).partition(": ")
     shown = python[: raised.end()] if raised is not found else found.group(0)
     return WorkerError.of(type_name.rsplit(".", 1)[-1], message, shown, -1)
+
+
+def _refusal(text: str) -> str | None:
+    """Return why Spark refuses a job, and what to do; None if the text says something else."""
+    large = _TOO_LARGE.search(text)
+    if large is not None:
+        return (
+            f"tasks have {large['size']} of results for the driver, and spark.driver.maxResultSize allows {large['limit']}. "
+            "Set it higher before the session starts (0 is no limit). Or let less come to the driver by Spark: "
+            "predict(..., collect=False) leaves predictions on the executors, and a fit with engine='server' sends its states itself."
+        )
+    if _BARRIER in text:
+        return (
+            "the rows come from rdd.barrier(), and Spark runs all tasks of such a stage or none: it takes neither the first row "
+            "of it nor fewer partitions. Begin a new stage behind it: rdd.repartition(num_workers)."
+        )
+    return None
 
 
 def _more_lines(text: str) -> str:

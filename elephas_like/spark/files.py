@@ -149,6 +149,24 @@ def local_path(path: str) -> str:
     return unquote(urlparse(path).path) if is_url(path) else os.path.expanduser(path)
 
 
+def driver_path(path: str | os.PathLike[str], what: str) -> Path:
+    """Return the absolute path of what is kept on the driver's own disks: of a path, or a `file:` URL.
+
+    Args:
+        what: what is kept there, for the error.
+
+    Raises:
+        ValueError: a URL of another filesystem.
+    """
+    text = os.fspath(path)
+    if is_url(text) and urlparse(text).scheme != "file":
+        raise ValueError(
+            f"{what} is kept on a disk of the driver; got {text!r}. Give a local path, which may be of a mounted disk, and "
+            "copy it there afterwards."
+        )
+    return Path(local_path(text)).absolute()
+
+
 def absolute(path: str) -> str:
     """Return a path that stays the same when the working directory changes; a URL without the slash at its end."""
     return path.rstrip("/") if is_url(path) else os.path.abspath(os.path.expanduser(path))

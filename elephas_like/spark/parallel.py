@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 from pyspark import RDD, InheritableThread, SparkContext
 
 from elephas_like.core.errors import ElephasError, WorkerError
-from elephas_like.spark.failures import readable
+from elephas_like.spark.failures import GONE, RefusedError, readable
 from elephas_like.spark.job_tags import tagged_jobs
 from elephas_like.spark.session import is_local_master
-from elephas_like.spark.waits import GONE, cancel_and_wait, cleanup, stopped
+from elephas_like.spark.waits import cancel_and_wait, cleanup, stopped
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -188,7 +188,8 @@ class JobRuns(Runs[Result]):
 
         Args:
             title: what Spark's UI shows.
-            tries: jobs that may be lost to dying Python workers; what the user's code raises ends the run at once.
+            tries: jobs that may be lost to dying Python workers; what the user's code raises ends the run at once, and so does
+                what Spark refuses.
 
         Raises:
             CancelledError: the job, or these runs, were cancelled. ElephasError: it failed, or the SparkContext was stopped.
@@ -205,7 +206,7 @@ class JobRuns(Runs[Result]):
                     raise ElephasError(GONE) from None
                 if self.cancelled or CANCELLED in str(error):
                     raise CancelledError(str(cause)) from None
-                if not tries or isinstance(cause, WorkerError):
+                if not tries or isinstance(cause, WorkerError | RefusedError):
                     raise cause from None
                 log.warning("%s was lost and is run again: %s", title, str(cause).splitlines()[0])
         raise CancelledError("the run was cancelled before it began.")

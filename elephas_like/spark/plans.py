@@ -1,8 +1,13 @@
-"""What Spark does with a DataFrame when it is only asked how it would compute it."""
+"""DataFrames: names of columns in expressions, and what Spark does when it is only asked how it would compute one."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions take it, whatever characters it has."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def runs_when_planned(df: DataFrame) -> bool:

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, keras_backend
 from elephas_like.core.types import EngineName
+from elephas_like.spark.failures import GONE
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
-from elephas_like.spark.waits import GONE, stopped
+from elephas_like.spark.waits import stopped
 
 log = logging.getLogger(__name__)
 _CONNECT = "pyspark.sql.connect"

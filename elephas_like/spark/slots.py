@@ -15,9 +15,10 @@ from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import CapacityError, ElephasError, WaitError
 from elephas_like.core.types import Resources
+from elephas_like.spark.failures import GONE
 from elephas_like.spark.job_tags import tasks, waits_for_slots
 from elephas_like.spark.session import Conf, is_local, is_on, settings_of
-from elephas_like.spark.waits import GONE, stopped
+from elephas_like.spark.waits import stopped
 
 _reserved: dict[str, int] = {}
 _changed = threading.Condition()

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pyspark import Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.spark.failures import readable
+from elephas_like.spark.failures import GONE, readable
 from elephas_like.spark.job_tags import tagged_jobs, unfinished
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,6 @@ TIDY_SECONDS = 20.0
 """Seconds that the jobs which delete files at the end of a run may take."""
 MAX_POLL_SECONDS = 1.0
 """Maximum seconds between two checks of a job's progress."""
-GONE = (
-    "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
-    "it."
-)
 STOPPED = f"{GONE} After a fit that was under way the model holds the state of the last finished round."
 
 

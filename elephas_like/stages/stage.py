@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, functions
 
 from elephas_like.core import checks
 from elephas_like.rows.prediction_columns import column_called
+from elephas_like.spark.plans import quoted
 from elephas_like.spark.session import check_frame_runs, is_remote
 from elephas_like.stages.saving import StageReader, StageWriter
 from elephas_like.trainer.recipe import archive, compile_as, copy_of, from_archive, from_json
@@ -141,7 +142,7 @@ class KerasEstimator(Stage):
                 raise TypeError(
                     f"validation_col={name!r} must be boolean; it is {dataset.schema[name].dataType.simpleString()}."
                 )
-            chosen = functions.coalesce(functions.col(f"`{name}`"), functions.lit(False))
+            chosen = functions.coalesce(functions.col(quoted(name)), functions.lit(False))
             dataset, held = dataset.filter(~chosen), dataset.filter(chosen)
         share = 0.0 if held is not None and not self.isSet("validationSplit") else self.given("validationSplit")
         return dataset, held, share

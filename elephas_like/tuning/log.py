@@ -17,6 +17,7 @@ from elephas_like.core import checks
 from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
+from elephas_like.spark.files import driver_path
 from elephas_like.tuning.space import Point
 
 VERSION = 1
@@ -320,14 +321,14 @@ def kept_of(directory: Any, resume: str, seed: int | None) -> Kept:
     """What is kept of a search whose arguments are these.
 
     Raises:
-        ValueError: `resume` is unknown, or there is no directory to go on from.
+        ValueError: `resume` is unknown, or there is no directory to go on from, or it is a URL of another filesystem.
     """
     if resume not in ("never", "auto"):
         raise ValueError(f"resume must be 'never' or 'auto'; got {resume!r}.")
     if resume == "auto" and directory is None:
         raise ValueError("resume='auto' needs a checkpoint_dir to go on from.")
     # Absolute, because a trial or a callback may change the working directory.
-    found = None if directory is None else SearchLog(Path(directory).expanduser().absolute())
+    found = None if directory is None else SearchLog(driver_path(directory, "checkpoint_dir of a search"))
     if seed is not None:
         return Kept(found, resume, checks.positive_int("seed", seed, least=0))
     earlier = found.seed() if found is not None and resume == "auto" else None

@@ -24,11 +24,12 @@ from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
+from elephas_like.spark.failures import GONE
 from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import CANCELLED, GROUP_CANCELLED, CancelledError, Runs, RunsInTurn
 from elephas_like.spark.session import is_local, warn_if_stopped
 from elephas_like.spark.slots import slots as spark_slots
-from elephas_like.spark.waits import GONE, stopped
+from elephas_like.spark.waits import stopped
 from elephas_like.tuning.keras_options import with_own_objects
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,17 @@ def test_without_spark_it_trains_on_real_rows(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("plot", "says"), [("missing/fit.png", "there is no directory"), ("fit.xyz", "expected a name that ends with")]
+)
+def test_a_picture_that_could_not_be_written_is_refused_before_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture, plot: str, says: str
+) -> None:
+    assert demo(2, 6, "in_process", str(tmp_path / plot)) == 1
+    said = capsys.readouterr()
+    assert (said.out, says in said.err) == ("", True)
+
+
 def test_without_its_images_it_names_the_extra() -> None:
     done = command("demo", without=("sklearn",))
     assert (done.returncode, done.stdout) == (1, "")

@@ -96,3 +96,20 @@ def test_a_report_is_written_whole(tmp_path: Path, snapshot: dict[str, object]) 
     write_report(tmp_path / "fit.html", snapshot)
     assert [path.name for path in tmp_path.iterdir()] == ["fit.html"]
     assert (tmp_path / "fit.html").read_text() == report_page(snapshot)
+
+
+def test_a_report_goes_to_the_home_directory_and_below_new_ones(
+    tmp_path: Path, snapshot: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_report("~/reports/fit.html", snapshot)
+    assert (tmp_path / "reports" / "fit.html").read_text() == report_page(snapshot)
+
+
+def test_a_report_is_a_local_file(tmp_path: Path, snapshot: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"local file; got 's3://bucket/fit.html'"):
+        write_report("s3://bucket/fit.html", snapshot)
+    with pytest.raises(ValueError, match=r"is a directory"):
+        write_report(tmp_path, snapshot)
+    assert list(tmp_path.iterdir()) == []

@@ -50,6 +50,11 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
     assert zip_path("~/models/ensemble.zip") == tmp_path / "models" / "ensemble.zip"
 
 
+def test_an_ensemble_s_file_is_no_directory_that_is_named_as_a_url() -> None:
+    with pytest.raises(ValueError, match=r"kept on a disk of the driver; got 's3a://models/ensemble.zip'"):
+        VotingModel(members(1)).save("s3a://models/ensemble.zip")
+
+
 def test_files_that_are_no_ensembles(tmp_path: Path) -> None:
     model().save(tmp_path / "model.keras")
     (tmp_path / "model.keras").rename(tmp_path / "model.zip")

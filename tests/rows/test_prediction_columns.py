@@ -77,6 +77,14 @@ def test_columns_stay_whatever_they_are_called(spark, way) -> None:
 
 
 @BOTH_WAYS
+def test_predictions_may_be_called_anything(spark, way) -> None:
+    df = spark.createDataFrame([(1.0,)], "v double")
+    made = plan(df.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    found = way(df, made, lambda x, rows: [x[:, 0] * 10, x[:, 0]], [Field("a`b", 0), Field("c.d e", 1)])
+    assert [row.asDict() for row in found.collect()] == [{"v": 1.0, "a`b": 10.0, "c.d e": 1.0}]
+
+
+@BOTH_WAYS
 def test_several_columns_of_one_name_stay(spark, way) -> None:
     """As a join leaves them; a plan reads none of them. Fields may be called as the column that holds the work."""
     one = spark.createDataFrame([(1, 2.0)], "id int, v double")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from elephas_like.core.errors import ConnectionLostError, DataError, ElephasError, WorkerError
-from elephas_like.spark.failures import readable
+from elephas_like.spark.failures import RefusedError, readable
+from elephas_like.spark.waits import readable_errors
 
 SPARK = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times
@@ -56,6 +59,19 @@ def test_the_line_before_sparks_own_words_is_left_out() -> None:
     assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
 
 
+def test_a_job_that_ended_with_its_context_says_what_to_do() -> None:
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 6 cancelled because SparkContext was shut down"
+    assert "Start a new session" in str(readable(RuntimeError(text)))
+
+
 def test_our_own_errors_and_ctrl_c_pass() -> None:
     for error in (DataError("partition 1, row 2: ..."), KeyboardInterrupt()):
         assert readable(error) is error
+
+
+def test_rows_of_a_barrier_stage_that_spark_does_not_read_so(sc) -> None:
+    rows = sc.parallelize(range(4), 2).barrier().mapPartitions(lambda mine: mine)
+    with pytest.raises(RefusedError, match=r"the rows come from rdd.barrier\(\).*rdd.repartition\(num_workers\)"):
+        with readable_errors(sc):
+            rows.take(1)
+    assert len(rows.repartition(2).take(1)) == 1

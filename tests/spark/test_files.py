@@ -130,6 +130,15 @@ def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch) -> None:
     assert names(tmp_path) == []
 
 
+def test_what_is_kept_on_the_driver_goes_to_no_other_filesystem(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        files.driver_path("a/b", "a file") == files.driver_path(f"file://{tmp_path}/a/b", "a file") == tmp_path / "a/b"
+    )
+    with pytest.raises(ValueError, match=r"a file is kept on a disk of the driver; got 'hdfs:///a/b'"):
+        files.driver_path("hdfs:///a/b", "a file")
+
+
 def test_urls_are_told_from_paths() -> None:
     assert all(map(files.is_url, ("hdfs://a/b", "file:/a", "s3a://b", "dbfs:/a")))
     assert not any(map(files.is_url, ("/a/b", "a:b", "C:/a", "model.keras", "a/b://c")))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elephas_like.core.errors import WorkerError
+from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn
 
 
@@ -46,6 +47,24 @@ def test_a_lost_python_worker_is_replaced(sc, tmp_path: Path) -> None:
         return number
 
     assert outcomes(sc, dies_once) == {number: [number] for number in range(4)}
+
+
+def test_results_that_spark_does_not_take_are_not_computed_again(sc, tmp_path: Path) -> None:
+    def large(number: int) -> bytes:
+        with (tmp_path / "tried").open("a") as file:
+            file.write(".")
+        return bytes(4096)
+
+    settings = sc._jsc.sc().conf()  # of which Spark reads this one for each job
+    before = settings.get("spark.driver.maxResultSize", "1g")
+    settings.set("spark.driver.maxResultSize", "2k")
+    try:
+        (error,) = outcomes(sc, large, 1).values()
+    finally:
+        settings.set("spark.driver.maxResultSize", before)
+    assert isinstance(error, RefusedError)
+    assert "KiB of results for the driver, and spark.driver.maxResultSize allows 2.0 KiB" in str(error)
+    assert (tmp_path / "tried").read_text() == "."
 
 
 def test_runs_in_turn_are_made_when_their_outcome_is_asked_for() -> None:

@@ -36,6 +36,13 @@ def columns(spark):
     )
 
 
+def test_a_validation_column_may_be_called_anything(columns) -> None:
+    stage = ElephasEstimator(mlp(1, 1, None, "mse"), validation_col="held `out`")
+    rows = columns.selectExpr("*", "wide > 1 AS `held ``out```")
+    kept, held, _ = stage.split(rows)
+    assert (kept.count(), held.count()) == (2, 2)
+
+
 def of_dicts(*names: str) -> keras.Model:
     """10 wide + deep, of each of the names."""
     tensors = {"wide": keras.Input((1,)), "deep": keras.Input((1,))}

@@ -205,3 +205,10 @@ def test_the_shelf_holds_the_best(on_disk: bool, tmp_path: Path) -> None:
         (folder / "trial-00001.keras").unlink()
         with pytest.raises(FileNotFoundError, match="trial 1 is not in"):
             later.read(1)
+
+
+def test_a_search_is_kept_in_no_directory_that_is_named_as_a_url(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"kept on a disk of the driver; got 'hdfs:///searches/one'"):
+        kept_of("hdfs:///searches/one", "auto", 0)
+    assert list(tmp_path.iterdir()) == []

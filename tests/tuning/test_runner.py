@@ -13,7 +13,7 @@ from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
-from elephas_like.spark.waits import GONE
+from elephas_like.spark.failures import GONE
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
 from elephas_like.tuning.space import Sampler, Space
