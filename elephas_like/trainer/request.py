@@ -60,6 +60,18 @@ def _callbacks(_: str, value: Any) -> tuple[keras.callbacks.Callback, ...]:
     return as_tuple(value)
 
 
+def _epochs(name: str, value: Any) -> int:
+    """Return the number of epochs, no more of them than Keras is told to train (`keras.config.set_max_epochs`, which old ones lack)."""
+    epochs = checks.positive_int(name, value)
+    most = getattr(keras.config, "max_epochs", lambda: None)()
+    if not most or epochs <= most:
+        return epochs
+    warnings.warn(
+        f"epochs={epochs} is limited to {most}, by keras.config.set_max_epochs or KERAS_MAX_EPOCHS.", stacklevel=2
+    )
+    return int(most)
+
+
 def _class_weights(_: str, value: Any) -> dict[int, float] | None:
     return class_weights(value)
 
@@ -77,7 +89,7 @@ class FitRequest:
     Beside each argument's type is the function that checks its value, given the argument's name.
     """
 
-    epochs: Annotated[int, checks.positive_int]
+    epochs: Annotated[int, _epochs]
     initial_epoch: Annotated[int, _from_zero]
     batch_size: Annotated[int | None, _size]
     global_batch_size: Annotated[int | None, _size]

@@ -51,6 +51,17 @@ def test_the_models_batch_size_is_taken_where_the_fit_names_none(model):
     assert config(FitRequest.checked(model, **GIVEN | {"batch_size": 5}), 4).batch_size == 5
 
 
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_epochs"), reason="this Keras has no limit of epochs")
+def test_keras_limit_of_epochs_holds(model):
+    keras.config.set_max_epochs(2)
+    try:
+        with pytest.warns(UserWarning, match=r"epochs=3 is limited to 2, by keras.config.set_max_epochs"):
+            assert config(FitRequest.checked(model, **GIVEN), 1).epochs == 2
+        assert config(FitRequest.checked(model, **GIVEN | {"epochs": 2}), 1).epochs == 2
+    finally:
+        keras.config.set_max_epochs(None)
+
+
 def test_a_global_batch_is_split_to_the_last_row(model):
     told = config(FitRequest.checked(model, **GIVEN | {"global_batch_size": 11}), 4)
     assert [told.batch_size_of(worker) for worker in range(4)] == [3, 3, 3, 2]
