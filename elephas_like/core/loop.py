@@ -42,6 +42,7 @@ from elephas_like.core.types import (
     Span,
     TrainState,
     Vector,
+    last_average,
 )
 from elephas_like.core.workers import SyncWorkers
 
@@ -84,7 +85,8 @@ class FitPlan:
     until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
-    keeps_slots: whether workers keep the optimizer's slots to themselves; the fit ends with the mean of them.
+    keeps_slots: whether workers keep the optimizer's slots to themselves between rounds; the fit ends with the mean of them.
+    slots_every: rounds from one average of the slots to the next; 0 where they are never averaged.
     largest: the worker that has the most steps in an epoch: optimizers count its steps.
     may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
     """
@@ -115,6 +117,7 @@ class FitPlan:
     workers_remember: bool = False
     constrain: Projection = unconstrained
     keeps_slots: bool = False
+    slots_every: int = 1
     may_drop_all: bool = False
     largest: int | None = None
 
@@ -305,10 +308,18 @@ class _SynchronousFit:
         progress.memories = None  # as large as a state of every worker
 
     def with_mean_slots(self) -> TrainState:
-        """Return the state with the mean of the slots that workers have kept to themselves."""
+        """Return the state with the mean of the slots that workers have kept to themselves since the last average."""
         progress = self._progress
+        kept = self._rounds_of_own_slots()
+        if not kept:
+            return progress.state
         recalled = self._workers.recall(progress.orders - 1)
-        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds)
+        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds[-kept:])
+
+    def _rounds_of_own_slots(self) -> int:
+        """Return for how many rounds workers have gone on with slots of their own; 0 where they begin with the driver's."""
+        version = self._progress.version
+        return version - last_average(version, self._plan.slots_every)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -348,7 +359,9 @@ class _SynchronousFit:
         state, outer = exchange.finish()
         state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
-        self.round_length.adapt(agreement.drift)
+        # Updates resemble their worker's last ones by slots of its own, too, whatever its rows.
+        if not self._rounds_of_own_slots():
+            self.round_length.adapt(agreement.drift)
         # Only a finished round becomes the fit's progress.
         finished = RoundRecord(
             round=len(progress.rounds),

@@ -245,6 +245,8 @@ REMEMBERING = [
     {"strategy": MortalElastic()},
     {"strategy": MortalElastic(), "optimizer_state": "per_worker", "codec": "top_k"},
     {"optimizer_state": "per_worker"},
+    {"optimizer_state_every": 4},
+    {"optimizer_state_every": 3},
     {"codec": "one_bit"},
     {"codec": "top_k"},
 ]

@@ -101,6 +101,11 @@ def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_
     assert set(rounds_of([100, 100], mode="asynchronous", strategy="aeasgd")) == {40}
 
 
+def test_drift_is_looked_at_where_workers_begin_with_the_same_slots() -> None:
+    """Slots of their own make the updates of rounds 2, 3, 5, 6, ... resemble the worker's last ones. Round 4 is the first that tells."""
+    assert rounds_of([100, 100], optimizer_state_every=3)[:8] == [5, 5, 5, 5, 10, 10, 10, 20]
+
+
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_workers_without_rows_do_not_count(mode: str) -> None:
     # 200 steps an epoch: ten rounds of two asynchronous workers, where four would have 20 in a shard of mean size, and 40 in
