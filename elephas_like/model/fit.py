@@ -258,7 +258,9 @@ def _prepared(
     # By the optimizer, whose parts are all known now.
     strategy, frequency = options.resolved(model, num_workers, engine)
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
-    hooks = DriverHooks(model, request.callbacks, request.epochs, request.verbose, rate_factor=factor)
+    hooks = DriverHooks(
+        model, request.callbacks, request.epochs, request.verbose, rate_factor=factor, keeps_slots=config.keeps_slots
+    )
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
         described |= compiled_as(model)
