@@ -86,7 +86,7 @@ class FitPlan:
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
     keeps_slots: whether workers keep the optimizer's slots to themselves between rounds; the fit ends with the mean of them.
-    slots_every: rounds from one average of the slots to the next; 0 where they are never averaged.
+    slots_every: rounds after which workers begin with the driver's slots again; 0 for never.
     largest: the worker that has the most steps in an epoch: optimizers count its steps.
     may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
     """

@@ -354,13 +354,15 @@ class FitConfig:
 
     @property
     def slots_every(self) -> int:
-        """Rounds from one average of the slots to the next; 0 where they are never averaged."""
-        return self.optimizer_state_every if self.optimizer_state == OptimizerState.AVERAGE else 0
+        """Rounds after which workers begin with the driver's slots again; 0 for never: they go on with their own."""
+        if self.optimizer_state == OptimizerState.AVERAGE:
+            return self.optimizer_state_every
+        return int(self.optimizer_state == OptimizerState.RESET)
 
     @property
     def keeps_slots(self) -> bool:
         """Whether workers keep slots of their own from round to round."""
-        return self.optimizer_state != OptimizerState.RESET and self.slots_every != 1
+        return self.slots_every != 1
 
 
 @dataclass(frozen=True)

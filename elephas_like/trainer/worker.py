@@ -208,7 +208,8 @@ class LocalTrainer:
     def _sends_slots(self, order: Order) -> bool:
         """Return whether the slots are averaged when the round of an order ends."""
         ended = order.version + 1
-        return last_average(ended, self._config.slots_every) == ended
+        averaged = self._config.optimizer_state == "average"
+        return averaged and last_average(ended, self._config.slots_every) == ended
 
     def _keeps_rate(self, before: TrainState, after: TrainState) -> bool:
         """Return whether the steps have left the learning rate alone. What worker callbacks make of it is the worker's own affair."""

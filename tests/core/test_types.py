@@ -31,18 +31,20 @@ def test_last_average() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "every", "keeps", "seldom"),
+    ("state", "every", "slots_every", "seldom"),
     [
-        ("average", 1, False, [Role.FROZEN]),
-        ("average", 2, True, [Role.FROZEN, Role.SLOT]),
-        ("per_worker", 1, True, [Role.FROZEN, Role.SLOT]),
-        ("reset", 1, False, [Role.FROZEN, Role.SLOT]),
+        ("average", 1, 1, [Role.FROZEN]),
+        ("average", 2, 2, [Role.FROZEN, Role.SLOT]),
+        ("per_worker", 1, 0, [Role.FROZEN, Role.SLOT]),
+        ("reset", 1, 1, [Role.FROZEN, Role.SLOT]),
     ],
 )
-def test_who_keeps_slots_and_which_parts_seldom_change(state: str, every: int, keeps: bool, seldom: list[Role]) -> None:
+def test_who_keeps_slots_and_which_parts_seldom_change(
+    state: str, every: int, slots_every: int, seldom: list[Role]
+) -> None:
     config = FitConfig(optimizer_state=OptimizerState(state), optimizer_state_every=every)
-    assert config.keeps_slots is keeps
-    assert config.slots_every == (every if state == "average" else 0)
+    assert config.slots_every == slots_every
+    assert config.keeps_slots is (slots_every != 1)
     assert list(seldom_changed(config.optimizer_state, every)) == seldom
 
 

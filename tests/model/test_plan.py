@@ -94,6 +94,7 @@ def rounds_of(rows: list[int], **options: object) -> list[int]:
 def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_themselves_are_short() -> None:
     # 50 steps an epoch: five rounds of synchronous workers, ten of two asynchronous ones
     assert max(rounds_of([100, 100])) > 5
+    assert max(rounds_of([100, 100], optimizer_state="reset")) > 5
     assert max(rounds_of([100, 100], mode="asynchronous")) > 10
     for private in ({"optimizer_state": "per_worker"}, {"strategy": "easgd"}):
         assert set(rounds_of([100, 100], **private)) == {20}

@@ -1107,8 +1107,9 @@ def test_a_sharded_dataset_has_its_labels_already() -> None:
         spark_model.fit(ShardedDataset(None, 2, "none"), Y)  # type: ignore[arg-type]  # the check comes before its use
 
 
-def test_a_quorum_leaves_stragglers_behind_and_says_so() -> None:
-    spark_model = fitted(mlp(), 4, options={"quorum": 3, "quorum_grace": 0.0, "seed": 1}, epochs=6)
+@pytest.mark.parametrize("options", [{}, {"frequency": 1, "optimizer_state_every": 2}], ids=str)
+def test_a_quorum_leaves_stragglers_behind_and_says_so(options: dict) -> None:
+    spark_model = fitted(mlp(), 4, options={"quorum": 3, "quorum_grace": 0.0, "seed": 1, **options}, epochs=6)
     done = [record for each in spark_model.master_network.history.rounds for record in each.workers]
     assert any(record.staleness for record in done)
     by_worker = [sum(record.samples for record in done if record.worker == worker) for worker in range(4)]

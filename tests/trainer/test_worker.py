@@ -579,7 +579,12 @@ def test_weights_near_the_drivers_obey_constraints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"optimizer_state": "per_worker"}, {"optimizer_state": "reset"}, {"optimizer_state_every": 9}],
+    [
+        {"optimizer_state": "per_worker"},
+        {"optimizer_state": "reset"},
+        {"optimizer_state_every": 9},
+        {"optimizer_state_every": 3},  # all updates of the round that averages were dropped: they had NaN
+    ],
     ids=str,
 )
 def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: Path, settings: dict) -> None:
@@ -588,8 +593,9 @@ def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: 
     start = start.but(slots=np.linspace(0, 1, start.slots.size, dtype=np.float32))
     told_always, told_once = (worker(model, ref, config(**settings)) for _ in range(2))
     for number, span in enumerate((Span(0, 0, 0, 1), Span(0), Span(1), Span(2))):  # nothing to train in the first
-        brief = start if number == 0 else start.but(slots=nothing())
-        expected, found = train(told_always, start, span, number), train(told_once, brief, span, number)
+        order = Order("train", number, number, span, start)
+        brief = order if number == 0 else replace(order, state=start.but(slots=nothing()))
+        expected, found = told_always.train(order), told_once.train(brief)
         np.testing.assert_array_equal(found.delta, expected.delta)
     for trainer in (told_always, told_once):
         trainer.close()
@@ -615,10 +621,12 @@ class Told(InProcessSyncWorkers):
 
 
 def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> None:
-    """The loss y w x has a gradient of 1 for one worker and 3 for the other, whatever w is; m <- m/2 - g/2 and w <- w + m, a step a round.
+    """The loss y w x has a gradient g of 1 on worker 0 and 3 on worker 1, whatever w is: m <- m/2 - g/2, w <- w + m, a step a round.
 
-    m begins at 0. Round 1: -1/2, -3/2. Round 2: -3/4, -9/4, mean -3/2. Round 3: -5/4, -9/4. Round 4: -9/8, -21/8, mean -15/8. Round 5:
-    -23/16, -39/16, mean -31/16. The steps' means: -1, -3/2, -7/4, -15/8, -31/16.
+    Worker 1 has three rows, and no step in rounds 1 and 3. m begins at 0, then it is, on worker 0 and worker 1:
+    round 1: -1/2, none; round 2: -1/4 - 1/2 = -3/4, -3/2, mean -9/8;
+    round 3: -9/16 - 1/2 = -17/16, none; round 4: -17/32 - 1/2 = -33/32, -9/16 - 3/2 = -33/16, mean -99/64;
+    round 5: -99/128 - 1/2 = -163/128, -99/128 - 3/2 = -291/128, mean -227/128: since round 4 each has trained one row.
     """
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(keras.optimizers.SGD(0.5, momentum=0.5), lambda y, p: y * p)
@@ -627,7 +635,8 @@ def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> N
     factory = TrainerFactory(
         ModelSpec.from_model(model), config(batch_size=1, optimizer_state_every=2), Average(), variables.layout.hash
     )
-    workers = Told([factory(i, shard(tmp_path, x, g * x, worker=i), None) for i, g in enumerate((1, 3))])
+    shards = [shard(tmp_path, x, x), shard(tmp_path, x[:3], 3 * x[:3], worker=1)]
+    workers = Told([factory(index, ref, None) for index, ref in enumerate(shards)])
     plan = FitPlan(
         layout=variables.layout,
         mode=Mode.SYNCHRONOUS,
@@ -636,7 +645,7 @@ def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> N
         rounds_per_epoch=5,
         worker_rounds=(5, 5),
         num_workers=2,
-        rows=10,
+        rows=8,
         initial_epoch=0,
         epochs=1,
         validates=False,
@@ -646,11 +655,11 @@ def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> N
     hooks = DriverHooks(model, [], epochs=1, verbose=0)
     start, _ = hooks.train_begin(0)
     end = fit_synchronously(workers, plan, hooks, FitProgress(start), hooks.loss_of)
-    assert workers.served == [0, 0, -3 / 2, -3 / 2, -15 / 8]
-    assert workers.sent == [[], [-3 / 4, -9 / 4], [], [-9 / 8, -21 / 8], []]
-    assert workers.kept == [[-1 / 2, -3 / 2], [], [-5 / 4, -9 / 4], [], [-23 / 16, -39 / 16]]
-    assert end.slots.tolist() == [-31 / 16]
-    assert end.weights.tolist() == [-(1 + 3 / 2 + 7 / 4 + 15 / 8 + 31 / 16)]
+    assert workers.served == [0, 0, -9 / 8, -9 / 8, -99 / 64]
+    assert workers.sent == [[], [-3 / 4, -3 / 2], [], [-33 / 32, -33 / 16], []]
+    assert workers.kept == [[-1 / 2], [], [-17 / 16], [], [-163 / 128, -291 / 128]]
+    assert end.slots.tolist() == [-227 / 128]
+    assert end.weights.tolist() == [-(1 / 2 + 9 / 8 + 17 / 16 + 99 / 64 + 227 / 128)]
 
 
 def test_a_worker_that_missed_an_average_goes_on_with_it_and_not_with_slots_from_before(tmp_path: Path) -> None:
