@@ -274,7 +274,7 @@ class _SynchronousFit:
         self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds, progress.level)
         self._workers, self._plan, self._hooks, self._progress = workers, plan, hooks, progress
         self._loss_of, self._saving = loss_of, saving
-        self._monitor = DriftMonitor(progress.directions)
+        self._monitor = DriftMonitor(progress.directions, progress.rounds[-1].drift if progress.rounds else None)
         self._replaced = Replaced()
         self._published_by = -1
         self._largest_loss, self._least_cosine, self._noted_overshoot = 0.0, 1.0, False
@@ -340,6 +340,7 @@ class _SynchronousFit:
             ahead = plan.constrain(ahead.astype(np.float32, copy=False))
         step, ahead = (None, ahead) if plan.state_codec is None else self._packed_step(ahead, plan.state_codec)
         served = state.but(weights=ahead)
+        self._monitor.tells = not (plan.slots_every and self._rounds_of_own_slots())
         # Updates are merged in worker order, as they come.
         exchange = Round(
             state,
@@ -359,8 +360,7 @@ class _SynchronousFit:
         state, outer = exchange.finish()
         state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
-        # Updates resemble their worker's last ones by slots of its own, too, whatever its rows.
-        if not self._rounds_of_own_slots():
+        if self._monitor.tells:
             self.round_length.adapt(agreement.drift)
         # Only a finished round becomes the fit's progress.
         finished = RoundRecord(
