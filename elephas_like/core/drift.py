@@ -59,11 +59,14 @@ def stretch_of(agreement: Agreement, like: int) -> float:
 class DriftMonitor:
     """Measures drift round by round. Keeps a sample of each worker's last direction, and nothing else.
 
-    directions: of the workers' last updates, to begin with.
+    directions, drift: of the workers' last updates, to begin with.
+    tells: whether updates of this round tell the drift. By optimizer slots of its own an update resembles the worker's last one, whatever
+        its rows: then the drift is what it was.
     """
 
-    def __init__(self, directions: Mapping[int, Vector] | None = None) -> None:
-        self._drift: float | None = None
+    def __init__(self, directions: Mapping[int, Vector] | None = None, drift: float | None = None) -> None:
+        self.tells = True
+        self._drift = drift
         self.restore(directions or {})
 
     @property
@@ -100,7 +103,8 @@ class DriftMonitor:
         now, before = dict(self._now), self._before  # a copy: without a lock others may be adding
         self._before, self._now = before | now, {}
         pairs = sum(worker in before for worker in now)
-        self._drift = drift_of(now, before)
+        if self.tells:
+            self._drift = drift_of(now, before)
         return Agreement(cosine_of(now), self._drift, len(now), pairs)
 
     @property

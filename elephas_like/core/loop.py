@@ -43,6 +43,7 @@ from elephas_like.core.types import (
     Span,
     TrainState,
     Vector,
+    last_average,
 )
 from elephas_like.core.workers import SummingWorkers, SyncWorkers
 
@@ -85,7 +86,8 @@ class FitPlan:
     until: the epoch to end before, in a fit that is trained in parts; None trains to its end.
     workers_remember: whether workers keep something of their own between rounds, which a checkpoint has too.
     constrain: what the model's constraints make of weights.
-    keeps_slots: whether workers keep the optimizer's slots to themselves; the fit ends with the mean of them.
+    keeps_slots: whether workers keep the optimizer's slots to themselves between rounds; the fit ends with the mean of them.
+    slots_every: rounds after which workers begin with the driver's slots again; 0 for never.
     largest: the worker that has the most steps in an epoch: optimizers count its steps.
     may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
     """
@@ -116,6 +118,7 @@ class FitPlan:
     workers_remember: bool = False
     constrain: Projection = unconstrained
     keeps_slots: bool = False
+    slots_every: int = 1
     may_drop_all: bool = False
     largest: int | None = None
 
@@ -272,7 +275,7 @@ class _SynchronousFit:
         self.round_length = RoundLength(plan.rounds_per_epoch, plan.finest_rounds, progress.level)
         self._workers, self._plan, self._hooks, self._progress = workers, plan, hooks, progress
         self._loss_of, self._saving = loss_of, saving
-        self._monitor = DriftMonitor(progress.directions)
+        self._monitor = DriftMonitor(progress.directions, progress.rounds[-1].drift if progress.rounds else None)
         self._replaced = Replaced()
         self._published_by = -1
         self._largest_loss, self._least_cosine, self._noted_overshoot = 0.0, 1.0, False
@@ -306,10 +309,18 @@ class _SynchronousFit:
         progress.memories = None  # as large as a state of every worker
 
     def with_mean_slots(self) -> TrainState:
-        """Return the state with the mean of the slots that workers have kept to themselves."""
+        """Return the state with the mean of the slots that workers have kept to themselves since the last average."""
         progress = self._progress
+        kept = self._rounds_of_own_slots()
+        if not kept:
+            return progress.state
         recalled = self._workers.recall(progress.orders - 1)
-        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds)
+        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds[-kept:])
+
+    def _rounds_of_own_slots(self) -> int:
+        """Return for how many rounds workers have gone on with slots of their own; 0 where they begin with the driver's."""
+        version = self._progress.version
+        return version - last_average(version, self._plan.slots_every)
 
     def evaluate(self) -> Floats:
         """Return the metric sums of the current state over all validation rows."""
@@ -330,6 +341,7 @@ class _SynchronousFit:
             ahead = plan.constrain(ahead.astype(np.float32, copy=False))
         step, ahead = (None, ahead) if plan.state_codec is None else self._packed_step(ahead, plan.state_codec)
         served = state.but(weights=ahead)
+        self._monitor.tells = not (plan.slots_every and self._rounds_of_own_slots())
         # Updates are merged in worker order, as they come.
         exchange = Round(
             state,
@@ -347,7 +359,8 @@ class _SynchronousFit:
         state, outer = exchange.finish()
         state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
-        self.round_length.adapt(agreement.drift)
+        if self._monitor.tells:
+            self.round_length.adapt(agreement.drift)
         # Only a finished round becomes the fit's progress.
         finished = RoundRecord(
             round=len(progress.rounds),

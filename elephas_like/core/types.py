@@ -114,9 +114,23 @@ class Role(StrEnum):
     SEED = "seeds"
 
 
-def seldom_changed(optimizer_state: OptimizerState) -> tuple[Role, ...]:
-    """Return the parts of a state that most exchanges leave as they are: slots too, unless they are averaged."""
-    return (Role.FROZEN,) if optimizer_state == OptimizerState.AVERAGE else (Role.FROZEN, Role.SLOT)
+def seldom_changed(optimizer_state: OptimizerState, every: int = 1) -> tuple[Role, ...]:
+    """Return the parts of a state that most exchanges leave as they are: slots too, unless each exchange averages them.
+
+    Args:
+        every: rounds from one average of the slots to the next.
+    """
+    averaged = optimizer_state == OptimizerState.AVERAGE and every == 1
+    return (Role.FROZEN,) if averaged else (Role.FROZEN, Role.SLOT)
+
+
+def last_average(version: int, every: int) -> int:
+    """Return how many of `version` rounds had ended when the workers' slots were averaged last; 0 at the begin of the fit.
+
+    Args:
+        every: rounds from one average to the next; 0 for never.
+    """
+    return version - version % every if every else 0
 
 
 @dataclass(frozen=True)
@@ -309,6 +323,7 @@ class FitConfig:
     larger_batches: so many workers, the first ones, have a row more in each batch: a global batch that is no multiple.
     split_seed: of the rows held out, which stay the same over the fits of one SparkModel; None takes `seed`.
     bootstrap: seed of a draw with replacement of as many training rows as there are; None trains on each once.
+    optimizer_state_every: rounds from one average of the optimizer's slots to the next, where they are averaged.
     names_nan: whether a worker whose update is not finite raises, if its rows hold NaN, and names the row.
     keeps_before: whether a worker keeps what it remembered before its last order: when asked, it may be ahead of the driver.
     fused_optimizer: whether the optimizer may take fused kernels.
@@ -326,6 +341,7 @@ class FitConfig:
     validation_split: float = 0.0
     class_weight: Mapping[int, float] | None = None
     optimizer_state: OptimizerState = OptimizerState.AVERAGE
+    optimizer_state_every: int = 1
     keeps_before: bool = False
     names_nan: bool = False
     fused_optimizer: bool = False
@@ -335,6 +351,18 @@ class FitConfig:
     def batch_size_of(self, worker: int) -> int:
         """Rows a batch on one worker."""
         return self.batch_size + (worker < self.larger_batches)
+
+    @property
+    def slots_every(self) -> int:
+        """Rounds after which workers begin with the driver's slots again; 0 for never: they go on with their own."""
+        if self.optimizer_state == OptimizerState.AVERAGE:
+            return self.optimizer_state_every
+        return int(self.optimizer_state == OptimizerState.RESET)
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether workers keep slots of their own from round to round."""
+        return self.slots_every != 1
 
 
 @dataclass(frozen=True)

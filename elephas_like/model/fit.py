@@ -19,7 +19,7 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, Role, TrainState, seldom_changed
+from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, Role, TrainState, seldom_changed
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
@@ -248,13 +248,21 @@ def _prepared(
         _check_gang(options, request)
     drawn = draw_seeds()
     seeds = drawn if found is None else found.seeds
-    config = request.config(num_workers, options.batch_size, seeds=seeds, optimizer_state=options.optimizer_state)
+    config = request.config(
+        num_workers,
+        options.batch_size,
+        seeds=seeds,
+        optimizer_state=options.optimizer_state,
+        optimizer_state_every=options.optimizer_state_every,
+    )
     source.build(model, config.batch_size)
     check_knows_weights(model)
     # By the optimizer, whose parts are all known now.
     strategy, frequency = options.resolved(model, num_workers, engine)
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
-    hooks = DriverHooks(model, request.callbacks, request.epochs, request.verbose, rate_factor=factor)
+    hooks = DriverHooks(
+        model, request.callbacks, request.epochs, request.verbose, rate_factor=factor, keeps_slots=config.keeps_slots
+    )
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
         described |= compiled_as(model)
@@ -262,6 +270,7 @@ def _prepared(
     if engine is not EngineName.IN_PROCESS:
         hooks.sizes = exchanged_bytes(hooks.variables.layout, options, engine)
     _note_no_steps(options, engine, frequency)
+    _note_no_slots(options, hooks.variables.layout, frequency)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         warnings.warn(
@@ -276,9 +285,7 @@ def _prepared(
     config = replace(
         config,
         initial_epoch=begin,
-        keeps_before=remember
-        and ahead
-        and (checkpoints is not None or options.optimizer_state is OptimizerState.PER_WORKER),
+        keeps_before=remember and ahead and (checkpoints is not None or options.keeps_slots),
         fused_optimizer=options.fused_optimizer,
         names_nan=options.on_nan is OnNaN.RAISE and not hooks.terminates_on_nan and not isinstance(source, Arrays),
     )
@@ -310,12 +317,30 @@ def _note_no_steps(options: Options, engine: EngineName, frequency: Frequency | 
         log.warning("state_codec=%r saves nothing here: %s. Leave it out.", options.state_codec.name, why)
 
 
+def _note_no_slots(options: Options, layout: Layout, frequency: Frequency | int | Schedule) -> None:
+    """Say so where slots are to be averaged less often, and there are none, or one round."""
+    why = ""
+    if not layout.size(Role.SLOT):
+        why = "the optimizer has no slots"
+    elif frequency is Frequency.FIT:
+        why = "frequency='fit' has one round"
+    if options.optimizer_state_every > 1 and why:
+        log.warning(
+            "optimizer_state_every=%d saves nothing here: %s. Leave it out.", options.optimizer_state_every, why
+        )
+
+
 def exchanged_bytes(layout: Layout, options: Options, engine: EngineName) -> dict[str, int]:
-    """Return the bytes that one worker sends and receives in a round, for callbacks. What seldom changes counts for nothing."""
-    seldom = seldom_changed(options.optimizer_state)
+    """Return the bytes that one worker sends and receives in a round, for callbacks. What seldom changes counts for nothing.
+
+    Of slots that are averaged every so many rounds, each round has its share.
+    """
+    every = options.optimizer_state_every
+    seldom = seldom_changed(options.optimizer_state, every)
     sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec)
-    sent = sizes.state(Role.FROZEN) if engine is EngineName.JOBS else sizes.order(*seldom)
-    return {"update_bytes": sizes.update(*seldom), "state_bytes": sent}
+    slots = (sizes.state() - sizes.state(Role.SLOT)) // every if every > 1 else 0
+    sent = sizes.state(Role.FROZEN) if engine is EngineName.JOBS else sizes.order(*seldom) + slots
+    return {"update_bytes": sizes.update(*seldom) + slots, "state_bytes": sent}
 
 
 def _begun(
@@ -378,7 +403,7 @@ def _described(
         "state_codec": _without_addresses(options.state_codec),
         **{
             name: str(getattr(options, name))
-            for name in ("mode", "optimizer_state", "max_staleness", "quorum", "on_nan")
+            for name in ("mode", "optimizer_state", "optimizer_state_every", "max_staleness", "quorum", "on_nan")
         },
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},

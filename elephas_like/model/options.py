@@ -86,6 +86,7 @@ class Options:
     port: Annotated[int | str, checks.port] = 0
     engine: Annotated[EngineName, _member_of(EngineName)] = EngineName.AUTO
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
+    optimizer_state_every: Annotated[int, _whole()] = 1
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
     fused_optimizer: Annotated[bool, checks.flag] = False
     scale_learning_rate: Annotated[RateScale | None, _or_none(_member_of(RateScale))] = None
@@ -121,6 +122,16 @@ class Options:
             raise ValueError(
                 "state_codec is for mode 'synchronous', where all workers start a round from the same weights. Leave it out, or choose "
                 "that mode; codec= compresses the updates of every mode."
+            )
+        if options.optimizer_state_every > 1 and options.mode is not Mode.SYNCHRONOUS:
+            raise ValueError(
+                "optimizer_state_every counts the rounds of mode 'synchronous', which end for all workers at once. Leave it out, or choose "
+                "that mode."
+            )
+        if options.optimizer_state_every > 1 and options.optimizer_state is not OptimizerState.AVERAGE:
+            raise ValueError(
+                f"optimizer_state_every={options.optimizer_state_every} says how often slots are averaged, and "
+                f"optimizer_state={options.optimizer_state.value!r} never averages them. Leave one of the two out."
             )
         if options.quorum is not None and options.mode is not Mode.SYNCHRONOUS:
             raise ValueError(
@@ -174,11 +185,12 @@ class Options:
         strategy = resolve(self.strategy, self.mode, num_workers, outer_step=not gathers_speed(model))
         frequency = default_frequency(strategy, self.frequency)
         check_combination(self.mode, strategy, frequency, engine, self.codec)
-        check_optimizer_state(model, self.optimizer_state)
-        if engine is EngineName.JOBS and self.optimizer_state is OptimizerState.PER_WORKER:
+        check_optimizer_state(model, self.optimizer_state, self.optimizer_state_every)
+        if engine is EngineName.JOBS and self.keeps_slots:
+            every = self.optimizer_state_every
+            kept = f"optimizer_state_every={every}" if every > 1 else f"optimizer_state={self.optimizer_state.value!r}"
             raise ValueError(
-                "optimizer_state='per_worker' needs engine='server', 'gang' or 'in_process': a round's task of the jobs engine "
-                "may run in any process."
+                f"{kept} needs engine='server', 'gang' or 'in_process': a round's task of the jobs engine may run in any process."
             )
         if self.quorum is not None:
             self._check_quorum(strategy, engine, num_workers if known else None)
@@ -221,13 +233,18 @@ class Options:
     def runs_as_jobs(self) -> bool:
         """Whether a job per round could train: workers wait for each other, and keep nothing between rounds."""
         strategy = resolve(self.strategy, self.mode, 2)
-        private = self.optimizer_state is OptimizerState.PER_WORKER
+        private = self.keeps_slots
         return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private and self.quorum is None
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether workers keep optimizer slots of their own from round to round."""
+        return self.optimizer_state is OptimizerState.PER_WORKER or self.optimizer_state_every > 1
 
     def workers_remember(self, strategy: Strategy) -> bool:
         """Whether workers keep something of their own between rounds: weights, optimizer slots, or what a codec lost."""
         lossy = self.codec is not None and self.codec.error_feedback
-        return strategy.remembers or lossy or self.optimizer_state is OptimizerState.PER_WORKER
+        return strategy.remembers or lossy or self.keeps_slots
 
 
 NAMES = tuple(each.name for each in fields(Options))

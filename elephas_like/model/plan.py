@@ -88,7 +88,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     history = fit.hooks.history
     fit.hooks.monitor.recall(fit.progress.rounds, rows, history.epoch, history.history)
     _note_few_steps(fit, config.epochs * max(worker_steps), len(joined))
-    # Workers that keep weights or slots of their own: their updates resemble their last ones whatever their rows, and no
+    # Workers that keep weights or slots of their own to the end: their updates resemble their last ones whatever their rows, and no
     # drift says whether rounds must be short.
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
@@ -121,7 +121,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
         constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),
-        keeps_slots=config.optimizer_state is OptimizerState.PER_WORKER,
+        keeps_slots=config.keeps_slots,
+        slots_every=config.slots_every,
         largest=joined[worker_steps.index(max(worker_steps))].worker,
         may_drop_all=fit.hooks.terminates_on_nan,
     )

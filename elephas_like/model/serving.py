@@ -16,7 +16,7 @@ from elephas_like.model.options import Options
 def store_of(options: Options, num_workers: int, layout_hash: str, sizes: Sizes) -> RoundStore | CenterStore:
     """Return the store of a fit: what its mode asks for, with its time limits."""
     waits = Waits(options.join_timeout, options.round_timeout, read_ahead=sizes.read_ahead)
-    seldom = seldom_changed(options.optimizer_state)
+    seldom = seldom_changed(options.optimizer_state, options.optimizer_state_every)
     if options.quorum is not None:
         quorum = Quorum.of(options.quorum, options.quorum_grace, num_workers)
         return QuorumStore(num_workers, layout_hash, seldom=seldom, waits=waits).begin(quorum)

@@ -70,6 +70,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             one of their tasks: over Spark Connect, or where executors cannot reach the driver), "in_process" (no Spark) or "auto".
         optimizer_state: what becomes of optimizer slots (momenta) at an exchange: "average", "per_worker" (each worker
             keeps its own), or "reset" (to what they were when the fit began).
+        optimizer_state_every: rounds from one average of the slots to the next, in synchronous mode. In between each worker keeps its
+            own, and exchanges move fewer bytes. The fit ends with the mean of them. 1, the default: slots travel with every exchange.
         on_nan: "raise", or "drop" an update with NaN and go on.
         fused_optimizer: whether workers step Adam, AdamW, SGD with momentum and RMSprop with momentum by TensorFlow's fused
             kernels. They follow the same rules, faster, and round Adam's sums in another order. False, the default: Keras' own steps.
@@ -128,6 +130,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
     allow_plain_text: bool
     engine: EngineName
     optimizer_state: OptimizerState
+    optimizer_state_every: int
     on_nan: OnNaN
     fused_optimizer: bool
     scale_learning_rate: RateScale | None
@@ -160,6 +163,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         allow_plain_text: bool = False,
         engine: str = "auto",
         optimizer_state: str = "average",
+        optimizer_state_every: int = 1,
         on_nan: str = "raise",
         fused_optimizer: bool = False,
         scale_learning_rate: str | None = None,

@@ -197,6 +197,7 @@ class DriverHooks:
     monitor: what people are told of the fit.
     sizes: bytes of what an exchange moves, which callbacks get with Keras' own `params`.
     rate_factor: what the model's learning rate is multiplied by for the workers. States have that rate, the model has its own.
+    keeps_slots: whether workers keep optimizer slots of their own from round to round.
 
     A callback with a method `on_round_end(record)` is told of every round.
     """
@@ -212,6 +213,7 @@ class DriverHooks:
     monitor: FitMonitor = field(default_factory=lambda: FitMonitor(time.perf_counter, time.time))
     sizes: Mapping[str, int] = field(default_factory=dict)
     rate_factor: float = 1.0
+    keeps_slots: bool = False
 
     def __post_init__(self) -> None:
         self.variables = self._variables()
@@ -232,7 +234,7 @@ class DriverHooks:
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
         self._compiled_with, self._trained = self._compiled(), self._trainable()
-        self._noted_attributes = False
+        self._noted_attributes = self._noted_slots = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -362,7 +364,22 @@ class DriverHooks:
         self._check_attributes(plain)
         after = self.variables.read()
         changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
+        if Role.SLOT in changed:
+            self._note_slots()
         return state.but(**changed) if changed else state
+
+    def _note_slots(self) -> None:
+        """Warn, once, of slots that a callback has set amid a fit, where workers go on with their own."""
+        done = self.history.epoch[-1] + 1 if self.history.epoch else 0
+        if self.keeps_slots and 0 < done < self.epochs and not self._noted_slots:
+            self._noted_slots = True
+            warnings.warn(
+                "a callback has set variables of the optimizer (its slots), and workers that keep their own go on with those: until the next "
+                "average (optimizer_state_every=), or to the end of the fit (optimizer_state='per_worker'). Leave these arguments out, and "
+                "workers begin each round with what is set.",
+                ElephasWarning,
+                stacklevel=2,
+            )
 
     def _variables(self) -> Variables:
         return Variables(self.model) if self.rate_factor == 1.0 else ScaledVariables(self.model, self.rate_factor)

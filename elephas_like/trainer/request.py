@@ -130,7 +130,13 @@ class FitRequest:
         return cls(**{name: hints[name].__metadata__[0](name, value) for name, value in given.items()})
 
     def config(
-        self, num_workers: int, batch_size: int, *, seeds: FitSeeds, optimizer_state: OptimizerState
+        self,
+        num_workers: int,
+        batch_size: int,
+        *,
+        seeds: FitSeeds,
+        optimizer_state: OptimizerState,
+        optimizer_state_every: int = 1,
     ) -> FitConfig:
         """Return the configuration for `num_workers` workers.
 
@@ -152,10 +158,11 @@ class FitRequest:
             validation_split=self.validation_split,
             class_weight=self.class_weight,
             optimizer_state=optimizer_state,
+            optimizer_state_every=optimizer_state_every,
         )
 
 
-def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -> None:
+def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState, every: int = 1) -> None:
     """Raise if the driver would not get all of the optimizer's state that it needs at the end of a fit.
 
     Averaged weights (`use_ema`) are slots of an optimizer, and the model ends with them. If slots stay on the workers,
@@ -163,23 +170,29 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState) -
 
     Some optimizers compute weights from their slots: what averaging does to the weights is lost if it is not done to them.
 
+    Args:
+        every: rounds from one average of the slots to the next.
+
     Raises:
-        ValueError: an optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged.
+        ValueError: an optimizer has `use_ema`, or computes weights from slots, and its slots are not averaged in each round.
     """
-    if optimizer_state is OptimizerState.AVERAGE:
+    if optimizer_state is OptimizerState.AVERAGE and every == 1:
         return
+    needs, given = "optimizer_state='average'", repr(optimizer_state.value)
+    if optimizer_state is OptimizerState.AVERAGE:
+        needs, given = f"{needs} in each round", f"optimizer_state_every={every}"
     optimizers = own_optimizers(model)
     kinds = [kind.__name__ for optimizer in optimizers for kind in type(optimizer).__mro__]
     own = next((name for name in kinds if name in _WEIGHTS_FROM_SLOTS), None)
     if own is not None:
         raise ValueError(
-            f"{own} computes the weights from its slots, and needs optimizer_state='average'; got {optimizer_state.value!r}, with "
+            f"{own} computes the weights from its slots, and needs {needs}; got {given}, with "
             "which each step would go back to a worker's own weights, or to those of the fit's begin."
         )
     if any(getattr(optimizer, "use_ema", False) for optimizer in optimizers):
         raise ValueError(
-            f"an optimizer with use_ema=True needs optimizer_state='average'; got {optimizer_state.value!r}, with which "
-            "its averaged weights would not come back from the workers. Use optimizer_state='average', or an optimizer "
+            f"an optimizer with use_ema=True needs {needs}; got {given}, with which "
+            f"its averaged weights would not come back from the workers. Use {needs}, or an optimizer "
             "without use_ema."
         )
 

@@ -40,6 +40,7 @@ from elephas_like.core.types import (
     TrainState,
     Update,
     Vector,
+    last_average,
     nothing,
     same,
     seldom_changed,
@@ -57,6 +58,7 @@ from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
+_SINCE = "slots_since"
 _WITHOUT_SEED = 1
 """Tells the seeds of draws that have none from those of layers."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
@@ -97,7 +99,8 @@ class LocalTrainer:
             self._anew = step_counters(program.variables)
         self._layout_hash = layout_hash
         self._slots: Vector | None = None
-        self._seldom = seldom_changed(config.optimizer_state)
+        self._slots_since = 0  # the version of the state whose slots its own have come from
+        self._seldom = seldom_changed(config.optimizer_state, config.optimizer_state_every)
         self._held: dict[Role, Array] = {}
         self._state_codec = state_codec
         self._began_with: tuple[int, Vector] | None = None
@@ -158,7 +161,8 @@ class LocalTrainer:
         if program is None or steps == 0:
             return self._empty_update(order)
         # The state to start from: the worker's own slots, its own seeds, and the weights that the strategy chooses.
-        if self._slots is not None:
+        since = last_average(order.version, self._config.slots_every)
+        if self._slots is not None and self._slots_since == since:
             state = state.but(slots=self._slots)
         if self._config.num_workers > 1:
             state = state.but(seeds=self._round_seeds(state.seeds.size, order.number))
@@ -176,12 +180,13 @@ class LocalTrainer:
         after = program.variables.read()
         if self._config.names_nan and not finite(after.weights):
             self._name_nan(order.number)
-        slots = after.slots
-        if self._config.optimizer_state == "per_worker" and finite(after.slots) and finite(after.weights):
-            self._slots = after.slots
-            self._held.pop(Role.SLOT, None)  # never needed again
-        if self._config.optimizer_state != "average":
-            slots = np.zeros(0, np.float32)
+        slots = nothing()
+        if self._sends_slots(order):
+            self._slots, slots = None, after.slots
+        elif self._config.keeps_slots and finite(after.slots) and finite(after.weights):
+            self._slots, self._slots_since = after.slots, since
+            if not self._config.slots_every:
+                self._held.pop(Role.SLOT, None)  # never needed again
         return Update(
             worker=self._worker,
             number=order.number,
@@ -199,6 +204,12 @@ class LocalTrainer:
             frozen=nothing() if same(after.frozen, state.frozen) else after.frozen,
             learning_rate=nothing() if self._keeps_rate(state, after) else after.learning_rate,
         )
+
+    def _sends_slots(self, order: Order) -> bool:
+        """Return whether the slots are averaged when the round of an order ends."""
+        ended = order.version + 1
+        averaged = self._config.optimizer_state == "average"
+        return averaged and last_average(ended, self._config.slots_every) == ended
 
     def _keeps_rate(self, before: TrainState, after: TrainState) -> bool:
         """Return whether the steps have left the learning rate alone. What worker callbacks make of it is the worker's own affair."""
@@ -298,12 +309,15 @@ class LocalTrainer:
         """Return what this worker remembers from round to round as arrays by name, which are never changed in place."""
         arrays = {"slots": self._slots, "residual": self._sender.residual}
         kept: dict[str, Array] = {name: array for name, array in arrays.items() if array is not None}
+        if self._slots is not None and self._slots_since:
+            kept[_SINCE] = np.array([self._slots_since])
         return kept | {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
 
     def _remember(self, memory: Mapping[str, Array]) -> None:
         """Take over what `_memory` returned."""
         kept: Mapping[str, Vector] = memory  # type: ignore[assignment]  # as it was
         self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
+        self._slots_since = int(memory[_SINCE][0]) if _SINCE in memory else 0
         self._sender.memory = {
             name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
         }
@@ -442,7 +456,6 @@ class LocalTrainer:
         """Return the update of a worker without rows in this span; its weight is 0."""
         assert order.state is not None
         state = order.state
-        averaged = self._config.optimizer_state == "average"
         return Update(
             worker=self._worker,
             number=order.number,
@@ -451,7 +464,7 @@ class LocalTrainer:
             steps=0,
             delta=self._sender.nothing(state.weights.size),
             statistics=state.statistics,
-            slots=state.slots if averaged else np.zeros(0, np.float32),
+            slots=state.slots if self._sends_slots(order) else nothing(),
             counters=state.counters,
             loss_scale=state.loss_scale,
             seeds=state.seeds,

@@ -35,6 +35,19 @@ def test_lengths_do_not_matter(scale: float) -> None:
     assert round_of(monitor, (1, 0), (0, scale)) == Agreement(0.0, 1.0, 2, 2)
 
 
+def test_a_round_that_does_not_tell_the_drift_leaves_it_as_it_was() -> None:
+    monitor = DriftMonitor()
+    round_of(monitor, (1, 0), (0, 1))
+    assert round_of(monitor, (1, 0), (0, 1)).drift == 1.0
+    monitor.tells = False
+    assert round_of(monitor, (0, 1), (1, 0)) == Agreement(0.0, 1.0, 2, 2)
+    later = DriftMonitor(monitor.directions, 1.0)
+    later.tells = False
+    assert round_of(later, (0, 1), (1, 0)).drift == 1.0
+    monitor.tells = True
+    assert round_of(monitor, (1, 0), (0, 1)).drift == -1.0
+
+
 def test_who_did_not_move_or_come_is_passed_over() -> None:
     monitor = DriftMonitor()
     round_of(monitor, (1, 0), (0, 0), (0, 1))

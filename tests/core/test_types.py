@@ -9,6 +9,7 @@ from plain_numpy import floats, state, update
 
 from elephas_like.core.types import (
     EngineName,
+    FitConfig,
     Frequency,
     Mode,
     OnNaN,
@@ -18,7 +19,33 @@ from elephas_like.core.types import (
     RoundRecord,
     Span,
     WorkerRecord,
+    last_average,
+    seldom_changed,
 )
+
+
+def test_last_average() -> None:
+    assert [last_average(version, 3) for version in range(8)] == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert [last_average(version, 1) for version in range(3)] == [0, 1, 2]
+    assert [last_average(version, 0) for version in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("state", "every", "slots_every", "seldom"),
+    [
+        ("average", 1, 1, [Role.FROZEN]),
+        ("average", 2, 2, [Role.FROZEN, Role.SLOT]),
+        ("per_worker", 1, 0, [Role.FROZEN, Role.SLOT]),
+        ("reset", 1, 1, [Role.FROZEN, Role.SLOT]),
+    ],
+)
+def test_who_keeps_slots_and_which_parts_seldom_change(
+    state: str, every: int, slots_every: int, seldom: list[Role]
+) -> None:
+    config = FitConfig(optimizer_state=OptimizerState(state), optimizer_state_every=every)
+    assert config.slots_every == slots_every
+    assert config.keeps_slots is (slots_every != 1)
+    assert list(seldom_changed(config.optimizer_state, every)) == seldom
 
 
 @pytest.mark.parametrize(

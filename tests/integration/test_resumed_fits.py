@@ -45,7 +45,7 @@ def test_any_engine_goes_on_where_another_one_died(sc, tmp_path: Path) -> None:
     [
         {"strategy": MortalElastic(), "optimizer_state": "per_worker"},
         {"codec": "one_bit", "optimizer_state": "per_worker"},
-        {"codec": "top_k"},
+        {"codec": "top_k", "optimizer_state_every": 4},
     ],
     ids=str,
 )

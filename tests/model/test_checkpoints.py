@@ -23,6 +23,7 @@ from mortal import Killed, Mortal, MortalElastic, bits
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.model.checkpoints import Checkpoints, Found
+from elephas_like.rows.spool import Block
 from elephas_like.spark import files
 
 RANDOM = np.random.default_rng(0)
@@ -245,6 +246,8 @@ REMEMBERING = [
     {"strategy": MortalElastic()},
     {"strategy": MortalElastic(), "optimizer_state": "per_worker", "codec": "top_k"},
     {"optimizer_state": "per_worker"},
+    {"optimizer_state_every": 4},
+    {"optimizer_state_every": 3},
     {"codec": "one_bit"},
     {"codec": "top_k"},
 ]
@@ -329,6 +332,27 @@ def test_a_checkpoint_without_memories_is_as_large_as_before(tmp_path: Path) -> 
         "memory.0.memory.own": weights,
         "memory.1.memory.own": weights,
     }
+
+
+def test_how_far_many_workers_drift_apart_is_known_between_two_averages_of_slots(tmp_path: Path) -> None:
+    """Nesterov steps stretch the mean of twelve workers by the drift of the fourth round, also after a checkpoint."""
+    by_target = np.argsort(Y.ravel())
+    blocks = [Block((X[part], Y[part]), 4) for part in np.split(by_target, 12)]
+    options = {"engine": "in_process", "batch_size": 2, "seed": 5, "frequency": "epoch", "optimizer_state_every": 3}
+
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 4:
+                raise Killed
+
+    def trained(*callbacks: keras.callbacks.Callback, **given: object) -> keras.Model:
+        model = regression()
+        SparkModel(model, **options).fit(blocks, epochs=6, verbose=0, callbacks=list(callbacks), **given)
+        return model
+
+    with pytest.raises(Killed):
+        trained(Dies(), checkpoint_dir=tmp_path)
+    assert bits(trained(checkpoint_dir=tmp_path)) == bits(trained())
 
 
 @pytest.mark.parametrize("options", [{"mode": "asynchronous"}, {"quorum": 1}], ids=str)

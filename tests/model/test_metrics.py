@@ -87,6 +87,8 @@ def test_bytes_by_optimizer_state_and_codec() -> None:
         assert exchanged_bytes(layout, Options(), engine) == {"update_bytes": 48, "state_bytes": 48}
     kept = replace(Options(), optimizer_state=OptimizerState.PER_WORKER)
     assert exchanged_bytes(layout, kept, EngineName.SERVER) == {"update_bytes": 24, "state_bytes": 24}
+    third = replace(Options(), optimizer_state_every=3)
+    assert exchanged_bytes(layout, third, EngineName.SERVER) == {"update_bytes": 32, "state_bytes": 32}
     # A round of the jobs engine broadcasts all of the state but frozen layers.
     anew = replace(Options(), optimizer_state=OptimizerState.RESET)
     assert exchanged_bytes(layout, anew, EngineName.SERVER) == {"update_bytes": 24, "state_bytes": 24}

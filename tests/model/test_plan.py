@@ -94,11 +94,17 @@ def rounds_of(rows: list[int], **options: object) -> list[int]:
 def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_themselves_are_short() -> None:
     # 50 steps an epoch: five rounds of synchronous workers, ten of two asynchronous ones
     assert max(rounds_of([100, 100])) > 5
+    assert max(rounds_of([100, 100], optimizer_state="reset")) > 5
     assert max(rounds_of([100, 100], mode="asynchronous")) > 10
     for private in ({"optimizer_state": "per_worker"}, {"strategy": "easgd"}):
         assert set(rounds_of([100, 100], **private)) == {20}
         assert set(rounds_of([100, 100], **private, frequency=10)) == {5}
     assert set(rounds_of([100, 100], mode="asynchronous", strategy="aeasgd")) == {40}
+
+
+def test_drift_is_looked_at_where_workers_begin_with_the_same_slots() -> None:
+    """Slots of their own make the updates of rounds 2, 3, 5, 6, ... resemble the worker's last ones. Round 4 is the first that tells."""
+    assert rounds_of([100, 100], optimizer_state_every=3)[:8] == [5, 5, 5, 5, 10, 10, 10, 20]
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])

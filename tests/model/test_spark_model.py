@@ -252,16 +252,50 @@ class Stopping(keras.callbacks.Callback):
         self.model.stop_training = epoch == 1
 
 
-@pytest.mark.parametrize("how", [{}, {"mode": "asynchronous", "strategy": "downpour"}, {"callbacks": [Stopping()]}])
-def test_slots_that_a_worker_kept_to_itself_are_the_models_at_the_end(how: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("kept", "how"),
+    [
+        ({"optimizer_state": "per_worker"}, {}),
+        ({"optimizer_state": "per_worker"}, {"mode": "asynchronous", "strategy": "downpour"}),
+        ({"optimizer_state": "per_worker"}, {"callbacks": [Stopping()]}),
+        ({"optimizer_state_every": 4}, {}),
+        ({"optimizer_state_every": 5}, {"callbacks": [Stopping()]}),
+    ],
+)
+def test_slots_that_a_worker_kept_to_itself_are_the_models_at_the_end(kept: dict, how: dict[str, object]) -> None:
     ends = []
-    for kept in ("average", "per_worker"):
+    for keeps in ({}, kept):
         fit = {name: how[name] for name in how if name == "callbacks"}
-        options = {name: how[name] for name in how if name != "callbacks"} | {"frequency": 2, "optimizer_state": kept}
+        options = {name: how[name] for name in how if name != "callbacks"} | {"frequency": 2} | keeps
         model = mlp("adam")
         fitted(model, 1, options=options, epochs=3, **fit)
         ends.append(model)
     assert_states_close(*ends, atol=1e-5)
+
+
+def bits_of(**options: object) -> dict[str, bytes]:
+    model = mlp("adam")
+    fitted(model, 3, options={"frequency": 2, "seed": 1, **options}, epochs=4)
+    return {name: part.tobytes() for name, part in state(model).items()}
+
+
+def test_slots_averaged_every_so_many_rounds_lie_between_always_and_never() -> None:
+    always, never = bits_of(), bits_of(optimizer_state="per_worker")
+    assert bits_of(optimizer_state_every=1) == always
+    assert bits_of(optimizer_state_every=99) == never
+    assert len({one["weights"] for one in (always, never, bits_of(optimizer_state_every=2))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "frequency", "why"),
+    [("sgd", 2, "the optimizer has no slots"), ("adam", "fit", "frequency='fit' has one round"), ("adam", 2, "")],
+)
+def test_slots_that_do_not_travel_anyway_are_said(
+    optimizer: str, frequency: object, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fitted(mlp(optimizer), 2, options={"frequency": frequency, "optimizer_state_every": 3})
+    said = f"optimizer_state_every=3 saves nothing here: {why}"
+    assert (said in caplog.text) is bool(why)
 
 
 def test_with_slots_that_are_reset_every_round_begins_as_a_new_optimizer_does() -> None:
@@ -818,6 +852,32 @@ CONSTRUCTOR = [
         ValueError,
         "use_ema=True needs optimizer_state='average'",
     ),
+    (lambda: SparkModel(mlp(), optimizer_state_every=0), ValueError, "optimizer_state_every must be a whole number"),
+    (
+        lambda: SparkModel(mlp(), mode="asynchronous", optimizer_state_every=2),
+        ValueError,
+        "optimizer_state_every counts the rounds of mode 'synchronous'",
+    ),
+    (
+        lambda: SparkModel(mlp(), optimizer_state="reset", optimizer_state_every=2),
+        ValueError,
+        "optimizer_state_every=2 says how often .* optimizer_state='reset' never averages them",
+    ),
+    (
+        lambda: SparkModel(mlp(), engine="jobs", optimizer_state_every=2),
+        ValueError,
+        "optimizer_state_every=2 needs engine='server', 'gang' or 'in_process'",
+    ),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.Ftrl()), optimizer_state_every=2),
+        ValueError,
+        "Ftrl computes the weights from its slots.*'average' in each round; got optimizer_state_every=2",
+    ),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.SGD(use_ema=True)), optimizer_state_every=2),
+        ValueError,
+        "use_ema=True needs optimizer_state='average' in each round; got optimizer_state_every=2",
+    ),
     (lambda: SparkModel(mlp(), on_nan="ignore"), ValueError, "'raise', 'drop'; got 'ignore'"),
     (lambda: SparkModel(mlp(), parameter_server_mode="ftp"), ValueError, "'http', 'socket'; got 'ftp'"),
     (lambda: SparkModel(mlp(), 0), ValueError, "num_workers must be a whole number of at least 1; got 0"),
@@ -1047,8 +1107,9 @@ def test_a_sharded_dataset_has_its_labels_already() -> None:
         spark_model.fit(ShardedDataset(None, 2, "none"), Y)  # type: ignore[arg-type]  # the check comes before its use
 
 
-def test_a_quorum_leaves_stragglers_behind_and_says_so() -> None:
-    spark_model = fitted(mlp(), 4, options={"quorum": 3, "quorum_grace": 0.0, "seed": 1}, epochs=6)
+@pytest.mark.parametrize("options", [{}, {"frequency": 1, "optimizer_state_every": 2}], ids=str)
+def test_a_quorum_leaves_stragglers_behind_and_says_so(options: dict) -> None:
+    spark_model = fitted(mlp(), 4, options={"quorum": 3, "quorum_grace": 0.0, "seed": 1, **options}, epochs=6)
     done = [record for each in spark_model.master_network.history.rounds for record in each.workers]
     assert any(record.staleness for record in done)
     by_worker = [sum(record.samples for record in done if record.worker == worker) for worker in range(4)]

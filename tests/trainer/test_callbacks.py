@@ -295,6 +295,30 @@ def test_an_attribute_that_a_callback_sets_between_epochs_is_named_in_a_warning(
         driver.epoch_begin(1, state)  # said once
 
 
+@pytest.mark.parametrize(("keeps", "said"), [(True, 1), (False, 0)])
+def test_slots_that_a_callback_sets_where_workers_keep_their_own_are_said_once(keeps: bool, said: int) -> None:
+    model = mlp(keras.optimizers.SGD(0.1, momentum=0.9))
+    build(model, (X[:1], Y[:1]))
+
+    def forget(epoch: int, logs: object = None) -> None:
+        for slot in model.optimizer.variables[2:]:
+            slot.assign(slot + 1)
+
+    forgets = keras.callbacks.LambdaCallback(on_epoch_begin=forget, on_epoch_end=forget)
+    driver = DriverHooks(model, [forgets], epochs=3, verbose=0, keeps_slots=keeps)
+    state, _ = driver.train_begin(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        counts = []
+        for epoch in range(3):
+            state = driver.epoch_begin(epoch, state)
+            counts.append(len(caught))
+            state = driver.epoch_end(EpochRecord(epoch, state, np.zeros(2), 4))
+    assert len(caught) == said
+    assert counts[0] == 0  # before the first round all begin with what is set
+    assert all("a callback has set variables of the optimizer" in str(each.message) for each in caught)
+
+
 class Listed(keras.metrics.Metric):
     """Keeps what it saw in a list."""
 

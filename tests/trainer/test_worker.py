@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import pytest
 from keras.src.random.seed_generator import global_seed_generator
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.loop import FitPlan, fit_synchronously
+from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import EASGD, Average, Int8, TopK
 from elephas_like.core.types import (
     ASIDE,
     FitConfig,
+    Mode,
     OptimizerState,
     Order,
     PackedStep,
@@ -26,8 +30,10 @@ from elephas_like.core.types import (
     Update,
     nothing,
 )
+from elephas_like.engine.in_process import InProcessSyncWorkers
 from elephas_like.rows.spool import spool
 from elephas_like.trainer.building import build
+from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.programs import PROGRAMS
@@ -571,17 +577,109 @@ def test_weights_near_the_drivers_obey_constraints(tmp_path: Path) -> None:
     assert losses[0] != pytest.approx(losses[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("optimizer_state", ["per_worker", "reset"])
-def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: Path, optimizer_state: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer_state": "per_worker"},
+        {"optimizer_state": "reset"},
+        {"optimizer_state_every": 9},
+        {"optimizer_state_every": 3},  # all updates of the round that averages were dropped: they had NaN
+    ],
+    ids=str,
+)
+def test_slots_that_an_order_leaves_out_are_those_that_the_worker_has(tmp_path: Path, settings: dict) -> None:
     model = prepared()
     start, ref = Variables(model).read(), shard(tmp_path, X, Y)
     start = start.but(slots=np.linspace(0, 1, start.slots.size, dtype=np.float32))
-    told_always, told_once = (worker(model, ref, config(optimizer_state=optimizer_state)) for _ in range(2))
+    told_always, told_once = (worker(model, ref, config(**settings)) for _ in range(2))
     for number, span in enumerate((Span(0, 0, 0, 1), Span(0), Span(1), Span(2))):  # nothing to train in the first
-        brief = start if number == 0 else start.but(slots=nothing())
-        expected, found = train(told_always, start, span, number), train(told_once, brief, span, number)
+        order = Order("train", number, number, span, start)
+        brief = order if number == 0 else replace(order, state=start.but(slots=nothing()))
+        expected, found = told_always.train(order), told_once.train(brief)
         np.testing.assert_array_equal(found.delta, expected.delta)
     for trainer in (told_always, told_once):
+        trainer.close()
+
+
+class Told(InProcessSyncWorkers):
+    """Notes the slots of each order, of its updates, and what workers remember after it."""
+
+    def __init__(self, workers: list[LocalTrainer]) -> None:
+        super().__init__(workers)
+        self.served: list[float] = []
+        self.sent: list[list[float]] = []
+        self.kept: list[list[float]] = []
+
+    def train(self, order: Order) -> Iterator[Update]:
+        assert order.state is not None
+        updates = list(super().train(order))
+        memories = [recollection.memory for recollection in self.recall(order.number)]
+        self.served += order.state.slots.tolist()
+        self.sent.append([float(slot) for update in updates for slot in update.slots])
+        self.kept.append([float(slot) for memory in memories for slot in memory.get("slots", ())])
+        return iter(updates)
+
+
+def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> None:
+    """The loss y w x has a gradient g of 1 on worker 0 and 3 on worker 1, whatever w is: m <- m/2 - g/2, w <- w + m, a step a round.
+
+    Worker 1 has three rows, and no step in rounds 1 and 3. m begins at 0, then it is, on worker 0 and worker 1:
+    round 1: -1/2, none; round 2: -1/4 - 1/2 = -3/4, -3/2, mean -9/8;
+    round 3: -9/16 - 1/2 = -17/16, none; round 4: -17/32 - 1/2 = -33/32, -9/16 - 3/2 = -33/16, mean -99/64;
+    round 5: -99/128 - 1/2 = -163/128, -99/128 - 3/2 = -291/128, mean -227/128: since round 4 each has trained one row.
+    """
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.5), lambda y, p: y * p)
+    build(model, (np.ones((1, 1), np.float32),) * 2)
+    variables, x = Variables(model), np.ones((5, 1), np.float32)
+    factory = TrainerFactory(
+        ModelSpec.from_model(model), config(batch_size=1, optimizer_state_every=2), Average(), variables.layout.hash
+    )
+    shards = [shard(tmp_path, x, x), shard(tmp_path, x[:3], 3 * x[:3], worker=1)]
+    workers = Told([factory(index, ref, None) for index, ref in enumerate(shards)])
+    plan = FitPlan(
+        layout=variables.layout,
+        mode=Mode.SYNCHRONOUS,
+        strategy=Average(),
+        frequency=1,
+        rounds_per_epoch=5,
+        worker_rounds=(5, 5),
+        num_workers=2,
+        rows=8,
+        initial_epoch=0,
+        epochs=1,
+        validates=False,
+        keeps_slots=True,
+        slots_every=2,
+    )
+    hooks = DriverHooks(model, [], epochs=1, verbose=0)
+    start, _ = hooks.train_begin(0)
+    end = fit_synchronously(workers, plan, hooks, FitProgress(start), hooks.loss_of)
+    assert workers.served == [0, 0, -9 / 8, -9 / 8, -99 / 64]
+    assert workers.sent == [[], [-3 / 4, -3 / 2], [], [-33 / 32, -33 / 16], []]
+    assert workers.kept == [[-1 / 2], [], [-17 / 16], [], [-163 / 128, -291 / 128]]
+    assert end.slots.tolist() == [-227 / 128]
+    assert end.weights.tolist() == [-(1 / 2 + 9 / 8 + 17 / 16 + 99 / 64 + 227 / 128)]
+
+
+def test_a_worker_that_missed_an_average_goes_on_with_it_and_not_with_slots_from_before(tmp_path: Path) -> None:
+    """As a straggler does that trained in round 1, and then again in round 4; also if a checkpoint was written in between."""
+    model = prepared()
+    start, ref = Variables(model).read(), shard(tmp_path, X, Y)
+    late, resumed, fresh = (worker(model, ref, config(optimizer_state_every=3)) for _ in range(3))
+    third = Order("train", 4, 4, Span(1), start.but(slots=np.ones_like(start.slots)))
+    for version in (3, 4):
+        order = Order("train", version, version, Span(0), start)
+        late.train(order)
+    for version, kept in ((5, True), (6, False)):
+        memory = late.recall(Order("recall", ASIDE, 4)).memory
+        assert memory["slots_since"].tolist() == [3]
+        resumed.remind(Order("remind", ASIDE, 4, memory=memory))
+        order = replace(third, number=version, version=version)
+        expected = fresh.train(order).delta.tobytes()
+        assert (resumed.train(order).delta.tobytes() != expected) is kept
+    assert late.train(order).delta.tobytes() == expected
+    for trainer in (late, resumed, fresh):
         trainer.close()
 
 
