@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from elephas_like.core.version import __version__
 
@@ -23,9 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:
+        if not _is_broken(sys.stdout):  # but a connection of somebody else
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its end
         return 1
     return found
+
+
+def _is_broken(file: TextIO) -> bool:
+    """Return whether nobody reads a file any more, which has something left to write then."""
+    try:
+        file.write("\n")
+        file.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -17,10 +17,10 @@ from elephas_like.core.drift import UNKNOWN, DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.layout import Layout
 from elephas_like.core.merging import Replaced, RoundMerge
-from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
+from elephas_like.core.strategies.algebra import Context, OuterState, Strategy, Sum, WeightedMean
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.summing import Summed, Weighed, Weighing, not_finite
-from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, Vector, WorkerRecord
+from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, WorkerRecord
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,6 @@ def _admitted(update: Update, bad: Sequence[str], on_nan: OnNaN) -> bool:
         f"{text}. Expected finite numbers: look for a learning rate that is too high, a loss that takes log(0), or "
         "NaN among the rows. on_nan='drop' goes on without such updates."
     )
-
-
-def displacement(update: Update, strategy: Strategy, weights: Vector) -> Vector:
-    """Return an update's step from the weights it is applied to, whatever the strategy's messages are."""
-    return update.delta if strategy.deltas else update.delta - weights
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -116,7 +111,9 @@ class Round:
         for weighed in summed.updates:
             if self._note(weighed) is not None:
                 self._add_parts(weighed.update)
-        self._weights = self.strategy.reduction(self.context, summed.weights)
+        kind = type(self._weights)
+        assert issubclass(kind, WeightedMean | Sum)  # adds_up
+        self._weights = kind(summed.weights)
         self._parts.take_slots(summed.slots)
 
     def _note(self, weighed: Weighed) -> float | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from elephas_like.core.averaging import admit, displacement
+from elephas_like.core.averaging import admit
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.layout import Layout
@@ -16,6 +16,7 @@ from elephas_like.core.merging import RunningMerge, share_of
 from elephas_like.core.pieces import move_towards
 from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec, opened
+from elephas_like.core.summing import displacement
 from elephas_like.core.types import (
     Array,
     OnNaN,
@@ -323,7 +324,7 @@ class HogwildCenter(_Center):
         """Return the version and a copy, taken while others may be adding; the state itself if it may be `live`."""
         version, state = self.version, self._state if live else self._copy()
         if worker is not None:
-            self._merge.begins(worker, version, state.statistics.copy())
+            self._merge.begins(worker, version, state.statistics)
         return version, state.but(weights=self._constrain(state.weights))
 
     def snapshot(self) -> TrainState:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -36,13 +37,16 @@ def report_page(snapshot: Snapshot) -> str:
     return _page(snapshot).html
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ is a Windows path
+
+
 def write_report(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
     """Write the page of a snapshot to a file, whole or not at all. Make the directories above it.
 
     Raises:
         ValueError: a URL, or a directory.
     """
-    if "://" in os.fspath(path):
+    if _URL.match(os.fspath(path)):
         raise ValueError(
             f"a report is written to a local file; got {os.fspath(path)!r}. Write it here, and copy it there."
         )

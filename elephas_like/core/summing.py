@@ -64,9 +64,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Partial:
-    """The sums of one slice."""
+    """The sums of one slice, and the workers that are in them."""
 
     place: int
+    workers: tuple[int, ...]
     weights: Held
     slots: Held
 
@@ -93,16 +94,17 @@ class Weighing:
         bad = not_finite(update, self.layout, start)
         if bad or update.samples == 0:
             return Weighed(update, bad, 0.0, nothing())
-        step = sample_of(update.delta) if self.strategy.deltas else sample_of(update.delta - start.weights)
+        step = sample_of(displacement(update, self.strategy, start.weights))
         return Weighed(update, bad, self.strategy.weight(update, self.context), step)
 
     def added(self, place: int, terms: Iterable[Term]) -> Partial:
         """Return the sums of one slice of all workers' vectors."""
         weights, slots = self.strategy.reduction(self.context), WeightedMean()
-        for term in sorted(terms, key=lambda term: term.worker):
+        ordered = sorted(terms, key=lambda term: term.worker)
+        for term in ordered:
             weights.add(term.delta, term.weight)
             slots.add(term.slots, float(term.samples))
-        return Partial(place, weights.held(), slots.held())
+        return Partial(place, tuple(term.worker for term in ordered), weights.held(), slots.held())
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Summed:
 
     @classmethod
     def of(cls, updates: Iterable[Weighed], partials: Iterable[Partial]) -> Summed:
-        """Put the sums of all slices together."""
+        """Put the sums of all slices together, which have the same workers."""
         slices = sorted(partials, key=lambda partial: partial.place)
         return cls(
             sorted(updates, key=lambda weighed: weighed.update.worker),
@@ -141,6 +143,11 @@ def cut(weighed: Weighed, count: int) -> Iterator[Term]:
     for place in range(count):
         delta, slots = (vector[_slice(vector.size, place, count)] for vector in (update.delta, update.slots))
         yield Term(update.worker, weighed.weight, update.samples, delta, slots)
+
+
+def displacement(update: Update, strategy: Strategy, weights: Vector) -> Vector:
+    """Return an update's step from the weights it is applied to, whatever the strategy's messages are."""
+    return update.delta if strategy.deltas else update.delta - weights
 
 
 def not_finite(update: Update, layout: Layout, state: TrainState) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ import logging
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+import cloudpickle
 from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.resource import ResourceProfile
 
@@ -32,7 +33,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.core.workers import Worker
 from elephas_like.engine.job_tasks import Answered, AnsweredWorkers, JobRun, MissingShard, close_workers, task_of
-from elephas_like.engine.shuffled_sums import ShuffledSums, parted, slices_of, worth_it
+from elephas_like.engine.shuffled_sums import ShuffledSums, lacking, parted, slices_of, worth_it
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, persisted_anew, remove_pair, sweep
 from elephas_like.spark.gpus import on_gpus
@@ -64,6 +65,7 @@ class JobRounds:
             fails.
         profile: what Spark gives the tasks; None for what all tasks of the application get.
         invalidate: called where shards are missing, to drop persisted references that `refs` is computed from.
+        packed: pickles a list that begins with a Weighing, with its code where executors do not have it.
     """
 
     def __init__(
@@ -79,11 +81,12 @@ class JobRounds:
         round_timeout: float,
         profile: ResourceProfile | None = None,
         invalidate: Callable[[], None] = lambda: None,
+        packed: Callable[[Weighing], bytes] = lambda weighing: cloudpickle.dumps([weighing]),
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
         self._tag, self._describe, self._keep = tag, describe, keep
         self._datasets, self._invalidate = tuple(datasets), invalidate
-        self._round_timeout, self._profile = round_timeout, profile
+        self._round_timeout, self._profile, self._packed = round_timeout, profile, packed
         self._num_workers = refs.getNumPartitions()
         self._largest_result = size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
         self._written = False
@@ -146,11 +149,8 @@ class JobRounds:
             return None
         self._check_result_size(each, "the sum of a round's updates")
         slices = slices_of(each, self._num_workers, self._context.defaultParallelism)
-        updates, sums = self._job_through(
-            order,
-            lambda worker, given: weighing.weigh(worker.train(given), cast(TrainState, given.state)),
-            ShuffledSums(weighing, slices, self._answered),
-        )
+        shuffle = ShuffledSums(self._packed(weighing), slices, self._answered)
+        updates, sums = self._job_through(order, shuffle.train, shuffle)
         return Summed.of(updates, sums)
 
     def evaluate(self, order: Order) -> Iterator[Evaluation]:
@@ -195,7 +195,7 @@ class JobRounds:
                 if shuffle is None:
                     tasks = on_gpus(self._pairs().mapPartitionsWithIndex(task), self._profile)
                 else:
-                    tasks = shuffle.through(task, on_gpus(self._pairs(), self._profile), self._jobs)
+                    tasks = shuffle.through(task, self._pairs(), self._jobs, self._profile)
                 try:
                     results, sums = parted(self._collect(tasks, what))
                 finally:
@@ -205,6 +205,8 @@ class JobRounds:
                 for result in results:
                     if isinstance(result, Failure):
                         raise result.error()
+                if shuffle is not None and not missing:
+                    missing = lacking(results, sums)
                 if not missing:
                     self._note_written([answer.pair for answer in results])
                     return [answer.result for answer in results], sums

@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cloudpickle
 from pyspark import RDD, Accumulator
+from pyspark.resource import ResourceProfile
 
 from elephas_like.core.summing import Partial, Term, Weighed, Weighing, cut
-from elephas_like.engine.job_tasks import Answer, Answered
+from elephas_like.core.types import Order
+from elephas_like.core.workers import Worker
+from elephas_like.engine.job_tasks import Answer, Answered, MissingShard
+from elephas_like.spark.gpus import on_gpus
 
 LEAST_WORKERS = 3
 LEAST_BYTES = 128 * 2**20
@@ -21,20 +26,35 @@ driver does alone."""
 SLICE_BYTES = 64 * 2**20
 """Maximum bytes of one slice of one worker: Spark moves at most 2 GiB in one piece."""
 
+TASK_BYTES = 256 * 2**20
+"""Maximum bytes that a task which adds holds: a slice of every worker, as they come in any order."""
+
 
 @dataclass(frozen=True)
 class ShuffledSums:
     """How the answers of a round's tasks go through a shuffle.
 
+    weighing: a pickled list that begins with the Weighing: with its code, where executors do not have it.
     slices: in how many the vectors are cut, and so how many tasks add.
     """
 
-    weighing: Weighing
+    weighing: bytes
     slices: int
     answered: Accumulator[Answered]
 
-    def through(self, task: Callable[[int, Iterator[Any]], Iterator[Any]], pairs: RDD, job: int) -> RDD:
-        """Return an RDD of what is left of the answers of `task` over `pairs`, and of a `Partial` for each slice."""
+    def train(self, worker: Worker, order: Order) -> Weighed:
+        """Return a worker's update, weighed."""
+        assert order.state is not None
+        return _loaded(self.weighing).weigh(worker.train(order), order.state)
+
+    def through(
+        self, task: Callable[[int, Iterator[Any]], Iterator[Any]], pairs: RDD, job: int, profile: ResourceProfile | None
+    ) -> RDD:
+        """Return an RDD of what is left of the answers of `task` over `pairs`, and of a `Partial` for each slice.
+
+        Args:
+            job: its number. profile: what Spark gives the tasks of both stages.
+        """
         weighing, slices, answered = self.weighing, self.slices, self.answered
 
         def sliced(index: int, given: Iterator[Any]) -> Iterator[tuple[int, object]]:
@@ -53,10 +73,11 @@ class ShuffledSums:
                     terms.append(part)
                 else:
                     yield part
-            yield weighing.added(place, terms)
+            yield _loaded(weighing).added(place, terms)
             answered.add(frozenset({(job, -1 - place)}))  # a sign of life, as those of workers
 
-        return pairs.mapPartitionsWithIndex(sliced).partitionBy(slices, int).mapPartitionsWithIndex(added)
+        shuffled = on_gpus(pairs, profile).mapPartitionsWithIndex(sliced).partitionBy(slices, int)
+        return on_gpus(shuffled.mapPartitionsWithIndex(added), profile)
 
 
 def worth_it(num_workers: int, nbytes: int, limit: int, *, local: bool) -> bool:
@@ -67,13 +88,13 @@ def worth_it(num_workers: int, nbytes: int, limit: int, *, local: bool) -> bool:
             driver's heap has room for.
         local: whether workers run on the driver's machine: what its cores need not do for the driver, they do for the shuffle.
     """
-    too_many = 0 < limit < 2 * nbytes
-    return num_workers >= LEAST_WORKERS and (too_many or (nbytes >= LEAST_BYTES and not local))
+    too_many = num_workers > 1 and 0 < limit < 2 * nbytes
+    return too_many or (num_workers >= LEAST_WORKERS and nbytes >= LEAST_BYTES and not local)
 
 
 def slices_of(nbytes: int, num_workers: int, slots: int) -> int:
-    """Return in how many slices vectors of `nbytes` are cut: one for each slot that can add, and more of very large ones."""
-    return max(1, min(num_workers, slots), -(-nbytes // SLICE_BYTES))
+    """Return in how many slices vectors of `nbytes` are cut: one for each slot that can add, and more of large ones."""
+    return max(1, min(num_workers, slots), -(-nbytes // SLICE_BYTES), -(-nbytes * num_workers // TASK_BYTES))
 
 
 def parted(results: list[Any]) -> tuple[list[Any], list[Partial]]:
@@ -81,3 +102,21 @@ def parted(results: list[Any]) -> tuple[list[Any], list[Partial]]:
     sums = [result for result in results if isinstance(result, Partial)]
     answers = [result for result in results if not isinstance(result, Partial)]
     return sorted(answers, key=lambda answer: answer.worker), sums
+
+
+def lacking(answers: list[Any], sums: list[Partial]) -> list[MissingShard]:
+    """Return the workers that some slice lacks, as their update was lost after others had it, and could not be made again.
+
+    Spark runs a task again whose part of a shuffle was lost, and the slices that had been added by then stay as they are: an error that
+    comes only now is not among the answers.
+    """
+    expected = {answer.worker for answer in answers if isinstance(answer, Answer) and answer.result.counts}
+    lost = sorted(set().union(*(expected.symmetric_difference(partial.workers) for partial in sums)))
+    return [
+        MissingShard(worker, f"the update of worker {worker} was lost before all of it was added up") for worker in lost
+    ]
+
+
+def _loaded(weighing: bytes) -> Weighing:
+    found: Weighing = cloudpickle.loads(weighing)[0]  # written by our own driver
+    return found

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from elephas_like.core.async_loop import fit_asynchronously
 from elephas_like.core.loop import fit_synchronously
 from elephas_like.core.quorum import Quorum
+from elephas_like.core.summing import Weighing
 from elephas_like.core.types import EngineName, Mode, Order, ShardRef
 from elephas_like.core.workers import AsyncWorkers, SyncWorkers, Worker, WorkerFactory
 from elephas_like.engine.in_process import (
@@ -53,7 +54,8 @@ from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import context_of, is_local, settings_of
 from elephas_like.spark.waits import destroy
-from elephas_like.trainer.factories import SharingFactory
+from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.factories import SharingFactory, parts_of
 
 _runs = itertools.count(1)
 
@@ -222,10 +224,16 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, tag: str, titl
             round_timeout=fit.options.round_timeout,
             profile=profile_for(context, fit.options.resources),
             invalidate=data.invalidate,
+            packed=_by_value,
         ) as workers:
             yield workers
     finally:
         destroy(context, shipped)
+
+
+def _by_value(weighing: Weighing) -> bytes:
+    """Pickle how updates are weighed, with the code of a user's own strategy and codec."""
+    return pickle_by_value([weighing, weighing.strategy, weighing.codec, *parts_of(weighing.strategy)])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import keras
@@ -372,10 +373,13 @@ def _room_findings(
 ) -> Iterator[Finding]:
     if state_bytes is not None:
         limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
-        sums = context is not None and adds_them_up(context, options, model, choice, state_bytes, limit)
+        moved = state_bytes - 4 * sum(
+            prod(variable.shape) for variable in model.non_trainable_variables
+        )  # as frozen ones stay
+        sums = context is not None and adds_them_up(context, options, model, choice, moved, limit)
         yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory(), sums=sums)
         if sums and choice.engine is EngineName.SERVER:
-            yield from exchange_findings(choice.workers, state_bytes)
+            yield from exchange_findings(choice.workers, moved)
         if context is not None and choice.engine is not EngineName.IN_PROCESS:
             yield executor_memory(settings_of(context), context.master, state_bytes)
     if row_bytes and samples and probes:
@@ -383,20 +387,20 @@ def _room_findings(
 
 
 def adds_them_up(
-    context: SparkContext, options: Options, model: keras.Model, choice: Choice, state_bytes: int, limit: int
+    context: SparkContext, options: Options, model: keras.Model, choice: Choice, nbytes: int, limit: int
 ) -> bool:
-    """Return whether Spark adds up a round's updates before the driver has them, if rounds are jobs."""
+    """Return whether Spark adds up a round's updates, of `nbytes` each, before the driver has them, if rounds are jobs."""
     strategy, _ = options.resolved(model, choice.workers, choice.engine)
     return (
         options.runs_as_jobs()
         and adds_up(strategy, Context(0, choice.workers))
-        and worth_it(choice.workers, choice.workers * state_bytes, limit, local=is_local(context))
+        and worth_it(choice.workers, choice.workers * nbytes, limit, local=is_local(context))
     )
 
 
-def exchange_findings(workers: int, state_bytes: int) -> Iterator[Finding]:
+def exchange_findings(workers: int, update_bytes: int) -> Iterator[Finding]:
     """Yield that a server has much to take in, where the jobs engine would leave adding to the executors."""
-    if (nbytes := workers * state_bytes) >= MUCH_BYTES:
+    if (nbytes := workers * update_bytes) >= MUCH_BYTES:
         text = f"each takes {size_text(nbytes)} of updates to the driver, and as much from it. With engine='jobs' Spark adds updates up first"
         yield Finding("exchanges", Level.NOTE, text)
 

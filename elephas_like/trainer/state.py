@@ -100,13 +100,24 @@ class Variables:
 
 
 def _momenta(reached: Sequence[object]) -> dict[int, float]:
-    """Return the momentum of every moving average of a BatchNormalization, by the id of its variable."""
+    """Return the momentum of every moving average of a BatchNormalization, by the id of its variable.
+
+    Those of layers that a step may call several times are left out: a step keeps less of them than their momentum.
+    """
+    wrapped = [thing.layer for thing in reached if isinstance(thing, keras.layers.TimeDistributed)]
+    repeated = {id(layer) for each in wrapped for layer in (each, *layers_of(each))}
     return {
         id(variable): float(layer.momentum)
         for layer in reached
         if isinstance(layer, keras.layers.BatchNormalization) and layer.built
+        if id(layer) not in repeated and len(_nodes(layer)) < 2
         for variable in (layer.moving_mean, layer.moving_variance)
     }
+
+
+def _nodes(layer: keras.Layer) -> Sequence[object]:
+    """Return the places of functional models in which a layer is called: there is no public name for them."""
+    return getattr(layer, "_inbound_nodes", ())
 
 
 def _optimizers(model: keras.Model, reached: Sequence[object]) -> list[keras.optimizers.Optimizer]:

@@ -9,7 +9,7 @@ from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
 from elephas_like.core.center import HogwildCenter, LockedCenter
 from elephas_like.core.errors import ElephasError, NonFiniteError
-from elephas_like.core.layout import Layout
+from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.merging import begun_anew
 from elephas_like.core.strategies import (
     STRATEGIES,
@@ -82,6 +82,17 @@ def test_where_a_worker_began_is_known_by_the_version_of_its_update(kind: type, 
     mean, variance = (1.5, 6.25) if version else (2, 6)
     apart = (mean - 3) ** 2 / 4
     assert center.snapshot().statistics.tolist() == [(3 + mean) / 2, (6.5 + variance) / 2 + apart]
+
+
+def test_statistics_that_are_no_moving_averages_may_be_infinite() -> None:
+    layout = Layout(
+        (
+            LayoutEntry("bound", Role.STATISTIC, (1,), "float32"),
+            LayoutEntry("mean", Role.STATISTIC, (1,), "float32", momentum=0.5),
+        )
+    )
+    infinite = floats(np.inf, 4)
+    assert begun_anew(infinite, floats(np.inf, 8), floats(-np.inf, 2), 1, layout).tolist() == [np.inf, 1]
 
 
 def test_one_worker_alone_has_its_own_statistics() -> None:

@@ -110,6 +110,8 @@ def test_a_report_is_a_local_file(tmp_path: Path, snapshot: dict[str, object], m
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"local file; got 's3://bucket/fit.html'"):
         write_report("s3://bucket/fit.html", snapshot)
+    with pytest.raises(ValueError, match=r"local file; got 'hdfs:/fits/fit.html'"):
+        write_report("hdfs:/fits/fit.html", snapshot)
     with pytest.raises(ValueError, match=r"is a directory"):
         write_report(tmp_path, snapshot)
     assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,7 @@ from elephas_like.core.strategies import (
     Strategy,
     Total,
 )
+from elephas_like.core.strategies.algebra import WeightedMean
 from elephas_like.core.strategies.codecs import Int8
 from elephas_like.core.summing import Summed, Weighed, adds_up, cut
 from elephas_like.core.types import OnNaN, Role, TrainState, Update
@@ -114,6 +115,35 @@ def check_equal(whole: Round, summed: Round) -> None:
 def test_a_round_of_slices_is_the_round_of_whole_updates(strategy: Strategy, slices: int) -> None:
     assert adds_up(strategy, Context(0, 5, LAYOUT))
     check_equal(*both(strategy, updates(), slices))
+
+
+def test_a_slice_says_whose_it_is() -> None:
+    brought = updates()
+    weighing = Round(large(), {}, LAYOUT, Average(), Context(0, 5, LAYOUT)).weighing
+    weighed = [weighing.weigh(one, large()) for one in brought]
+    terms = [term for one in (weighed[4], weighed[0]) for term in cut(one, 1)]
+    assert weighing.added(0, terms).workers == (0, 4)
+
+
+class Forgetful(Average):
+    """A strategy whose reduction does not go on from a checkpoint."""
+
+    def reduction(self, context, held=None):
+        return WeightedMean()
+
+
+def test_a_strategy_whose_reduction_knows_no_checkpoint_is_stepped_as_well() -> None:
+    check_equal(*both(Forgetful(), updates(), 3))
+
+
+def test_the_drift_of_weights_in_place_of_deltas_is_that_of_the_way_they_went() -> None:
+    class Weights(Average):
+        deltas = False
+
+    (one,) = updates(1)
+    start = large()
+    weighing = Round(start, {}, LAYOUT, Weights(), Context(0, 1, LAYOUT)).weighing
+    assert weighing.weigh(one, start).direction.tolist() == (one.delta - start.weights).tolist()
 
 
 def test_what_a_codec_has_packed_is_unpacked_before_it_is_cut() -> None:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.strategies import Nesterov
+from elephas_like.core.strategies import Context, Nesterov
+from elephas_like.core.summing import Weighing
 from elephas_like.core.types import Role
 from elephas_like.model import launch
 from elephas_like.model.options import Options
 
 MiB = 2**20
+
+
+def test_how_updates_are_weighed_reaches_workers_without_the_users_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "average_of_mine.py").write_text(
+        "from elephas_like.strategies import Average\n"
+        "class Twice(Average):\n"
+        "    def weight(self, update, context):\n"
+        "        return 2.0 * update.samples\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = importlib.import_module("average_of_mine")
+    packed = launch._by_value(Weighing(mine.Twice(), Context(0, 2), Layout(())))
+    monkeypatch.undo()
+    del sys.modules["average_of_mine"]
+    assert cloudpickle.loads(packed)[0].strategy.weight(SimpleNamespace(samples=3), Context(0, 2)) == 6.0
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
