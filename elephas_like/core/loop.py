@@ -315,7 +315,8 @@ class _SynchronousFit:
         if not kept:
             return progress.state
         recalled = self._workers.recall(progress.orders - 1)
-        return with_mean_slots(progress.state, ((one.worker, one.memory) for one in recalled), progress.rounds[-kept:])
+        memories = ((one.worker, one.memory) for one in recalled)
+        return with_mean_slots(progress.state, memories, progress.rounds[-kept:], progress.version - kept)
 
     def _rounds_of_own_slots(self) -> int:
         """Return for how many rounds workers have gone on with slots of their own; 0 where they begin with the driver's."""

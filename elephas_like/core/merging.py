@@ -20,7 +20,7 @@ import numpy as np
 
 from elephas_like.core.layout import Layout
 from elephas_like.core.strategies.algebra import WeightedMean
-from elephas_like.core.types import Array, Floats, Integers, Role, RoundRecord, TrainState, Update, Vector
+from elephas_like.core.types import SLOTS_SINCE, Array, Floats, Integers, Role, RoundRecord, TrainState, Update, Vector
 
 Numbers = TypeVar("Numbers", Vector, Integers)
 
@@ -293,12 +293,18 @@ class RunningMerge:
 
 
 def with_mean_slots(
-    state: TrainState, memories: Iterable[tuple[int, Mapping[str, Array]]], rounds: Sequence[RoundRecord]
+    state: TrainState,
+    memories: Iterable[tuple[int, Mapping[str, Array]]],
+    rounds: Sequence[RoundRecord],
+    since: int = 0,
 ) -> TrainState:
     """Return a state with the mean of the slots that workers remember, weighted by the samples that each has trained.
 
     Its own are those of the fit's begin, beside a step counter that has gone on: with Adam the first steps of whatever trains next
     would be up to three times too long.
+
+    Args:
+        rounds: since the last average. since: its number; slots that have gone on from an earlier one, as a straggler's, are left out.
     """
     samples: Counter[int] = Counter()
     for finished in rounds:
@@ -306,7 +312,7 @@ def with_mean_slots(
     mean = WeightedMean()
     for worker, memory in memories:  # one at a time: each may be larger than a state
         slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
-        if slots is not None and samples[worker]:
+        if slots is not None and samples[worker] and int(memory.get(SLOTS_SINCE, (0,))[0]) == since:
             mean.add(slots, float(samples[worker]))
     slots = mean.result()
     return state if slots is None else state.but(slots=slots.astype(np.float32, copy=False))

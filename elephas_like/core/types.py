@@ -124,6 +124,10 @@ def seldom_changed(optimizer_state: OptimizerState, every: int = 1) -> tuple[Rol
     return (Role.FROZEN,) if averaged else (Role.FROZEN, Role.SLOT)
 
 
+SLOTS_SINCE = "slots_since"
+"""The name under which a worker remembers of which average the slots are that it has gone on from: how many rounds had ended then."""
+
+
 def last_average(version: int, every: int) -> int:
     """Return how many of `version` rounds had ended when the workers' slots were averaged last; 0 at the begin of the fit.
 

@@ -273,13 +273,7 @@ def _prepared(
     _note_no_slots(options, hooks.variables.layout, frequency)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
-        warnings.warn(
-            f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
-            f"has workers remember something between rounds, which {found.place} does not have: an earlier version of "
-            "elephas_like wrote it. They begin anew, as workers do whose executor was killed.",
-            ElephasWarning,
-            stacklevel=4,
-        )
+        _warn_of_old_checkpoint(options, strategy, found.place)
     # Workers that others do not wait for may be ahead of the driver when an epoch ends.
     ahead = options.mode is not Mode.SYNCHRONOUS or options.quorum is not None
     config = replace(
@@ -304,6 +298,17 @@ def _prepared(
     )
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
+
+
+def _warn_of_old_checkpoint(options: Options, strategy: Strategy, place: str) -> None:
+    """Warn of a checkpoint without what workers remember."""
+    warnings.warn(
+        f"{type(strategy).__name__} with codec={options.codec!r} and optimizer_state={options.optimizer_state.value!r} "
+        f"has workers remember something between rounds, which {place} does not have: an earlier version of "
+        "elephas_like wrote it. They begin anew, as workers do whose executor was killed.",
+        ElephasWarning,
+        stacklevel=5,
+    )
 
 
 def _note_no_steps(options: Options, engine: EngineName, frequency: Frequency | int | Schedule) -> None:

@@ -92,6 +92,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     # drift says whether rounds must be short.
     private = fit.strategy.remembers or config.optimizer_state is OptimizerState.PER_WORKER
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
+    if config.slots_every > counts.rounds * config.epochs:  # no average comes in so few
+        counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=True)
     training = sum(worker.rows > 0 for worker in joined)
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None

@@ -28,6 +28,7 @@ from elephas_like.core.strategies.algebra import Context, Strategy
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.types import (
     ASIDE,
+    SLOTS_SINCE,
     Array,
     Evaluation,
     FitConfig,
@@ -58,7 +59,6 @@ from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
-_SINCE = "slots_since"
 _WITHOUT_SEED = 1
 """Tells the seeds of draws that have none from those of layers."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
@@ -310,14 +310,14 @@ class LocalTrainer:
         arrays = {"slots": self._slots, "residual": self._sender.residual}
         kept: dict[str, Array] = {name: array for name, array in arrays.items() if array is not None}
         if self._slots is not None and self._slots_since:
-            kept[_SINCE] = np.array([self._slots_since])
+            kept[SLOTS_SINCE] = np.array([self._slots_since])
         return kept | {f"{_MEMORY}{name}": array for name, array in self._sender.memory.items()}
 
     def _remember(self, memory: Mapping[str, Array]) -> None:
         """Take over what `_memory` returned."""
         kept: Mapping[str, Vector] = memory  # type: ignore[assignment]  # as it was
         self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
-        self._slots_since = int(memory[_SINCE][0]) if _SINCE in memory else 0
+        self._slots_since = int(memory[SLOTS_SINCE][0]) if SLOTS_SINCE in memory else 0
         self._sender.memory = {
             name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
         }

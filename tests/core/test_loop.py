@@ -20,6 +20,7 @@ from plain_numpy import (
     Regression,
     Saves,
     floats,
+    integers,
     loss_of,
     pair,
     plan_of,
@@ -45,7 +46,18 @@ from elephas_like.core.strategies import (
     OuterState,
     Strategy,
 )
-from elephas_like.core.types import EpochRecord, Frequency, Mode, OnNaN, Order, Role, Span, TrainState, Update
+from elephas_like.core.types import (
+    SLOTS_SINCE,
+    EpochRecord,
+    Frequency,
+    Mode,
+    OnNaN,
+    Order,
+    Role,
+    Span,
+    TrainState,
+    Update,
+)
 from elephas_like.core.workers import SyncWorkers
 from elephas_like.engine.in_process import InProcessSyncWorkers
 
@@ -97,6 +109,13 @@ def test_the_mean_of_kept_slots_is_weighted_by_what_each_worker_trained() -> Non
     assert with_mean_slots(state(1, 2), memories.items(), progress.rounds).slots.tolist() == [1, 6]
     start = state(1, 2)
     assert with_mean_slots(start, (), progress.rounds) is start
+
+
+def test_slots_that_have_gone_on_from_an_earlier_average_are_left_out_of_the_last_mean() -> None:
+    *_, progress = fit([Regression(0, [ONE]), Regression(1, [TWO] * 3)])
+    straggler = {"slots": floats(4, 0), SLOTS_SINCE: integers(0)}
+    memories = {0: straggler, 1: {"slots": floats(0, 8), SLOTS_SINCE: integers(3)}}
+    assert with_mean_slots(state(1, 2), memories.items(), progress.rounds, 3).slots.tolist() == [0, 8]
 
 
 def test_constraints_hold_after_each_exchange_and_where_a_strategy_looks_ahead() -> None:

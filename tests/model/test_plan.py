@@ -105,6 +105,8 @@ def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_
 def test_drift_is_looked_at_where_workers_begin_with_the_same_slots() -> None:
     """Slots of their own make the updates of rounds 2, 3, 5, 6, ... resemble the worker's last ones. Round 4 is the first that tells."""
     assert rounds_of([100, 100], optimizer_state_every=3)[:8] == [5, 5, 5, 5, 10, 10, 10, 20]
+    # Where no average would come in so few rounds, no drift is told either.
+    assert set(rounds_of([100, 100], optimizer_state_every=1000)) == {20}
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
