@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import test_in_process
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
@@ -18,7 +19,7 @@ from test_in_process import LAYOUT, START, Adds
 
 from elephas_like.core.errors import DataError, ElephasError, ShardMissing, WaitError
 from elephas_like.core.strategies import Average, Context
-from elephas_like.core.summing import Weighing
+from elephas_like.core.summing import Partial, Term, Weighing
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine import job_rounds, shuffled_sums
 from elephas_like.engine.job_rounds import JobRounds
@@ -56,6 +57,7 @@ def rounds(sc, tmp_path: Path) -> Iterator[object]:
     shipped = [sys.modules[__name__], test_in_process]  # Python workers do not see the tests' modules
     for module in shipped:
         register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)
 
     def open_rounds(references: object, run: str, timeout: float = 60.0) -> JobRounds:
         folder = str(tmp_path)
@@ -74,6 +76,7 @@ def rounds(sc, tmp_path: Path) -> Iterator[object]:
     yield open_rounds
     for module in shipped:
         unregister_pickle_by_value(module)
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def reference(run: str, index: int, rows: int, checksum: int) -> ShardRef:
@@ -242,6 +245,32 @@ def test_a_shard_that_is_missing_is_written_again_before_updates_are_added_up(
         assert summed is not None
         assert summed.weights["sum"].tolist() == [14, 14]
     assert "it is gone; the shards are written again" in caplog.text
+
+
+class Torn(Weighing):
+    """What Spark does where a part of a shuffle is lost and cannot be made again: the first slice 1 lacks worker 1."""
+
+    marker = ""
+
+    def added(self, place: int, terms: Iterator[Term]) -> Partial:
+        if place == 1 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            terms = [term for term in terms if term.worker != 1]
+        return super().added(place, terms)
+
+
+def test_a_round_whose_slices_lack_a_worker_is_run_again(
+    rounds, summing: Weighing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Torn, "marker", str(tmp_path / "torn"))
+    torn = Torn(summing.strategy, summing.context, summing.layout)
+    with rounds(referring("torn"), "torn") as open_rounds:
+        open_rounds.joined()
+        summed = open_rounds.train_summed(Order("train", 0, state=START, span=Span(0)), torn)
+        assert summed is not None
+        assert summed.weights["sum"].tolist() == [14, 14]
+    assert (tmp_path / "torn").exists()
+    assert "the update of worker 1 was lost before all of it was added up" in caplog.text
 
 
 def test_the_error_of_a_worker_is_not_added_up(rounds, summing: Weighing) -> None:
