@@ -125,6 +125,8 @@ METHODS: dict[str, dict[str, object]] = {
     },
     "per_worker_five": {"optimizer_state": "per_worker", "frequency": "fixed"},
     **{f"slots_{every}": {"optimizer_state_every": every} for every in EVERY},
+    "variates_five": {"control_variates": True, "frequency": "fixed"},
+    "variates_epoch": {"control_variates": True, "frequency": "epoch"},
     "int8_both_per_worker_five": {**INT8_BOTH, "optimizer_state": "per_worker", "frequency": "fixed"},
     **{f"int8_both_slots_{every}": {**INT8_BOTH, "optimizer_state_every": every} for every in EVERY},
     "one_bit_256": {"codec": OneBit(block=256)},
@@ -366,6 +368,8 @@ def grid() -> Iterator[Cell]:
             for m in LENGTHS
         )
         add(Cell(data, s, k, "B", m) for k in (8, 32) for s in ("iid", "sorted", "shards2") for m in LENGTHS)
+        with_variates = [method for _, method in VARIATES.values()]
+        add(Cell(data, s, k, "B", m) for k in (8, 32) for s in ("iid", "sorted", "shards2") for m in with_variates)
     return iter(found.values())
 
 
@@ -482,6 +486,24 @@ def mixed_table(results: Results) -> str:
                     told = [f"{np.mean(each):.1f}" if each else "" for each in values]
                     if any(values[1:-1]):
                         lines.append(f"| {data}, {split}, K = {workers} | {exchanges} | {' | '.join(told)} |")
+    return "\n".join(lines)
+
+
+VARIATES = {"1": ("epoch", "variates_epoch"), "5": ("five_rounds", "variates_five")}
+"""Methods of the table of control variates, without and with them, by the exchanges of an epoch."""
+
+
+def variates_table(results: Results) -> str:
+    """Few exchanges with and without control variates, beside the defaults."""
+    columns = [f"{many} an epoch{how}" for many in VARIATES for how in ("", ", control variates")]
+    lines = [f"| rows | {' | '.join(columns)} | the defaults, 5 to 20 |", f"|---|{'---|' * len(columns)}---|"]
+    methods = [*(method for pair in VARIATES.values() for method in pair), "defaults"]
+    for data in ("digits", "mnist"):
+        for workers in (8, 32):
+            for split in ("sorted", "shards2", "iid"):
+                values = [results.values(Cell(data, split, workers, "B", method))[:3] for method in methods]
+                told = [f"{np.mean(each):.1f}" if each else "" for each in values]
+                lines.append(f"| {data}, {split}, K = {workers} | {' | '.join(told)} |")
     return "\n".join(lines)
 
 
@@ -661,6 +683,8 @@ def gates(results: Results) -> str:
         for split, said in (("sorted", ""), ("sorted+10", ", a tenth mixed")):
             what = f"{data}, sorted{said}, K = 8, one exchange an epoch: accuracy"
             found.append(Gate("T12", what, least, accuracy(data, split, 8, "B", "epoch")))
+        what = f"{data}, sorted, control variates, K = 8, one exchange an epoch: accuracy"
+        found.append(Gate("T12", what, least, accuracy(data, "sorted", 8, "B", "variates_epoch")))
     what = "digits, IID, K = 32, 16 rows a batch of a worker, scale_learning_rate='sqrt': accuracy"
     found.append(Gate("T14", what, 80, accuracy("digits", "iid", 32, "A", "rate_sqrt")))
     found.sort(key=lambda gate: int(gate.name[1:]))
@@ -818,6 +842,7 @@ def main() -> None:
         "gates": "\n".join(targets),
         "baselines": baseline_table(results),
         "mixed": mixed_table(results),
+        "variates": variates_table(results),
         "bytes": bytes_table(results, 8),
         "bytes_of_32": bytes_table(results, 32),
         "tables": tables(results),

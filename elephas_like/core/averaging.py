@@ -20,7 +20,8 @@ from elephas_like.core.merging import Replaced, RoundMerge
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy, Sum, WeightedMean
 from elephas_like.core.strategies.codecs import Codec
 from elephas_like.core.summing import Summed, Weighed, Weighing, not_finite
-from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, WorkerRecord
+from elephas_like.core.types import Floats, OnNaN, Role, TrainState, Update, Vector, WorkerRecord
+from elephas_like.core.variates import MeanStep
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Round:
 
     monitor: measures the drift, round by round. agreement: of this round, once it has finished.
     replaced: what callbacks have set. largest: the worker that has the most steps in an epoch, if it is known.
+    mean_step: of all workers, once the round has finished, where workers have control variates; None where they have none.
     """
 
     start: TrainState
@@ -87,6 +89,7 @@ class Round:
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
     replaced: Replaced = field(default_factory=Replaced)
     largest: int | None = None
+    control_variates: bool = False
     records: list[WorkerRecord] = field(default_factory=list)
     metrics: list[Floats] = field(default_factory=list)
 
@@ -96,6 +99,8 @@ class Round:
         self._weight = 0.0
         self._parts = RoundMerge(self.layout, self.context.num_workers, self.largest)
         self._moved = False
+        self._steps = MeanStep()
+        self.mean_step: Vector | None = None
         self.agreement = UNKNOWN
 
     def add(self, update: Update) -> None:
@@ -129,6 +134,7 @@ class Round:
         # Where rows differ from worker to worker, a straggler's update is all that its rows say in as many rounds as it took.
         weight = weighed.weight * (1 + staleness * self.monitor.apart)
         self._weight += weight
+        self._steps.add(weight, update.steps)
         self._moved = True
         return weight
 
@@ -142,6 +148,8 @@ class Round:
         direction = self._weights.result()
         if not self._moved or direction is None:
             return self.start, self.outer
+        if self.control_variates:
+            self.mean_step = self._steps.of(direction)
         context = replace(self.context, weight=self._weight, agreement=self.agreement)
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, context)
         # A strategy's own numbers may be of another kind than float32.

@@ -44,6 +44,7 @@ from elephas_like.core.types import (
     TrainState,
     Vector,
     last_average,
+    nothing,
 )
 from elephas_like.core.workers import SummingWorkers, SyncWorkers
 
@@ -90,6 +91,7 @@ class FitPlan:
     slots_every: rounds after which workers begin with the driver's slots again; 0 for never.
     largest: the worker that has the most steps in an epoch: optimizers count its steps.
     may_drop_all: whether an epoch whose updates were all dropped is no error, since a callback ends the training then.
+    control_variates: whether workers correct each step by what their own last ones lacked to those of all (core/variates.py).
     """
 
     layout: Layout
@@ -121,6 +123,7 @@ class FitPlan:
     slots_every: int = 1
     may_drop_all: bool = False
     largest: int | None = None
+    control_variates: bool = False
 
     @property
     def end(self) -> int:
@@ -355,8 +358,13 @@ class _SynchronousFit:
             self._monitor,
             self._replaced,
             plan.largest,
+            plan.control_variates,
         )
-        self._train(Order("train", progress.orders, progress.version, span, served, step=step), exchange)
+        mean_step = (
+            None if not plan.control_variates else nothing() if progress.mean_step is None else progress.mean_step
+        )
+        order = Order("train", progress.orders, progress.version, span, served, step=step, mean_step=mean_step)
+        self._train(order, exchange)
         state, outer = exchange.finish()
         state = state.but(weights=plan.constrain(state.weights))
         agreement = exchange.agreement
@@ -374,6 +382,7 @@ class _SynchronousFit:
         )
         self._published_by = progress.orders
         progress.published = None if step is None else ahead
+        progress.mean_step = progress.mean_step if exchange.mean_step is None else exchange.mean_step
         progress.state, progress.outer, progress.span = state, outer, span
         progress.orders, progress.version = progress.orders + 1, progress.version + 1
         progress.samples += finished.samples

@@ -32,6 +32,7 @@ class FitProgress:
     level: of the length of rounds (`RoundLength`). directions: of each worker's last update (`DriftMonitor`).
     published: the weights that the last round's workers began with, where steps between states are packed; None: the next ones are sent
         whole.
+    mean_step: of all workers in the last round, where they have control variates; None before.
     center: the shared state of an asynchronous fit at the end of its last epoch (`Center.checkpoint`).
     memories: what workers remember, while a checkpoint is written, and from reading one to the end of the next round (or
         asynchronous epoch). None: not known, or the fit's workers remember nothing.
@@ -50,6 +51,7 @@ class FitProgress:
     level: int = 0
     directions: dict[int, Vector] = field(default_factory=dict)
     published: Vector | None = None
+    mean_step: Vector | None = None
     center: Mapping[str, Array] = field(default_factory=dict)
     memories: Memories | None = None
 
@@ -89,6 +91,7 @@ class FitProgress:
             "outer_begun": np.array(self.outer is not None),
             **_under("direction", {str(worker): vector for worker, vector in self.directions.items()}),
             **({} if self.published is None else {"published": self.published}),
+            **({} if self.mean_step is None else {"mean_step": self.mean_step}),
             **_under("center", self.center),
             **_memory_arrays(self.memories),
             **_tables(self.rounds),
@@ -110,12 +113,13 @@ class FitProgress:
                 found = None if name not in state else state[name].shape
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")
         published: Vector | None = arrays.get("published")  # type: ignore[assignment]  # as it was
+        mean_step: Vector | None = arrays.get("mean_step")  # type: ignore[assignment]  # as it was
         weights = state["weights"]
-        if published is not None and (published.shape, published.dtype) != (weights.shape, weights.dtype):
-            raise ElephasError(
-                f"the weights that workers had are {published.dtype} of shape {published.shape}; expected {weights.dtype} of shape "
-                f"{weights.shape}."
-            )
+        for what, found_as in (("weights that workers had", published), ("mean step of the workers", mean_step)):
+            if found_as is not None and (found_as.shape, found_as.dtype) != (weights.shape, weights.dtype):
+                raise ElephasError(
+                    f"the {what}: found {found_as.dtype} of shape {found_as.shape}; expected {weights.dtype} of shape {weights.shape}."
+                )
         span = arrays["span"].tolist()
         return cls(
             TrainState(**state),  # type: ignore[arg-type]  # dtypes were compared
@@ -126,6 +130,7 @@ class FitProgress:
             first_rate=float(arrays["first_rate"]),
             directions={int(worker): vector for worker, vector in _taken("direction", arrays).items()},  # type: ignore[misc]
             published=published,
+            mean_step=mean_step,
             center=_taken("center", arrays),
             memories=_memories(arrays),
             **dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True)),

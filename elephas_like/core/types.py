@@ -207,6 +207,7 @@ class Order:
     version: exchanges that are in `state`; what staleness is counted from. In a recall or reminder, the number of the order
         after which the memory was or is wanted: no later update of the worker is in the driver's state. -1: before the first.
     step: where steps between states are packed: what a worker that has trained order `step.after` needs in place of `state.weights`.
+    mean_step: where workers have control variates: the mean step of all of them in the last round, empty in the first (core/variates.py).
     """
 
     kind: Literal["train", "evaluate", "recall", "remind", "wait", "stop", "suspend"]
@@ -216,6 +217,7 @@ class Order:
     state: TrainState | None = None
     memory: Mapping[str, Array] = field(default_factory=dict)
     step: PackedStep | None = None
+    mean_step: Vector | None = None
 
     @classmethod
     def to_evaluate(cls, state: TrainState, number: int = -1, version: int = 0) -> Order:
@@ -328,6 +330,7 @@ class FitConfig:
     split_seed: of the rows held out, which stay the same over the fits of one SparkModel; None takes `seed`.
     bootstrap: seed of a draw with replacement of as many training rows as there are; None trains on each once.
     optimizer_state_every: rounds from one average of the optimizer's slots to the next, where they are averaged.
+    control_variates: whether workers correct each step by what their own last ones lacked to those of all (core/variates.py).
     names_nan: whether a worker whose update is not finite raises, if its rows hold NaN, and names the row.
     keeps_before: whether a worker keeps what it remembered before its last order: when asked, it may be ahead of the driver.
     fused_optimizer: whether the optimizer may take fused kernels.
@@ -346,6 +349,7 @@ class FitConfig:
     class_weight: Mapping[int, float] | None = None
     optimizer_state: OptimizerState = OptimizerState.AVERAGE
     optimizer_state_every: int = 1
+    control_variates: bool = False
     keeps_before: bool = False
     names_nan: bool = False
     fused_optimizer: bool = False

@@ -38,12 +38,14 @@ class Sizes:
     packed: bytes of an update's delta if a codec packs it; None if it is float32, one number per weight.
     memory: most numbers that a worker remembers from round to round.
     step: bytes of a packed step from one round's weights to the next; None if they are always sent whole.
+    mean_step: numbers of the mean step of all workers that orders to train bring along, for control variates; None for no such steps.
     """
 
     parts: Mapping[str, int]
     packed: int | None = None
     memory: int = 0
     step: int | None = None
+    mean_step: int | None = None
 
     @staticmethod
     def of(
@@ -52,12 +54,14 @@ class Sizes:
         *,
         state_codec: Codec | None = None,
         workers_remember: bool = False,
+        control_variates: bool = False,
     ) -> Sizes:
         """The sizes of a layout, with deltas and steps as codecs pack them."""
         weights = layout.size(Role.WEIGHT)
         packed, step = (None if each is None else each.nbytes(weights) for each in (codec, state_codec))
         memory = layout.size(Role.SLOT) + MEMORY_VECTORS * weights if workers_remember else 0
-        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory, step)
+        mean_step = weights if control_variates else None
+        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory, step, mean_step)
 
     @property
     def read_ahead(self) -> int:
@@ -73,9 +77,10 @@ class Sizes:
 
     def order(self, *without: Role) -> int:
         """Return the bytes of the arrays of an order to train, to a worker who has the last one's weights."""
+        beside = _ROLE_BYTES[Role.WEIGHT.value] * (self.mean_step or 0)
         if self.step is None:
-            return self.state(*without)
-        return self.state(Role.WEIGHT, *without) + self.step
+            return self.state(*without) + beside
+        return self.state(Role.WEIGHT, *without) + self.step + beside
 
     def state(self, *without: Role) -> int:
         """Return the bytes of a state's arrays. without: what it leaves out."""
@@ -84,7 +89,8 @@ class Sizes:
     @property
     def most(self) -> int:
         """Bytes of the largest frame that there can be."""
-        return PREFIX.size + HEADER_BYTES + 8 * max(sum(self.parts.values()) + METRIC_NUMBERS, self.memory)
+        state = sum(self.parts.values()) + (self.mean_step or 0)
+        return PREFIX.size + HEADER_BYTES + 8 * max(state + METRIC_NUMBERS, self.memory)
 
 
 @dataclass(frozen=True)
@@ -324,7 +330,11 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
         for name, dtype, size in states:
             optional = name in _OPTIONAL or (step is not None and name == Role.WEIGHT)
             ordered.append((name, dtype, size | {0} if optional else size))
-        return ordered if step is None else [*ordered, ("step", "uint8", {0, step})]
+        if step is not None:
+            ordered.append(("step", "uint8", {0, step}))
+        if sizes.mean_step is not None and values["kind"] == "train":
+            ordered.append(("mean_step", "float32", {0, sizes.mean_step}))
+        return ordered
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []
         for name, dtype, size in states:

@@ -107,9 +107,10 @@ def _taken_apart(message: Message) -> tuple[str, dict[str, object], Mapping[str,
         values = {"kind": message.kind, "number": message.number, "version": message.version, "span": span, "after": -1}
         if message.state is None:
             return "order", values, message.memory
-        if message.step is None:
-            return "order", values, message.state.parts()
-        return "order", values | {"after": message.step.after}, message.state.parts() | {"step": message.step.packed}
+        sent = message.state.parts()
+        if message.step is not None:
+            values, sent = values | {"after": message.step.after}, sent | {"step": message.step.packed}
+        return "order", values, sent if message.mean_step is None else sent | {"mean_step": message.mean_step}
     kind = PLAIN_KINDS[type(message)]
     return kind, {name: getattr(message, name) for name in FIELDS[kind]}, {}
 
@@ -321,10 +322,10 @@ def _put_together(kind: str, values: dict[str, object], arrays: dict[str, Array]
         assert isinstance(attempt, int)
         return Answer(attempt, Recollection(**values, **memory))  # type: ignore[arg-type]
     if kind == "order":
-        packed = arrays.pop("step", None)
+        packed, mean_step = arrays.pop("step", None), arrays.pop("mean_step", None)
         step = None if packed is None else PackedStep(after, packed)  # type: ignore[arg-type]
         state = TrainState(**arrays) if arrays else None  # type: ignore[arg-type]
-        return Order(state=state, step=step, **values)  # type: ignore[arg-type]
+        return Order(state=state, step=step, mean_step=mean_step, **values)  # type: ignore[arg-type]
     attempt = values.pop("attempt")
     assert isinstance(attempt, int)
     if kind == "update":

@@ -254,6 +254,7 @@ def _prepared(
         seeds=seeds,
         optimizer_state=options.optimizer_state,
         optimizer_state_every=options.optimizer_state_every,
+        control_variates=options.control_variates,
     )
     source.build(model, config.batch_size)
     check_knows_weights(model)
@@ -268,7 +269,8 @@ def _prepared(
         described |= compiled_as(model)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     if engine is not EngineName.IN_PROCESS:
-        hooks.sizes = exchanged_bytes(hooks.variables.layout, options, engine)
+        layout = hooks.variables.layout
+        hooks.sizes = exchanged_bytes(layout, options, engine, control_variates=config.control_variates)
     _note_no_steps(options, engine, frequency)
     _note_no_slots(options, hooks.variables.layout, frequency)
     remember = options.workers_remember(strategy)
@@ -335,14 +337,16 @@ def _note_no_slots(options: Options, layout: Layout, frequency: Frequency | int 
         )
 
 
-def exchanged_bytes(layout: Layout, options: Options, engine: EngineName) -> dict[str, int]:
+def exchanged_bytes(
+    layout: Layout, options: Options, engine: EngineName, *, control_variates: bool = False
+) -> dict[str, int]:
     """Return the bytes that one worker sends and receives in a round, for callbacks. What seldom changes counts for nothing.
 
     Of slots that are averaged every so many rounds, each round has its share.
     """
     every = options.optimizer_state_every
     seldom = seldom_changed(options.optimizer_state, every)
-    sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec)
+    sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec, control_variates=control_variates)
     slots = (sizes.state() - sizes.state(Role.SLOT)) // every if every > 1 else 0
     sent = sizes.state(Role.FROZEN) if engine is EngineName.JOBS else sizes.order(*seldom) + slots
     return {"update_bytes": sizes.update(*seldom) + slots, "state_bytes": sent}
@@ -410,6 +414,7 @@ def _described(
             name: str(getattr(options, name))
             for name in ("mode", "optimizer_state", "optimizer_state_every", "max_staleness", "quorum", "on_nan")
         },
+        "control_variates": options.control_variates,
         "batch_size": request.batch_size or options.batch_size,
         **{name: getattr(request, name) for name in ("global_batch_size", "validation_split", "shuffle")},
         "class_weight": repr(request.class_weight),

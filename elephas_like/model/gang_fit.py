@@ -240,6 +240,7 @@ class GangFit:
                 options.codec,
                 state_codec=options.state_codec,
                 workers_remember=options.workers_remember(fit.strategy),
+                control_variates=fit.config.control_variates,
             ),
             with_loss=bool(fit.hooks.model.metrics) and fit.hooks.model.metrics[0].name == "loss",
             tls=wants_tls(conf_of(self._session), options.tls, allow_plain_text=options.allow_plain_text),

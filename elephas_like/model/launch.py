@@ -280,7 +280,13 @@ def _listening(fit: Fit, context: SparkContext, data: Data) -> Iterator[Listenin
     options, num_workers = fit.options, data.num_workers
     remember = options.workers_remember(fit.strategy)
     layout = fit.hooks.variables.layout
-    sizes = Sizes.of(layout, options.codec, state_codec=options.state_codec, workers_remember=remember)
+    sizes = Sizes.of(
+        layout,
+        options.codec,
+        state_codec=options.state_codec,
+        workers_remember=remember,
+        control_variates=fit.config.control_variates,
+    )
     store = store_of(options, num_workers, fit.hooks.variables.layout.hash, sizes)
     with exchange_server(context, options, store, sizes) as settings:
         yield Listening(store, settings if fit.faults is None else FaultySettings(settings, fit.faults))

@@ -17,13 +17,14 @@ from elephas_like.core import checks
 from elephas_like.core.quorum import Quorum
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
+from elephas_like.core.strategies.algebra import Context, WeightedMean
 from elephas_like.core.strategies.codecs import resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.spark.encryption import check_disks, wants_tls
 from elephas_like.spark.session import Conf
 from elephas_like.trainer.momentum import gathers_speed
-from elephas_like.trainer.request import check_optimizer_state
+from elephas_like.trainer.request import check_control_variates, check_optimizer_state
 
 Check = Callable[[str, Any], Any]
 """Returns the value of a named option as it is kept, or raises ValueError or TypeError."""
@@ -87,6 +88,7 @@ class Options:
     engine: Annotated[EngineName, _member_of(EngineName)] = EngineName.AUTO
     optimizer_state: Annotated[OptimizerState, _member_of(OptimizerState)] = OptimizerState.AVERAGE
     optimizer_state_every: Annotated[int, _whole()] = 1
+    control_variates: Annotated[bool, checks.flag] = False
     on_nan: Annotated[OnNaN, _member_of(OnNaN)] = OnNaN.RAISE
     fused_optimizer: Annotated[bool, checks.flag] = False
     scale_learning_rate: Annotated[RateScale | None, _or_none(_member_of(RateScale))] = None
@@ -132,6 +134,11 @@ class Options:
             raise ValueError(
                 f"optimizer_state_every={options.optimizer_state_every} says how often slots are averaged, and "
                 f"optimizer_state={options.optimizer_state.value!r} never averages them. Leave one of the two out."
+            )
+        if options.control_variates and options.mode is not Mode.SYNCHRONOUS:
+            raise ValueError(
+                "control_variates compare a worker's last round with that of all workers, and are for mode 'synchronous'. Leave them out, or "
+                "choose that mode."
             )
         if options.quorum is not None and options.mode is not Mode.SYNCHRONOUS:
             raise ValueError(
@@ -186,9 +193,13 @@ class Options:
         frequency = default_frequency(strategy, self.frequency)
         check_combination(self.mode, strategy, frequency, engine, self.codec)
         check_optimizer_state(model, self.optimizer_state, self.optimizer_state_every)
-        if engine is EngineName.JOBS and self.keeps_slots:
+        if self.control_variates:
+            check_control_variates(model)
+            _check_averages(strategy)
+        if engine is EngineName.JOBS and (self.keeps_slots or self.control_variates):
             every = self.optimizer_state_every
             kept = f"optimizer_state_every={every}" if every > 1 else f"optimizer_state={self.optimizer_state.value!r}"
+            kept = kept if self.keeps_slots else "control_variates"
             raise ValueError(
                 f"{kept} needs engine='server', 'gang' or 'in_process': a round's task of the jobs engine may run in any process."
             )
@@ -233,7 +244,7 @@ class Options:
     def runs_as_jobs(self) -> bool:
         """Whether a job per round could train: workers wait for each other, and keep nothing between rounds."""
         strategy = resolve(self.strategy, self.mode, 2)
-        private = self.keeps_slots
+        private = self.keeps_slots or self.control_variates
         return EngineName.JOBS in engines(strategy, self.mode, self.codec) and not private and self.quorum is None
 
     @property
@@ -242,9 +253,18 @@ class Options:
         return self.optimizer_state is OptimizerState.PER_WORKER or self.optimizer_state_every > 1
 
     def workers_remember(self, strategy: Strategy) -> bool:
-        """Whether workers keep something of their own between rounds: weights, optimizer slots, or what a codec lost."""
+        """Whether workers keep something of their own between rounds: weights, slots, a mean step, or what a codec lost."""
         lossy = self.codec is not None and self.codec.error_feedback
-        return strategy.remembers or lossy or self.keeps_slots
+        return strategy.remembers or lossy or self.keeps_slots or self.control_variates
+
+
+def _check_averages(strategy: Strategy) -> None:
+    """Raise ValueError unless a strategy goes where the mean of all workers' steps leads: control variates are told that mean."""
+    if not strategy.deltas or strategy.remembers or type(strategy.reduction(Context(0, 2))) is not WeightedMean:
+        raise ValueError(
+            f"control_variates need a strategy that takes the mean of the workers' steps, such as 'nesterov' or 'average'; got "
+            f"{strategy.name!r}{'' if strategy.reduce is None else f' with reduce={strategy.reduce!r}'}."
+        )
 
 
 NAMES = tuple(each.name for each in fields(Options))

@@ -72,6 +72,9 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             keeps its own), or "reset" (to what they were when the fit began).
         optimizer_state_every: rounds from one average of the slots to the next, in synchronous mode. In between each worker keeps its
             own, and exchanges move fewer bytes. The fit ends with the mean of them. 1, the default: slots travel with every exchange.
+        control_variates: whether workers add to each of their steps what their own mean step of the last round lacked to that of all
+            workers (SCAFFOLD, option II, in the space of steps; docs/strategies.md): for few exchanges over rows that differ from worker
+            to worker, in synchronous mode. An order brings one vector more.
         on_nan: "raise", or "drop" an update with NaN and go on.
         fused_optimizer: whether workers step Adam, AdamW, SGD with momentum and RMSprop with momentum by TensorFlow's fused
             kernels. They follow the same rules, faster, and round Adam's sums in another order. False, the default: Keras' own steps.
@@ -131,6 +134,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
     engine: EngineName
     optimizer_state: OptimizerState
     optimizer_state_every: int
+    control_variates: bool
     on_nan: OnNaN
     fused_optimizer: bool
     scale_learning_rate: RateScale | None
@@ -164,6 +168,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         engine: str = "auto",
         optimizer_state: str = "average",
         optimizer_state_every: int = 1,
+        control_variates: bool = False,
         on_nan: str = "raise",
         fused_optimizer: bool = False,
         scale_learning_rate: str | None = None,

@@ -391,6 +391,7 @@ FITTING = (
         "average",
     ),
     Entry("optimizerStateEvery", _whole(1), "rounds from one average of optimizer slots to the next", 1),
+    Entry("controlVariates", checks.flag, "whether workers correct their steps by those of all workers", False),
     Entry("onNan", _one_of(OnNaN), "what happens to an update with NaN: raise or drop", "raise"),
     Entry("fusedOptimizer", checks.flag, "whether optimizers may take TensorFlow's fused kernels", False),
     Entry("scaleLearningRate", _one_of(RateScale), "how the learning rate grows with the workers: linear or sqrt"),

@@ -66,7 +66,8 @@ class TrainerFactory:
     def program(self, sample: tuple[object, ...]) -> Program:
         """Return a compiled model for such rows: a kept one, or a new one where worker callbacks may change it."""
         make = Program if self.callbacks else PROGRAMS.borrow
-        return make(self.spec, sample, self.config.seed, fused=self.config.fused_optimizer)
+        config = self.config
+        return make(self.spec, sample, config.seed, fused=config.fused_optimizer, corrected=config.control_variates)
 
     def check_labels(self, shard: ShardRef, validation: ShardRef | None) -> None:
         """Do nothing if the model takes the labels of a worker's rows. Those of a shard are read once in each process.

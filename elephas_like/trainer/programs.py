@@ -15,9 +15,10 @@ from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build
+from elephas_like.trainer.corrections import Corrections
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import accumulations
-from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.seeds import Draws, seeded
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
@@ -32,19 +33,25 @@ PROGRAM_BYTES_KEPT = 2**30
 class Program:
     """A compiled, built model of this process with its traced loops.
 
-    fused: whether its optimizer may take fused kernels.
+    fused: whether its optimizer may take fused kernels. draws: from which it draws where no seed is given.
+    corrections: what its steps add to the weights; None for nothing.
     """
 
-    def __init__(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> None:
+    def __init__(
+        self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False, corrected: bool = False
+    ) -> None:
         with seeded(seed, 0xE1E), spec.settings.policy_applied():  # a model may make layers when it is built
             self.model = spec.build()
             check_width(self.model, sample)
             build(self.model, sample)
         if fused:
             BACKEND.fuse(self.model)
-        self.key = _program_key(spec, sample, fused=fused)
+        self.key = _program_key(spec, sample, fused=fused, corrected=corrected)
         self.variables = Variables(self.model)
-        self.training = StepLoop(self.model, self.model.train_step)
+        self.draws = Draws()
+        self.corrections = Corrections(self.model, self.variables) if corrected else None
+        added = self.corrections.variables if self.corrections is not None else ()
+        self.training = StepLoop(self.model, self.model.train_step, added)
         self.testing = StepLoop(self.model, self.model.test_step)
         self._beside = [] if self.is_eager else _beside_state(self.model)
 
@@ -75,7 +82,7 @@ def _beside_state(model: keras.Model) -> list[tuple[Any, Array]]:
     return [(variable, np.array(variable.numpy())) for variable in held]
 
 
-def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool) -> str:
+def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool, corrected: bool) -> str:
     """Return the cache key of a program: the model, and the structure, dtypes and shapes of its rows.
 
     Losses and metrics are built for the rows that they see first.
@@ -83,7 +90,8 @@ def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool) ->
     leaves, structure = flatten(sample)
     arrays = [np.asarray(leaf) for leaf in leaves]
     row_types = [(array.dtype.str, array.shape[1:]) for array in arrays]
-    return f"{spec.key} {structure!r} {row_types!r} {'fused' if fused else 'plain'}"
+    kind = f"{'fused' if fused else 'plain'} {'corrected' if corrected else 'free'}"
+    return f"{spec.key} {structure!r} {row_types!r} {kind}"
 
 
 class Programs:
@@ -100,13 +108,15 @@ class Programs:
         self._free: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
 
-    def borrow(self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False) -> Program:
+    def borrow(
+        self, spec: ModelSpec, sample: tuple[object, ...], seed: int, *, fused: bool = False, corrected: bool = False
+    ) -> Program:
         """Return a program for a spec: a kept one, or a new one. The process's Keras settings, less the policy, become the spec's."""
-        key = _program_key(spec, sample, fused=fused)
+        key = _program_key(spec, sample, fused=fused, corrected=corrected)
         with self._lock:
             kept = self._free.pop(key, None)
         if kept is None:
-            return Program(spec, sample, seed, fused=fused)
+            return Program(spec, sample, seed, fused=fused, corrected=corrected)
         spec.settings.apply()  # a loop that it has not run yet is traced under them
         return kept
 

@@ -137,6 +137,7 @@ class FitRequest:
         seeds: FitSeeds,
         optimizer_state: OptimizerState,
         optimizer_state_every: int = 1,
+        control_variates: bool = False,
     ) -> FitConfig:
         """Return the configuration for `num_workers` workers.
 
@@ -159,6 +160,7 @@ class FitRequest:
             class_weight=self.class_weight,
             optimizer_state=optimizer_state,
             optimizer_state_every=optimizer_state_every,
+            control_variates=control_variates and num_workers > 1,
         )
 
 
@@ -194,6 +196,21 @@ def check_optimizer_state(model: keras.Model, optimizer_state: OptimizerState, e
             f"an optimizer with use_ema=True needs {needs}; got {given}, with which "
             f"its averaged weights would not come back from the workers. Use {needs}, or an optimizer "
             "without use_ema."
+        )
+
+
+def check_control_variates(model: keras.Model) -> None:
+    """Raise if corrections of the weights would be lost at the optimizer's next step.
+
+    Raises:
+        ValueError: an optimizer computes weights from its slots.
+    """
+    kinds = [kind.__name__ for optimizer in own_optimizers(model) for kind in type(optimizer).__mro__]
+    own = next((name for name in kinds if name in _WEIGHTS_FROM_SLOTS), None)
+    if own is not None:
+        raise ValueError(
+            f"{own} computes the weights from its slots: what control variates add to the weights would be lost with its next step. Use "
+            "another optimizer, or leave control_variates out."
         )
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from elephas_like.core.types import Integers
-from elephas_like.trainer.tensors import assign, value_of
+from elephas_like.trainer.tensors import assign
 
 
 class _Users(threading.local):
@@ -61,16 +62,23 @@ def seeded(seed: int, *more: int) -> Iterator[None]:
                 random.setstate(pythons)
 
 
-@contextmanager
-def draws_seeded(seeds: Integers) -> Iterator[None]:
-    """Draw from two numbers, where calls of `keras.random` give no seed. The process's own generator goes on from where it was.
+class Draws:
+    """The generator of one compiled model for calls of `keras.random` that give no seed.
 
-    Keras has no public name for that generator, nor for its making: it is made here, as in a compiled loop it would begin anywhere.
+    A compiled loop keeps the generator with which it was traced, and Keras makes another one for the process whenever somebody sets a seed
+    (`keras.utils.set_random_seed`, and so each new model here). So each model brings its own, and the process's stays as it is.
     """
-    state = global_seed_generator().state
-    before = value_of(state)
-    assign(state, seeds % 2**31)  # on PyTorch the generator's numbers have a sign
-    try:
-        yield
-    finally:
-        assign(state, before)
+
+    def __init__(self) -> None:
+        self._generator = keras.random.SeedGenerator(0)
+
+    @contextmanager
+    def seeded(self, seeds: Integers) -> Iterator[None]:
+        """Draw from two numbers, in this thread. Keras has no public name for the generator that it draws from."""
+        before = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        assign(self._generator.state, seeds % 2**31)  # on PyTorch the generator's numbers have a sign
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, self._generator)
+        try:
+            yield
+        finally:
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)

@@ -32,12 +32,15 @@ def _keys(logs: object) -> Iterator[str]:
 
 
 class StepLoop:
-    """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
+    """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly.
 
-    def __init__(self, model: keras.Model, step: Step) -> None:
+    corrections: what each step adds to the trainable variables afterwards (trainer/corrections.py), or none.
+    """
+
+    def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
         self._name = getattr(step, "__name__", "train_step")
-        self._loop = BACKEND.loop(model, step)
+        self._loop = BACKEND.loop(model, step, corrections)
         self._warned = False
 
     @property

@@ -46,12 +46,12 @@ from elephas_like.core.types import (
     same,
     seldom_changed,
 )
+from elephas_like.core.variates import ControlVariate
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.learning_rate import step_counters
 from elephas_like.trainer.metric_results import metrics_of
 from elephas_like.trainer.programs import PROGRAMS, Program
-from elephas_like.trainer.seeds import draws_seeded
 from elephas_like.trainer.state import read_metrics, write_metrics
 from elephas_like.trainer.steps import StepLoop
 from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
@@ -89,6 +89,7 @@ class LocalTrainer:
         self._program = program
         self._config = config
         self._sender = Sender(strategy, codec)
+        self._variate = ControlVariate()
         # Elastic methods start from weights of their own, which they have moved since the last step of the optimizer; and a packed step
         # leads near the weights that the driver has constrained.
         self._constrain: Projection = unconstrained
@@ -167,10 +168,13 @@ class LocalTrainer:
         if self._config.num_workers > 1:
             state = state.but(seeds=self._round_seeds(state.seeds.size, order.number))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
-        program.variables.write(state.but(weights=self._constrain(self._sender.start(state.weights, context))))
+        begun = self._constrain(self._sender.start(state.weights, context))
+        program.variables.write(state.but(weights=begun))
+        if order.mean_step is not None and program.corrections is not None:
+            program.corrections.write(self._variate.correction(order.mean_step))
         # Train, one epoch after the other.
         samples, sums = 0, []
-        with self._draws_seeded(order):
+        with self._draws_seeded(program, order):
             for epoch in range(span.epoch, span.epoch + span.epochs):
                 program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
                 samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
@@ -180,6 +184,9 @@ class LocalTrainer:
         after = program.variables.read()
         if self._config.names_nan and not finite(after.weights):
             self._name_nan(order.number)
+        end = after.weights
+        if order.mean_step is not None:
+            end = self._variate.own_end(begun, end, steps)
         slots = nothing()
         if self._sends_slots(order):
             self._slots, slots = None, after.slots
@@ -193,7 +200,7 @@ class LocalTrainer:
             version=order.version,
             samples=samples,
             steps=steps,
-            delta=self._sender.message(order.state.weights, after.weights, steps, context),
+            delta=self._sender.message(order.state.weights, end, steps, context),
             statistics=after.statistics,
             slots=slots,
             counters=self._counted(state.counters, after.counters),
@@ -253,7 +260,7 @@ class LocalTrainer:
             program = self._program
             program.variables.write(state, _ALL_BUT_SLOTS)
             program.model.reset_metrics()
-            with self._draws_seeded(order):
+            with self._draws_seeded(program, order):
                 run_in_chunks(program.testing, held, rows, self._config.batch_size)
             metrics = read_metrics(program.model)
         return Evaluation(self._worker, order.number, len(rows), metrics, time.perf_counter() - started)
@@ -264,7 +271,7 @@ class LocalTrainer:
         return 0 if program is None else program.training.done + program.testing.done
 
     def recall(self, order: Order) -> Recollection:
-        """Return own optimizer slots, and what strategy and codec remember, as it was after the order that is named.
+        """Return own optimizer slots and mean step, and what strategy and codec remember, as it was after the order that is named.
 
         What was remembered before the last order is known if the configuration says so; nothing otherwise.
         """
@@ -307,7 +314,7 @@ class LocalTrainer:
 
     def _memory(self) -> dict[str, Array]:
         """Return what this worker remembers from round to round as arrays by name, which are never changed in place."""
-        arrays = {"slots": self._slots, "residual": self._sender.residual}
+        arrays = {"slots": self._slots, "residual": self._sender.residual, "variate": self._variate.own}
         kept: dict[str, Array] = {name: array for name, array in arrays.items() if array is not None}
         if self._slots is not None and self._slots_since:
             kept[SLOTS_SINCE] = np.array([self._slots_since])
@@ -317,6 +324,7 @@ class LocalTrainer:
         """Take over what `_memory` returned."""
         kept: Mapping[str, Vector] = memory  # type: ignore[assignment]  # as it was
         self._slots, self._sender.residual = kept.get("slots"), kept.get("residual")
+        self._variate.own = kept.get("variate")
         self._slots_since = int(memory[SLOTS_SINCE][0]) if SLOTS_SINCE in memory else 0
         self._sender.memory = {
             name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)
@@ -439,10 +447,10 @@ class LocalTrainer:
                 self._held[role] = state.part(role)
         return state.but(**{role.value: self._held[role] for role in seldom})
 
-    def _draws_seeded(self, order: Order) -> AbstractContextManager[None]:
+    def _draws_seeded(self, program: Program, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
         counted = order.number + 1  # an order that is not counted has -1
-        return draws_seeded(self._round_seeds(2, counted, _WITHOUT_SEED))
+        return program.draws.seeded(self._round_seeds(2, counted, _WITHOUT_SEED))
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.

@@ -220,7 +220,7 @@ def test_packed_steps_go_on_from_a_checkpoint() -> None:
     kept[0]["published"] = floats(1)
     with pytest.raises(
         ElephasError,
-        match=r"the weights that workers had are float32 of shape \(1,\); expected float32 of shape \(2,\)",
+        match=r"the weights that workers had: found float32 of shape \(1,\); expected float32 of shape \(2,\)",
     ):
         FitProgress.from_arrays(kept[0], state(0, 0))
 

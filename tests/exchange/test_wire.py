@@ -88,6 +88,22 @@ def test_an_order_may_have_a_packed_step_in_place_of_weights() -> None:
     assert isinstance(decode_packed(raw(Order("evaluate", 4, state=state()))), Order)
 
 
+def test_an_order_to_train_may_bring_the_mean_step_of_all_workers() -> None:
+    sizes = protocol.Sizes.of(LAYOUT, control_variates=True)
+    assert sizes.order() == protocol.Sizes.of(LAYOUT).order() + 4 * sizes.parts["weights"]
+    for mean_step in (floats(), floats(0.5, -3.0)):
+        whole = raw(replace(train_order(3, 1.0, -2.0), mean_step=mean_step))
+        back = wire.decode(io.BytesIO(whole), len(whole), sizes)
+        assert isinstance(back, Order)
+        assert back.mean_step.tolist() == mean_step.tolist()
+        with pytest.raises(wire.FrameError, match="expected the arrays"):  # of a fit without
+            decode(whole)
+    for wrong, message in ((floats(1.0), "mean_step to have 2 or 0 numbers, got 1"), (None, "expected the arrays")):
+        whole = raw(replace(train_order(3, 1.0, -2.0), mean_step=wrong))
+        with pytest.raises(wire.FrameError, match=message):
+            wire.decode(io.BytesIO(whole), len(whole), sizes)
+
+
 @pytest.mark.parametrize(
     ("order", "message"),
     [

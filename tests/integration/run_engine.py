@@ -100,9 +100,14 @@ def fits(engine: str, context: object) -> Iterator[dict]:
         ("int8", mlp(), slice(None), {"strategy": parts, "codec": "int8"}),
         ("packed steps", mlp(), slice(None), {"codec": "int8", "state_codec": "int4"}),
         ("set weights", mlp(), slice(None), {"state_codec": "top_k"}),
-        ("own slots", mlp(), slice(None), {"frequency": 4, "optimizer_state_every": 3}),
+        (
+            "kept by workers",
+            mlp(),
+            by_label,
+            {"frequency": 4, "optimizer_state_every": 3, "control_variates": True},
+        ),
     ):
-        if name == "own slots" and engine == "jobs":  # whose workers keep nothing
+        if name == "kept by workers" and engine == "jobs":  # whose tasks keep nothing
             continue
         rows, labels = x[order], y[order]
         given = {

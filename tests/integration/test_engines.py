@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts import Script
 
-FITS = ("mlp", "cnn", "noise", "sorted", "int8", "packed steps", "set weights", "own slots")
+FITS = ("mlp", "cnn", "noise", "sorted", "int8", "packed steps", "set weights", "kept by workers")
 
 
 def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:
     engines = ("in_process", "server", "jobs", "gang")
     with Script("run_engine.py", *engines, scratch=tmp_path) as script:
         for engine in engines:
-            found[engine] = {name: script.answer() for name in FITS if (engine, name) != ("jobs", "own slots")}
+            found[engine] = {name: script.answer() for name in FITS if (engine, name) != ("jobs", "kept by workers")}
             assert {answer.pop("engine") for answer in found[engine].values()} == {engine}
         assert script.ended() == 0
     for model in FITS:

@@ -250,6 +250,7 @@ REMEMBERING = [
     {"optimizer_state_every": 3},
     {"codec": "one_bit"},
     {"codec": "top_k"},
+    {"control_variates": True},
 ]
 
 

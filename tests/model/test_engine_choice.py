@@ -69,6 +69,7 @@ def test_jobs_take_as_many_workers_as_there_are_rows_for() -> None:
         ({"codec": "one_bit"}, False),
         ({"optimizer_state": "per_worker"}, False),
         ({"optimizer_state_every": 2}, False),
+        ({"control_variates": True}, False),
     ],
 )
 def test_jobs_are_for_workers_that_wait_for_each_other_and_keep_nothing(named: dict, expected: bool) -> None:

@@ -27,7 +27,7 @@ from elephas_like import (
 )
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.types import Role
-from elephas_like.strategies import Average
+from elephas_like.strategies import Average, Median
 from elephas_like.trainer.state import Variables
 
 RANDOM = np.random.default_rng(0)
@@ -853,6 +853,31 @@ CONSTRUCTOR = [
         "use_ema=True needs optimizer_state='average'",
     ),
     (lambda: SparkModel(mlp(), optimizer_state_every=0), ValueError, "optimizer_state_every must be a whole number"),
+    (
+        lambda: SparkModel(mlp(), mode="asynchronous", control_variates=True),
+        ValueError,
+        "control_variates compare a worker's last round .* mode 'synchronous'",
+    ),
+    (
+        lambda: SparkModel(mlp(), engine="jobs", control_variates=True),
+        ValueError,
+        "control_variates needs engine='server', 'gang' or 'in_process'",
+    ),
+    (
+        lambda: SparkModel(mlp(), strategy=Average(reduce=Median()), control_variates=True),
+        ValueError,
+        r"the mean of the workers' steps, such as 'nesterov' or 'average'; got 'average' with reduce=Median\(",
+    ),
+    (
+        lambda: SparkModel(mlp(), strategy="easgd", control_variates=True),
+        ValueError,
+        "the mean of the workers' steps, .* got 'easgd'",
+    ),
+    (
+        lambda: SparkModel(mlp(keras.optimizers.Ftrl()), control_variates=True),
+        ValueError,
+        "Ftrl computes the weights from its slots: what control variates add",
+    ),
     (
         lambda: SparkModel(mlp(), mode="asynchronous", optimizer_state_every=2),
         ValueError,

@@ -239,6 +239,9 @@ def test_seeds_are_folded_from_seed_worker_and_round(made, tmp_path: Path) -> No
 
     assert delta() == delta()
     assert len({delta(), delta(seed=2), delta(index=1), delta(number=1)}) == 4
+    expected = delta()
+    keras.utils.set_random_seed(9)  # as another model does that is made in this process
+    assert delta() == expected
 
 
 @pytest.mark.skipif(
@@ -660,6 +663,46 @@ def test_slots_that_are_averaged_every_second_round_by_hand(tmp_path: Path) -> N
     assert workers.kept == [[-1 / 2], [], [-17 / 16], [], [-163 / 128, -291 / 128]]
     assert end.slots.tolist() == [-227 / 128]
     assert end.weights.tolist() == [-(1 / 2 + 9 / 8 + 17 / 16 + 99 / 64 + 227 / 128)]
+
+
+def test_control_variates_by_hand(tmp_path: Path) -> None:
+    """The loss (w - y)^2 / 2 with a rate of 1/2: w <- w/2 + y/2, where y is 0 on worker 0 and 4 on worker 1, two steps a round.
+
+    round 1, from 0: worker 0 stays, its mean step is 0; worker 1: 2, 3, and its mean step is 3/2; mean 3/2, a mean step of 3/4.
+    round 2, from 3/2, each step with 3/4 more on worker 0 and 3/4 less on worker 1:
+        worker 0: 3/4 + 3/4 = 3/2, 3/2 again; less 2 x 3/4: its own way is -3/2, its mean step -3/4;
+        worker 1: 3/4 + 2 - 3/4 = 2, 1 + 2 - 3/4 = 9/4; its own way is 9/4 - 3/2 + 3/2 = 9/4, its mean step 9/8;
+        mean (-3/2 + 9/4) / 2 = 3/8: w = 15/8, a mean step of 3/16.
+    """
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.5), lambda y, p: (p - y) ** 2 / 2)
+    build(model, (np.ones((1, 1), np.float32),) * 2)
+    variables, x = Variables(model), np.ones((4, 1), np.float32)
+    settings = config(batch_size=1, control_variates=True, num_workers=2)
+    factory = TrainerFactory(ModelSpec.from_model(model), settings, Average(), variables.layout.hash)
+    shards = [shard(tmp_path, x, 0 * x), shard(tmp_path, x, 4 * x, worker=1)]
+    workers = InProcessSyncWorkers([factory(index, ref, None) for index, ref in enumerate(shards)])
+    plan = FitPlan(
+        layout=variables.layout,
+        mode=Mode.SYNCHRONOUS,
+        strategy=Average(),
+        frequency=2,
+        rounds_per_epoch=2,
+        worker_rounds=(2, 2),
+        num_workers=2,
+        rows=8,
+        initial_epoch=0,
+        epochs=1,
+        validates=False,
+        control_variates=True,
+    )
+    hooks = DriverHooks(model, [], epochs=1, verbose=0)
+    start, _ = hooks.train_begin(0)
+    progress = FitProgress(start)
+    end = fit_synchronously(workers, plan, hooks, progress, hooks.loss_of)
+    assert end.weights.tolist() == [15 / 8]
+    assert progress.mean_step.tolist() == [3 / 16]
+    assert [one.memory["variate"].tolist() for one in workers.recall(progress.orders - 1)] == [[-3 / 4], [9 / 8]]
 
 
 def test_a_worker_that_missed_an_average_goes_on_with_it_and_not_with_slots_from_before(tmp_path: Path) -> None:

@@ -220,9 +220,9 @@ def train_step(model: keras.Model, batch: Any) -> None:
     """Do nothing, as above."""
 
 
-def loop(model: keras.Model, step: Step) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
     """Return the compiled loop over one of a model's two steps."""
-    return JaxLoop(model, step)
+    return JaxLoop(model, step, corrections)
 
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:

@@ -19,7 +19,7 @@ from typing import Any
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
-from elephas_like.trainer.backends.protocol import Step, Tensor
+from elephas_like.trainer.backends.protocol import Step, Tensor, corrected
 
 require("jax")
 
@@ -48,8 +48,9 @@ class Rows:
 class JaxLoop:
     """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
 
-    def __init__(self, model: keras.Model, step: Step) -> None:
+    def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
+        self._corrections = list(corrections)
         self._step = step
         self._trains = step != model.test_step
         self._eager = runs_eagerly(model)
@@ -94,7 +95,14 @@ class JaxLoop:
         self._beside = self._beside or Beside(self._model)
         if self._beside.moved():
             self._compiled.clear()
-        return self._beside.inputs
+        return [*self._corrections, *self._beside.inputs]
+
+    def _corrected(self, weights: Sequence[Any]) -> Sequence[Any]:
+        """Return the trainable variables' values after a step with what each step adds to them."""
+        if not self._corrections:
+            return weights
+        terms = zip(self._model.trainable_variables, weights, self._corrections, strict=True)
+        return [corrected(weight, value, correction.value) for weight, value, correction in terms]
 
     def _timed(
         self,
@@ -154,6 +162,7 @@ class JaxLoop:
                 )  # sorts dicts, as Keras' own compiled steps get and predict them
             with nullcontext() if self._eager else holding(inputs, others):
                 logs, after = self._step(state, keras.utils.pack_x_y_sample_weight(*batch))
+                after = (self._corrected(after[0]), *after[1:])
             if self.returned is None:
                 self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a trace
             return tuple(map(list, after))

@@ -26,6 +26,12 @@ Reduction: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
 Result = TypeVar("Result")
 
 
+def corrected(weight: keras.Variable, value: Any, correction: Any) -> Any:
+    """Return the value of a trainable variable after a step with what each step adds to it; it obeys the variable's constraint."""
+    moved = value + correction
+    return moved if weight.constraint is None else weight.constraint(moved)
+
+
 class Loop(Protocol):
     """Runs a model's train or test step over batches of columns, compiled unless the model runs eagerly."""
 
@@ -202,8 +208,13 @@ class Backend(Protocol):
         """Run the model's train step on a batch of tensors. For backends whose steps build."""
         ...
 
-    def loop(self, model: keras.Model, step: Step) -> Loop:
-        """Return the loop over one of a model's two steps."""
+    def loop(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
+        """Return the loop over one of a model's two steps.
+
+        Args:
+            corrections: what each step adds to the trainable variables afterwards, one each, or none. Their values may change between
+                runs.
+        """
         ...
 
     def prediction_loop(self, model: keras.Model) -> PredictionLoop | None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Structure
-from elephas_like.trainer.backends.protocol import Step
+from elephas_like.trainer.backends.protocol import Step, corrected
 
 
 @contextmanager
@@ -37,9 +37,10 @@ def many_graphs() -> Iterator[None]:
 class TensorFlowLoop:
     """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
 
-    def __init__(self, model: keras.Model, step: Step) -> None:
+    def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._eager = bool(model.run_eagerly)
         self._step = step
+        self._corrected = list(zip(model.trainable_variables, corrections, strict=True)) if corrections else []
         self.returned: object = None
         if model.jit_compile is True and not self._eager:
             self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
@@ -87,6 +88,8 @@ class TensorFlowLoop:
         batch = unflatten(structure, [tf.gather(column, rows) for column in columns])
         assert isinstance(batch, tuple)
         logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
+        for weight, correction in self._corrected:
+            weight.assign(corrected(weight, weight, correction))
         if self.returned is None:
             self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a graph
         return logs

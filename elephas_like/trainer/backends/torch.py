@@ -280,9 +280,9 @@ def train_step(model: keras.Model, batch: Any) -> None:
         model.eval()
 
 
-def loop(model: keras.Model, step: Step) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
     """Return the loop over one of a model's two steps."""
-    return TorchLoop(model, step)
+    return TorchLoop(model, step, corrections)
 
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:

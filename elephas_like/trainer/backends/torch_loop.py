@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
-from elephas_like.trainer.backends.protocol import Step, Tensor
+from elephas_like.trainer.backends.protocol import Step, Tensor, corrected
 
 require("torch")
 
@@ -23,8 +23,9 @@ import torch  # noqa: E402
 class TorchLoop:
     """Runs a model's train or test step over batches of columns."""
 
-    def __init__(self, model: keras.Model, step: Step) -> None:
+    def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
+        self._corrected = list(zip(model.trainable_variables, corrections, strict=True)) if corrections else []
         self._trains = step != model.test_step
         self._step = torch.compile(step) if model.jit_compile is True and not model.run_eagerly else step
         self.done = 0
@@ -42,8 +43,14 @@ class TorchLoop:
                     batch = unflatten(structure, [column.index_select(0, rows) for column in columns])
                     assert isinstance(batch, tuple)
                     logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))
+                    self._correct()
                     if self.returned is None:
                         self.returned = keras.tree.map_structure(lambda _: None, logs)
                     self.done += 1
         finally:
             self._model.eval()
+
+    def _correct(self) -> None:
+        with torch.no_grad():
+            for weight, correction in self._corrected:
+                weight.assign(corrected(weight, weight.value, correction.value))

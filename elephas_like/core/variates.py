@@ -1,0 +1,73 @@
+"""Control variates: what keeps workers with unlike rows from drifting apart within a round (SCAFFOLD).
+
+A worker whose rows have one label walks towards that label, and all the others elsewhere; the longer the round, the less their mean
+is worth. With control variates a worker adds to each of its steps what its own mean step of the last round lacked to the mean step of
+all workers. So all go where all went, and each still follows its own rows in what is new of them.
+
+This is SCAFFOLD with option II (Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+arXiv:1910.06378, equations 3 to 5) in the space of steps: there c_i = (x - y_i) / (K eta), the mean gradient by which SGD has moved; a
+step of any optimizer takes the place of eta times a gradient, so that the optimizer need not be SGD, and no gradient is touched.
+
+    worker   c_i = own steps of the last round / their number     correction = c - c_i    after each batch: weights += correction
+             message = own steps, without the corrections, which are zero in the mean of all workers
+    driver   c = mean message / mean number of steps
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elephas_like.core.merging import finite
+from elephas_like.core.types import Vector
+
+
+class ControlVariate:
+    """One worker's: call `correction` before a round, and `own_end` after it.
+
+    own: the worker's mean step of the last round that it trained; None before the first. Never changed in place.
+    """
+
+    def __init__(self) -> None:
+        self.own: Vector | None = None
+        self._correction: Vector | None = None
+
+    def correction(self, mean_step: Vector) -> Vector | None:
+        """Return what is added to the weights after each step of the next round; None for nothing.
+
+        Args:
+            mean_step: of all workers in the last round; empty if there was none.
+        """
+        if self.own is None or self.own.size != mean_step.size:
+            self._correction = None
+        else:
+            self._correction = mean_step - self.own
+        return self._correction
+
+    def own_end(self, start: Vector, end: Vector, steps: int) -> Vector:
+        """Return where a round would have ended without its corrections, and remember the mean of its own steps.
+
+        Args:
+            start: the weights that it began with. end: those that it ended with, after `steps` batches, at least one.
+        """
+        if self._correction is not None:
+            end = end - np.float32(steps) * self._correction
+        own = (end - start) / np.float32(steps)
+        if finite(own):
+            self.own = own
+        return end
+
+
+class MeanStep:
+    """The driver's: the mean step of all workers in one round, sum_i w_i d_i / sum_i w_i h_i for messages d_i of h_i steps."""
+
+    def __init__(self) -> None:
+        self._weight = self._steps = 0.0
+
+    def add(self, weight: float, steps: int) -> None:
+        """Count one worker's message."""
+        self._weight += weight
+        self._steps += weight * steps
+
+    def of(self, mean: Vector) -> Vector | None:
+        """Return the mean step that goes with the mean message; None if no worker took a step."""
+        return mean * np.float32(self._weight / self._steps) if self._steps else None
