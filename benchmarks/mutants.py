@@ -43,6 +43,7 @@ TESTS = {
     "quorum.py": ["test_quorum"],
     "pieces.py": ["test_pieces"],
     "drift.py": ["test_drift"],
+    "variates.py": ["test_variates"],
 }
 
 
@@ -204,6 +205,24 @@ MUTANTS = [
         ("context: weight forgotten", "self._weight += weight", "pass"),
         ("late: its rounds do not count", "(1 + staleness * self.monitor.apart)", "1.0"),
         ("late: integers and slots", "late=self.context.staleness(update) > 0", "late=False"),
+    ),
+    *_of(
+        "averaging.py",
+        ("mean step: after the outer step", "self.mean_step = self._steps.of(direction)", "self.mean_step = self._steps.of(2 * direction)"),
+        ("mean step: steps forgotten", "self._steps.add(weight, update.steps)", "self._steps.add(weight, 1)"),
+        ("mean step: where nobody asks", "if self.control_variates:", "if True:"),
+    ),
+    *_of(
+        "variates.py",
+        ("correction: the other way", "mean_step - self.own", "self.own - mean_step"),
+        ("correction: counted as its own", "end - np.float32(steps) * self._correction", "end"),
+        ("correction: once a round", "np.float32(steps) * self._correction", "self._correction"),
+        ("own step: of the whole round", "(end - start) / np.float32(steps)", "end - start"),
+        ("own step: from nought", "(end - start)", "end"),
+        ("own step: NaN kept", "if finite(own):", "if True:"),
+        ("own step: of another model", "self.own is None or self.own.size != mean_step.size", "self.own is None"),
+        ("mean step: upside down", "self._weight / self._steps", "self._steps / self._weight"),
+        ("mean step: weights forgotten", "weight * steps", "steps"),
     ),
     *_of(
         "summing.py",
