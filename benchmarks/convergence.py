@@ -125,6 +125,7 @@ METHODS: dict[str, dict[str, object]] = {
     },
     "per_worker_five": {"optimizer_state": "per_worker", "frequency": "fixed"},
     **{f"slots_{every}": {"optimizer_state_every": every} for every in EVERY},
+    "variates": {"control_variates": True},
     "variates_five": {"control_variates": True, "frequency": "fixed"},
     "variates_epoch": {"control_variates": True, "frequency": "epoch"},
     "int8_both_per_worker_five": {**INT8_BOTH, "optimizer_state": "per_worker", "frequency": "fixed"},
@@ -368,7 +369,7 @@ def grid() -> Iterator[Cell]:
             for m in LENGTHS
         )
         add(Cell(data, s, k, "B", m) for k in (8, 32) for s in ("iid", "sorted", "shards2") for m in LENGTHS)
-        with_variates = [method for _, method in VARIATES.values()]
+        with_variates = ["variates", *(method for _, method in VARIATES.values())]
         add(Cell(data, s, k, "B", m) for k in (8, 32) for s in ("iid", "sorted", "shards2") for m in with_variates)
     return iter(found.values())
 
@@ -496,8 +497,9 @@ VARIATES = {"1": ("epoch", "variates_epoch"), "5": ("five_rounds", "variates_fiv
 def variates_table(results: Results) -> str:
     """Few exchanges with and without control variates, beside the defaults."""
     columns = [f"{many} an epoch{how}" for many in VARIATES for how in ("", ", control variates")]
-    lines = [f"| rows | {' | '.join(columns)} | the defaults, 5 to 20 |", f"|---|{'---|' * len(columns)}---|"]
-    methods = [*(method for pair in VARIATES.values() for method in pair), "defaults"]
+    columns += ["the defaults, 5 to 20", "the same, control variates"]
+    lines = [f"| rows | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    methods = [*(method for pair in VARIATES.values() for method in pair), "defaults", "variates"]
     for data in ("digits", "mnist"):
         for workers in (8, 32):
             for split in ("sorted", "shards2", "iid"):

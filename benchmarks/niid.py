@@ -58,6 +58,7 @@ METHODS: dict[str, tuple[int, dict[str, object]]] = {
     "batch": (10, {"frequency": "batch", "strategy": "nesterov"}),
     "rounds": (50, {"frequency": "epoch", "strategy": "nesterov"}),
     "fedavg": (50, {"frequency": "epoch", "strategy": "average", "optimizer_state": "reset"}),
+    "variates": (10, {"control_variates": True}),
 }
 """Epochs, and arguments of SparkModel."""
 PUBLISHED = {
@@ -85,7 +86,7 @@ class Cell:
 def grid() -> Iterator[Cell]:
     """Every cell, the cheap ones first."""
     for workers in (10, 32):
-        for methods in (("defaults", "average", "batch"), ("rounds", "fedavg")):
+        for methods in (("defaults", "nesterov", "batch", "variates"), ("rounds", "fedavg")):
             for data in ("mnist", "cifar10"):
                 yield Cell(data, "iid", 1, "keras")
                 for split in ("labels1", "labels2", "iid"):

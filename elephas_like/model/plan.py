@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elephas_like.core import rounds
 from elephas_like.core.center import unconstrained
@@ -94,8 +94,6 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=private)
     if config.slots_every > counts.rounds * config.epochs:  # no average comes in so few
         counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=True)
-    if config.control_variates:  # which keep workers together in rounds of any length
-        counts = replace(counts, finest=counts.rounds)
     training = sum(worker.rows > 0 for worker in joined)
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None

@@ -100,7 +100,6 @@ def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_
         assert set(rounds_of([100, 100], **private)) == {20}
         assert set(rounds_of([100, 100], **private, frequency=10)) == {5}
     assert set(rounds_of([100, 100], mode="asynchronous", strategy="aeasgd")) == {40}
-    assert set(rounds_of([100, 100], control_variates=True)) == {5}  # which keep such workers together
 
 
 def test_drift_is_looked_at_where_workers_begin_with_the_same_slots() -> None:
