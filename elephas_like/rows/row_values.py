@@ -31,7 +31,7 @@ def row_parts(row: object, expect_target: bool | None) -> tuple[object, ...]:
         got = f"{got} of {len(row)}"
     raise BadRow(
         f"expected a pair (features, label) or a triple (features, label, sample_weight), got {got}. "
-        "Map the rows to pairs first, as in rdd.map(lambda row: (row[:-1], row[-1])); several inputs go into a tuple or "
+        "Map the rows to pairs first, as in rdd.map(lambda row: (list(row[:-1]), row[-1])); several inputs go into a tuple or "
         "dict as features: ((a, b), label)."
     )
 
