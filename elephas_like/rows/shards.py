@@ -26,6 +26,7 @@ from elephas_like.rows.shard_files import find_shard, local_directories, remove,
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import settings_of
+from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import whole
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import (
@@ -277,7 +278,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
     """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
 
     Args:
-        tasks: how many the killed job had. There are as many here, or as many as Spark has cores if that is more.
+        tasks: how many the killed job had. There are as many here, or as many as Spark has slots if that is more.
     """
 
     def delete(_: object) -> None:
@@ -285,7 +286,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
             remove_dataset(dataset)
 
     def job() -> None:
-        count = max(tasks, context.defaultParallelism)
+        count = max(tasks, slots(context, 0.0))  # not `spark.default.parallelism`, which may be hundreds
         context.range(0, count, 1, count).foreach(delete)
 
     deleted_by(context, f"{tag}-sweep", datasets, job)
