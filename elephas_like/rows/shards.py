@@ -44,7 +44,7 @@ Row = TypeVar("Row")
 DRAIN_SECONDS = 5.0
 """Seconds that the rest of the rows may take after a bad one: about what a new process needs to import TensorFlow."""
 LARGEST_IN_TASK = 32 * 2**20
-"""Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB."""
+"""Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB, or what `spark.rpc.message.maxSize` says."""
 
 Pair = tuple[ShardRef, ShardRef | None]
 
@@ -420,7 +420,8 @@ def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStac
         shipped: destroys the broadcasts.
     """
     largest = max((sum(map(_nbytes, flatten(block.columns)[0])) for block in blocks), default=0)
-    if largest <= LARGEST_IN_TASK:
+    allowed = int(settings_of(context).get("spark.rpc.message.maxSize", "128")) * 2**20
+    if largest <= min(LARGEST_IN_TASK, allowed // 4):
         return context.parallelize(list(blocks), len(blocks))
     broadcasts = [context.broadcast(block) for block in blocks]
     for broadcast in broadcasts:

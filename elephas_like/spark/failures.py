@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from elephas_like.core.errors import ElephasError, WorkerError
+from elephas_like.core.findings import size_text
 from elephas_like.spark.versions import missing_package
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<last>^[\w.]+(?:: .*|$))", re.M)
@@ -16,6 +17,9 @@ _STATE = re.compile(r"\n? SQLSTATE: |\nDriver stacktrace:")
 _JAVA_STACK = "\n\tat "
 _TOO_LARGE = re.compile(
     r"serialized results of \d+ tasks \((?P<size>[^)]+)\) is bigger than [\w. ]+ \((?P<limit>[^)]+)\)"
+)
+_TASK_TOO_LARGE = re.compile(
+    r"Serialized task \S+ was (?P<size>\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((?P<limit>\d+) bytes"
 )
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
@@ -61,6 +65,13 @@ def _refusal(text: str) -> str | None:
             f"tasks have {large['size']} of results for the driver, and spark.driver.maxResultSize allows {large['limit']}. "
             "Set it higher before the session starts (0 is no limit). Or let less come to the driver by Spark: "
             "predict(..., collect=False) leaves predictions on the executors, and a fit with engine='server' sends its states itself."
+        )
+    task = _TASK_TOO_LARGE.search(text)
+    if task is not None:
+        return (
+            f"a task has {size_text(int(task['size']))} of rows, and spark.rpc.message.maxSize allows {size_text(int(task['limit']))}: rows "
+            "that sc.parallelize was given travel with their tasks, those of all partitions that one worker takes together. Give the "
+            "arrays themselves instead, write the rows down (Parquet), or set it higher, in MiB, before the session starts."
         )
     if _BARRIER in text:
         return (

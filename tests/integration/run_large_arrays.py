@@ -16,10 +16,10 @@ from elephas_like import SparkModel, shard
 
 
 def main(engine: str) -> None:
-    settings = {"spark.rpc.message.maxSize": "33"}
+    settings = {"spark.rpc.message.maxSize": "10"}
     context = started("local-cluster[2,1,1024]", "large arrays", settings, log_level="ERROR")
-    x = np.ones((18_000, 1000), "float32")  # 34 MiB for each of two workers
-    y = np.ones((18_000, 1), "float32")
+    x = np.ones((6_000, 1000), "float32")  # 11 MiB for each of two workers
+    y = np.ones((6_000, 1), "float32")
     answer = {}
     for given in ("arrays", "sharded"):
         keras.utils.set_random_seed(1)

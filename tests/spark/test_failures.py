@@ -69,6 +69,16 @@ def test_our_own_errors_and_ctrl_c_pass() -> None:
         assert readable(error) is error
 
 
+def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
+    text = (
+        "Job aborted due to stage failure: Serialized task 3:0 was 147849216 bytes, which exceeds max allowed: "
+        "spark.rpc.message.maxSize (134217728 bytes). Consider increasing spark.rpc.message.maxSize"
+    )
+    error = readable(RuntimeError(text))
+    assert isinstance(error, RefusedError)
+    assert "a task has 141.0 MiB of rows, and spark.rpc.message.maxSize allows 128.0 MiB" in str(error)
+
+
 def test_rows_of_a_barrier_stage_that_spark_does_not_read_so(sc) -> None:
     rows = sc.parallelize(range(4), 2).barrier().mapPartitions(lambda mine: mine)
     with pytest.raises(RefusedError, match=r"the rows come from rdd.barrier\(\).*rdd.repartition\(num_workers\)"):
