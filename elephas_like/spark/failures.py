@@ -21,6 +21,7 @@ _TOO_LARGE = re.compile(
 _TASK_TOO_LARGE = re.compile(
     r"Serialized task \S+ was (?P<size>\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((?P<limit>\d+) bytes"
 )
+_CANCELLED = re.compile(r"Job \d+ cancelled[^\n]*")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
 GONE = (
@@ -48,6 +49,9 @@ def readable(error: BaseException) -> BaseException:
         return RefusedError(refused)
     found = _TRACEBACK.search(text)
     if found is None:
+        cancelled = _CANCELLED.search(text)
+        if cancelled is not None:
+            return ElephasError(f"the Spark job was cancelled. Spark says: {_STATE.split(cancelled[0])[0].strip()}")
         return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]

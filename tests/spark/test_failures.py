@@ -48,14 +48,20 @@ def test_a_missing_package_becomes_advice() -> None:
 
 
 def test_what_has_no_traceback_keeps_its_first_line() -> None:
-    assert str(readable(RuntimeError("Job 3 cancelled\nby the user"))).endswith("Job 3 cancelled")
+    assert str(readable(RuntimeError("Job 3 failed\nby itself"))).endswith("ended: Job 3 failed")
+
+
+@pytest.mark.parametrize("how", ["as part of cancellation of all jobs", "part of cancelled job group a", ""])
+def test_a_job_that_was_cancelled_is_said_in_a_sentence(how: str) -> None:
+    text = f"org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled {how} SQLSTATE: XXKDA\n\tat"
+    expected = f"the Spark job was cancelled. Spark says: Job 3 cancelled {how}".strip()
+    assert str(readable(RuntimeError(f"An error occurred while calling o7.collect.\n: {text}"))) == expected
+    assert str(readable(RuntimeError(text.replace(" SQLSTATE: XXKDA", "")))) == expected  # Spark 3.5
 
 
 def test_the_line_before_sparks_own_words_is_left_out() -> None:
-    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 cancelled as part of\n\tat"
-    assert str(readable(RuntimeError(text))).endswith(
-        "ended: org.apache.spark.SparkException: Job 3 cancelled as part of"
-    )
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 is none\n\tat"
+    assert str(readable(RuntimeError(text))).endswith("ended: org.apache.spark.SparkException: Job 3 is none")
     assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
 
 
