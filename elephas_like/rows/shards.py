@@ -25,7 +25,7 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.session import settings_of
+from elephas_like.spark.session import is_local, settings_of
 from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import whole
 from elephas_like.spark.versions import check_versions
@@ -93,7 +93,7 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
     if partitions == 0:
         return rdd.context.parallelize([], num_workers)
     rdd = own_rows(rdd)
-    if partitions > num_workers:
+    if partitions > num_workers and not _too_large_together(rdd, num_workers):
         return rdd.coalesce(num_workers, shuffle=False)
     # A shuffle: each row is computed, and so counted, once, also where the order of its parent is Spark's affair.
     return (
@@ -101,6 +101,26 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
         .repartitionAndSortWithinPartitions(num_workers, lambda key: (key[0] + key[1]) % num_workers)
         .values()
     )
+
+
+def _too_large_together(rdd: RDD, num_workers: int) -> bool:
+    """Return whether rows of `sc.parallelize` are more than Spark sends with so few tasks: they travel with them.
+
+    PySpark has no public name for partitions, nor for what they hold.
+    """
+    context = rdd.context
+    if is_local(context):  # nothing is sent
+        return False
+    java = rdd._prev_jrdd if hasattr(rdd, "_prev_jrdd") else rdd._jrdd  # before its own Python functions
+    parts = java.rdd().partitions()
+    if parts[0].getClass().getSimpleName() != "ParallelCollectionPartition":
+        return False
+    nbytes = context._jvm.org.apache.spark.util.SizeEstimator.estimate(parts)
+    return int(nbytes) > num_workers * _message_bytes(context) // 2
+
+
+def _message_bytes(context: SparkContext) -> int:
+    return int(settings_of(context).get("spark.rpc.message.maxSize", "128")) * 2**20
 
 
 def _numbered(index: int, rows: Iterable[Row]) -> Iterator[tuple[tuple[int, int], Row]]:
@@ -420,8 +440,7 @@ def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStac
         shipped: destroys the broadcasts.
     """
     largest = max((sum(map(_nbytes, flatten(block.columns)[0])) for block in blocks), default=0)
-    allowed = int(settings_of(context).get("spark.rpc.message.maxSize", "128")) * 2**20
-    if largest <= min(LARGEST_IN_TASK, allowed // 4):
+    if largest <= min(LARGEST_IN_TASK, _message_bytes(context) // 4):
         return context.parallelize(list(blocks), len(blocks))
     broadcasts = [context.broadcast(block) for block in blocks]
     for broadcast in broadcasts:

@@ -74,8 +74,8 @@ def _refusal(text: str) -> str | None:
     if task is not None:
         return (
             f"a task has {size_text(int(task['size']))} of rows, and spark.rpc.message.maxSize allows {size_text(int(task['limit']))}: rows "
-            "that sc.parallelize was given travel with their tasks, those of all partitions that one worker takes together. Give the "
-            "arrays themselves instead, write the rows down (Parquet), or set it higher, in MiB, before the session starts."
+            "that sc.parallelize was given travel with their tasks. Give it more partitions, or the arrays themselves to fit; write the rows "
+            "down (Parquet), or set it higher, in MiB, before the session starts."
         )
     if _BARRIER in text:
         return (
