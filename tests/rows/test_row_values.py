@@ -182,6 +182,9 @@ def test_not_a_pair(spooled: Spool, row: object, got: str) -> None:
         ([(1, 1), (1, "a")], r"row 1: label 'y' expected numbers \(int64\), got text"),
         ([(b"\xff", 1)], r"row 0: feature 'x' expected UTF-8 text, got b'\\xff'"),
         ([("\ud800", 1)], "row 0: feature 'x' expected UTF-8 text"),
+        ([(b"\xff" * 10**6, 1)], r"row 0: feature 'x' expected UTF-8 text, got .{77}\.\.\.\.$"),
+        ([(np.ma.array([1, 2], mask=[0, 1]), 1)], "row 0: feature 'x' has masked values.*: fill them"),
+        ([Block((np.ma.array([1, 2], mask=[0, 1]), np.ones(2)), 2)], "rows from 0: feature 'x' has masked values"),
         ([(1, 1, "a")], "row 0: sample weight 'sample_weight' expected numbers, got text"),
     ],
 )
