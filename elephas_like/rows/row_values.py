@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def as_array(value: object, name: str) -> Array:
-    """Return a leaf as an array of numbers, or as an object array of UTF-8 bytes if it is text."""
+    """Return a leaf as an array of numbers, or as an object array of UTF-8 bytes if it is text. Decimals, as Spark's, are doubles."""
     if isinstance(value, str | bytes):
         array: Array = np.array(value, dtype=object)
     elif np.ma.is_masked(value):
@@ -123,6 +124,8 @@ def as_array(value: object, name: str) -> Array:
             ) from error
         if array.dtype.kind in "biuf":
             return array
+        if array.dtype == object and _are_decimals(array.reshape(-1).tolist()):
+            return array.astype(np.float64)
         if array.dtype.kind in "SUT":  # NumPy makes text of [1, "a"], and drops zeros at the end of a value
             array = np.array(value, dtype=object)
     if array.dtype != object:
@@ -130,6 +133,13 @@ def as_array(value: object, name: str) -> Array:
     encoded = np.empty(array.size, dtype=object)
     encoded[:] = [_utf8(item, name) for item in array.reshape(-1).tolist()]
     return encoded.reshape(array.shape)
+
+
+def _are_decimals(items: list[object]) -> bool:
+    """Return whether there are decimals, and nothing but numbers beside them."""
+    return all(isinstance(item, Decimal | int | float) for item in items) and any(
+        isinstance(item, Decimal) for item in items
+    )
 
 
 def _utf8(value: object, name: str) -> bytes:
