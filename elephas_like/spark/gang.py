@@ -38,6 +38,7 @@ _ADVICE = "Use fewer (num_workers=), or give Spark more cores."
 _keys: dict[int, dict[int, int]] = {}
 """Keys by the number of partitions: the same in every session."""
 _NOTES_OF_3 = "key long, number long, note binary"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_SLOTS = "SPARK-24819"
 _CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck"
 _CHECKS = (("interval", "15s"), ("maxFailures", "40"))
@@ -146,7 +147,8 @@ def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: flo
 
 def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
     """Return a DataFrame of bytes, with the columns key, number and note."""
-    if pyspark.__version__.startswith("3."):  # takes no Arrow tables
+    unbounded = int(session.conf.get(_BATCH_ROWS, "10000") or 0) < 1  # with which PySpark takes no Arrow tables
+    if unbounded or pyspark.__version__.startswith("3."):
         return session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in rows], _NOTES_OF_3)
     tables, some, size = list[pa.Table](), list[tuple[int, int, bytes]](), 0
     for row in rows:

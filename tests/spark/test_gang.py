@@ -46,6 +46,15 @@ def test_members_get_their_pieces_in_order_and_answer_by_rank(spark) -> None:
     assert [pieces[1] for pieces in found] == [b"a" + b"b" * 3000 + b"c", b""]
 
 
+def test_notes_of_a_session_whose_batches_have_no_bound(spark) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "0")
+    try:
+        found = keyed_notes(spark, [(0, 0, b"a"), (1, 0, b"\xff")]).collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert [(row.key, bytes(row.note)) for row in found] == [(0, b"a"), (1, b"\xff")]
+
+
 def test_notes_are_in_tasks_of_some_mebibytes(sc, spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elephas_like.spark.gang.TASK_BYTES", 1000)
     spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")  # as if there were more than 48 MiB
