@@ -37,6 +37,7 @@ from elephas_like.spark.waits import (
     outside_groups,
     readable_errors,
     run_within,
+    stopped,
 )
 
 log = logging.getLogger(__name__)
@@ -320,7 +321,9 @@ def deleted_by(context: SparkContext, tag: str, datasets: Sequence[str], job: Ca
     try:
         outside_groups(lambda: run_within(TIDY_SECONDS, context, tag, "elephas_like: delete shards", job))
     except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its cleanup
-        log.warning(
+        level = logging.DEBUG if stopped(context) else logging.WARNING  # its executors have ended, with all they held
+        log.log(
+            level,
             "%s: shards were not deleted everywhere (%s). Directories called %s may remain in the executors' local "
             "directories (spark.local.dir); Spark deletes those that are its own when the application ends.",
             *(tag, str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
