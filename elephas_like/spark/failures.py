@@ -22,6 +22,11 @@ _TASK_TOO_LARGE = re.compile(
     r"Serialized task \S+ was (?P<size>\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((?P<limit>\d+) bytes"
 )
 _CANCELLED = re.compile(r"Job \d+ cancelled[^\n]*")
+_DIED = re.compile(
+    r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
+    r"[^\n]*Python worker exited unexpectedly"
+)
+_FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
 GONE = (
@@ -49,6 +54,14 @@ def readable(error: BaseException) -> BaseException:
         return RefusedError(refused)
     found = _TRACEBACK.search(text)
     if found is None:
+        died = _DIED.search(text)
+        if died is not None:
+            fatal = _FATAL.search(text)  # told with spark.python.worker.faulthandler.enabled
+            why = f"It said {fatal[0]!r}." if fatal else "Most often the system has killed it for want of memory."
+            return ElephasError(
+                f"the Python worker of a task died on {died['where']}, and Spark has tried it {died['times']} times "
+                f"(spark.task.maxFailures). {why} Look at the logs there, and give it more memory, or the executor fewer slots."
+            )
         cancelled = _CANCELLED.search(text)
         if cancelled is not None:
             return ElephasError(f"the Spark job was cancelled. Spark says: {_STATE.split(cancelled[0])[0].strip()}")

@@ -75,6 +75,19 @@ def test_our_own_errors_and_ctrl_c_pass() -> None:
         assert readable(error) is error
 
 
+def test_a_python_worker_that_died_is_said_with_its_host() -> None:
+    text = (
+        "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in "
+        "stage 0.0 failed 4 times, most recent failure: Lost task 1.3 in stage 0.0 (TID 1) (10.0.0.7 executor 2): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
+    said = str(readable(RuntimeError(f"{text}. Consider setting x\n\tat org.apache")))
+    assert said.startswith("the Python worker of a task died on 10.0.0.7 executor 2, and Spark has tried it 4 times")
+    assert "for want of memory" in said
+    fatal = str(readable(RuntimeError(f"{text}: Fatal Python error: Segmentation fault\n\nCurrent thread 0x1")))
+    assert "It said 'Fatal Python error: Segmentation fault'." in fatal
+
+
 def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
     text = (
         "Job aborted due to stage failure: Serialized task 3:0 was 147849216 bytes, which exceeds max allowed: "
