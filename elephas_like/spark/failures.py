@@ -58,8 +58,9 @@ def readable(error: BaseException) -> BaseException:
         if died is not None:
             fatal = _FATAL.search(text)  # told with spark.python.worker.faulthandler.enabled
             why = f"It said {fatal[0]!r}." if fatal else "Most often the system has killed it for want of memory."
+            times = f"{died['times']} time{'s' * (died['times'] != '1')}"
             return ElephasError(
-                f"the Python worker of a task died on {died['where']}, and Spark has tried it {died['times']} times "
+                f"the Python worker of a task died on {died['where']}, and Spark has tried it {times} "
                 f"(spark.task.maxFailures). {why} Look at the logs there, and give it more memory, or the executor fewer slots."
             )
         cancelled = _CANCELLED.search(text)
