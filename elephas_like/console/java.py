@@ -36,8 +36,11 @@ def java_problem() -> str | None:
     """Return what is wrong with this machine's Java and how to install one, in a line; None where nothing is."""
     command = java_command()
     if command is None:
-        where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none was found on the PATH"
-        return f"Spark needs Java {LEAST_JAVA} or newer, and {where}. {INSTALL}"
+        home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+        if not home:
+            return f"Spark needs Java {LEAST_JAVA} or newer, and none was found on the PATH. {INSTALL}"
+        other = f" There is {on_path} on the PATH: unset JAVA_HOME to take that." if on_path else ""
+        return f"Spark needs Java {LEAST_JAVA} or newer, and JAVA_HOME names none: it is {home!r}, which has no bin/java.{other} {INSTALL}"
     found = java_version(command)
     if found is None or found < LEAST_JAVA:
         return f"Spark needs Java {LEAST_JAVA} or newer; {command} is {found or 'of no known version'}. {INSTALL}"

@@ -36,6 +36,12 @@ def did_you_mean(value: str, names: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
+def shortly(value: object) -> str:
+    """Return a value as Python writes it, cut where it is long: a row may be megabytes."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def one_of(**given: Any) -> Any:
     """Return the one argument that was given, out of several names for the same thing.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from elephas_like.core.checks import shortly
 from elephas_like.core.columns import TEXT, open_column, verify
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
@@ -176,7 +177,7 @@ def _is_text(labels: Array) -> bool:
 
 def _first(labels: Array) -> str:
     value = np.asarray(labels[:1]).reshape(-1)[:1].tolist()
-    return f" The first one is {value[0]!r}." if value and isinstance(value[0], str | bytes) else ""
+    return f" The first one is {shortly(value[0])}." if value and isinstance(value[0], str | bytes) else ""
 
 
 def not_finite(columns: Sequence[tuple[str, Array]]) -> tuple[int, str] | None:

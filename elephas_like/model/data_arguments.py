@@ -278,7 +278,13 @@ def refuse_connect(data: object) -> None:
 
 
 def arrays(tree: Any) -> Any:
-    """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are."""
+    """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are.
+
+    Raises:
+        ValueError: arrays with masked values, or pandas' columns with missing ones.
+    """
+    if np.ma.is_masked(tree):
+        raise ValueError("an array has masked values, which stand for nothing: fill them, as x.filled(0) does.")
     if tree is None or isinstance(tree, np.ndarray):
         return tree
     if is_sparse(tree):

@@ -80,7 +80,7 @@ class Cell:
 
     shape: what one value is reshaped to, or an image resized to; None leaves it. dtype: of the bytes in a binary column, or
         AS_IMAGES.
-    decimal: whether it is a decimal, which is read as a double.
+    decimal: whether it holds decimals, which are read as doubles. depth: of the arrays around them.
     """
 
     path: tuple[str, ...]
@@ -88,6 +88,7 @@ class Cell:
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     decimal: bool = False
+    depth: int = 0
 
     @property
     def resized(self) -> bool:
@@ -104,7 +105,7 @@ class Cell:
         column = functions.col(quoted(self.path[0]))
         for name in self.path[1:]:
             column = column.getField(name)
-        return column.cast("double") if self.decimal else column
+        return column.cast("array<" * self.depth + "double" + ">" * self.depth) if self.decimal else column
 
 
 @dataclass(frozen=True)
@@ -360,12 +361,14 @@ class _SchemaReader:
             raise TypeError(f"{argument} must be column names; got {name!r}.")
         path, found = self._find(argument, name)
         shape = self._choice.shapes.get(name)
+        inner, depth = _innermost(found.dataType)
         return Cell(
             path,
             self._kind(argument, name, found.dataType),
             dtype=self._choice.dtypes.get(name),
             shape=None if shape is None else tuple(checks.positive_int("column_shapes", axis) for axis in shape),
-            decimal=isinstance(found.dataType, sql.DecimalType),
+            decimal=isinstance(inner, sql.DecimalType),
+            depth=depth,
         )
 
     def members(self, argument: str, name: str) -> list[str]:
@@ -437,17 +440,22 @@ class _SchemaReader:
             return Kind.BINARY
         if isinstance(kind, sql.StructType) and set(kind.fieldNames()) >= _IMAGE_FIELDS:
             return Kind.IMAGE
-        inner = kind
-        while isinstance(inner, sql.ArrayType):
-            inner = inner.elementType
-        plain = isinstance(inner, sql.NumericType | sql.BooleanType | sql.StringType)
-        if inner is not kind and plain and not isinstance(inner, sql.DecimalType):
+        inner, depth = _innermost(kind)
+        if depth and isinstance(inner, sql.NumericType | sql.BooleanType | sql.StringType):
             return Kind.ARRAY
         raise TypeError(
             f"{argument}: {name!r} is of type {kind.simpleString()}, which is none to train on. Columns may hold numbers, "
             "booleans, text, vectors, arrays of those, binary, or images of Spark's image source; for a struct name its "
             "fields."
         )
+
+
+def _innermost(kind: sql.DataType) -> tuple[sql.DataType, int]:
+    """Return what arrays of a type hold in the end, and how deep; the type itself and 0 if it is no array."""
+    depth = 0
+    while isinstance(kind, sql.ArrayType):
+        kind, depth = kind.elementType, depth + 1
+    return kind, depth
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -21,6 +21,7 @@ from elephas_like.rows.frame_plan import Cell, FramePlan
 from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.parquet_files import ParquetFile, Part, Piece, RowGroup
 from elephas_like.rows.spool import Block
+from elephas_like.rows.vectors import without_decimals
 
 READ_BYTES = 16 * 2**20
 """About the size of a decoded batch: with smaller ones, tables of hundreds of columns are decoded at half the speed."""
@@ -144,7 +145,7 @@ def _values(batch: pa.RecordBatch, cell: Cell, constants: dict[str, object], pla
         array = array.take(pa.array(places))
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array.cast(pa.float64()) if cell.decimal else array
+    return without_decimals(array) if cell.decimal else array
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 
+from elephas_like.core.checks import shortly
 from elephas_like.core.types import Array, Structure
 
 # bfloat16 is no NumPy dtype; float32 holds its values exactly.
@@ -31,7 +33,7 @@ def row_parts(row: object, expect_target: bool | None) -> tuple[object, ...]:
         got = f"{got} of {len(row)}"
     raise BadRow(
         f"expected a pair (features, label) or a triple (features, label, sample_weight), got {got}. "
-        "Map the rows to pairs first, as in rdd.map(lambda row: (row[:-1], row[-1])); several inputs go into a tuple or "
+        "Map the rows to pairs first, as in rdd.map(lambda row: (list(row[:-1]), row[-1])); several inputs go into a tuple or "
         "dict as features: ((a, b), label)."
     )
 
@@ -57,7 +59,7 @@ def without_scalar_lists(tree: object) -> object:
         try:
             return np.asarray(tree)
         except ValueError as error:
-            raise BadRow(f"expected numbers of one shape in a list, got {_shortly(tree)}: {error}") from error
+            raise BadRow(f"expected numbers of one shape in a list, got {shortly(tree)}: {error}") from error
     if isinstance(tree, tuple):
         return tuple(map(without_scalar_lists, tree))
     if isinstance(tree, dict):
@@ -108,18 +110,22 @@ def listed(names: Sequence[str]) -> str:
 
 
 def as_array(value: object, name: str) -> Array:
-    """Return a leaf as an array of numbers, or as an object array of UTF-8 bytes if it is text."""
+    """Return a leaf as an array of numbers, or as an object array of UTF-8 bytes if it is text. Decimals, as Spark's, are doubles."""
     if isinstance(value, str | bytes):
         array: Array = np.array(value, dtype=object)
+    elif np.ma.is_masked(value):
+        raise BadRow(f"{spelled(name)} has masked values, which stand for nothing: fill them, as x.filled(0) does.")
     else:
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
             raise BadRow(
-                f"{spelled(name)} expected numbers or text in an array, got {_shortly(value)}: {error}"
+                f"{spelled(name)} expected numbers or text in an array, got {shortly(value)}: {error}"
             ) from error
         if array.dtype.kind in "biuf":
             return array
+        if array.dtype == object and _are_decimals(array.reshape(-1).tolist()):
+            return array.astype(np.float64)
         if array.dtype.kind in "SUT":  # NumPy makes text of [1, "a"], and drops zeros at the end of a value
             array = np.array(value, dtype=object)
     if array.dtype != object:
@@ -129,6 +135,13 @@ def as_array(value: object, name: str) -> Array:
     return encoded.reshape(array.shape)
 
 
+def _are_decimals(items: list[object]) -> bool:
+    """Return whether there are decimals, and nothing but numbers beside them."""
+    return all(isinstance(item, Decimal | int | float) for item in items) and any(
+        isinstance(item, Decimal) for item in items
+    )
+
+
 def _utf8(value: object, name: str) -> bytes:
     try:
         if isinstance(value, str):
@@ -136,7 +149,7 @@ def _utf8(value: object, name: str) -> bytes:
         if isinstance(value, bytes):
             return value.decode().encode()
     except UnicodeError as error:
-        raise BadRow(f"{spelled(name)} expected UTF-8 text, got {value!r}.") from error
+        raise BadRow(f"{spelled(name)} expected UTF-8 text, got {shortly(value)}.") from error
     raise BadRow(
         f"{spelled(name)} expected integers, floats, booleans or text of one kind and length, got "
         f"{type(value).__name__} in an array of dtype object."
@@ -145,7 +158,7 @@ def _utf8(value: object, name: str) -> bytes:
 
 def as_whole_array(value: object, name: str, rows: int) -> Array:
     """Return a leaf of a block as an array. Text is converted later, slice by slice."""
-    array = np.asarray(value) if hasattr(value, "shape") else as_array(value, name)
+    array = np.asarray(value) if hasattr(value, "shape") and not np.ma.is_masked(value) else as_array(value, name)
     if array.ndim == 0 or len(array) != rows:
         raise BadRow(f"{spelled(name)} expected {rows} rows along the first axis, got shape {array.shape}.")
     return array
@@ -161,8 +174,3 @@ def common_dtype(
 ) -> np.dtype[np.generic]:
     """Return the dtype that stores numbers of both. Floats, and integers that only a float can hold together, are `floatx`."""
     return stored_dtype(np.promote_types(one, other), floatx)
-
-
-def _shortly(value: object) -> str:
-    text: str = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

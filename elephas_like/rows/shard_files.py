@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -19,6 +20,8 @@ from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import Column, ShardRef
 
 REFERENCE = "shard.json"
+IN_USE = ".in-use"
+"""The file in the directory of an attempt that its process has locked."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +40,49 @@ def draft_directory(home: str, worker: int) -> str:
 def attempt_directory(dataset: str, worker: int) -> Iterator[str]:
     """Yield a new directory of one attempt's own, in the dataset's; it is deleted at the end, with the last one the dataset's.
 
-    Two attempts of one task so never share files. `remove_dataset` deletes those of killed tasks.
+    Two attempts of one task so never share files. `remove_dataset` deletes those of killed tasks, and so does the next attempt of
+    any dataset in the same local directory: nobody at the driver knows when an action on predictions that were not collected ends.
     """
-    home = dataset_directory(roomy_directory(dataset, worker), dataset)
+    base = roomy_directory(dataset, worker)
+    _remove_abandoned(base)
+    home = dataset_directory(base, dataset)
     own = draft_directory(home, worker)
     try:
-        yield own
+        with _in_use(own):
+            yield own
     finally:
         _delete(own)
         with suppress(OSError):
             os.rmdir(home)
+
+
+@contextmanager
+def _in_use(directory: str) -> Iterator[None]:
+    """Hold a lock on a file in a directory. It ends with the process, however that ends. Windows has none."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    mark = os.path.join(directory, IN_USE)
+    with open(f"{mark}-soon", "w") as file:
+        with suppress(OSError):  # of a filesystem that has no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.rename(file.name, mark)  # nobody sees it before it is locked
+        yield
+
+
+def _remove_abandoned(base: str) -> None:
+    """Delete the directories of attempts below `base` whose processes were killed: whoever uses one has its lock."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    for mark in glob.iglob(os.path.join(glob.escape(os.path.abspath(base)), "elephas_like-*", ".worker-*", IN_USE)):
+        with suppress(OSError), open(mark) as file:  # in use, of another user, or gone
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.dirname(mark), ignore_errors=True)
+            os.rmdir(os.path.dirname(os.path.dirname(mark)))
 
 
 def to_json(ref: ShardRef) -> str:

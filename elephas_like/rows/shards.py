@@ -25,7 +25,8 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.session import settings_of
+from elephas_like.spark.session import is_local, settings_of
+from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import whole
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import (
@@ -36,6 +37,7 @@ from elephas_like.spark.waits import (
     outside_groups,
     readable_errors,
     run_within,
+    stopped,
 )
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ Row = TypeVar("Row")
 DRAIN_SECONDS = 5.0
 """Seconds that the rest of the rows may take after a bad one: about what a new process needs to import TensorFlow."""
 LARGEST_IN_TASK = 32 * 2**20
-"""Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB."""
+"""Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB, or what `spark.rpc.message.maxSize` says."""
 
 Pair = tuple[ShardRef, ShardRef | None]
 
@@ -92,7 +94,7 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
     if partitions == 0:
         return rdd.context.parallelize([], num_workers)
     rdd = own_rows(rdd)
-    if partitions > num_workers:
+    if partitions > num_workers and not _too_large_together(rdd, num_workers):
         return rdd.coalesce(num_workers, shuffle=False)
     # A shuffle: each row is computed, and so counted, once, also where the order of its parent is Spark's affair.
     return (
@@ -100,6 +102,26 @@ def partitioned(rdd: RDD, num_workers: int) -> RDD:
         .repartitionAndSortWithinPartitions(num_workers, lambda key: (key[0] + key[1]) % num_workers)
         .values()
     )
+
+
+def _too_large_together(rdd: RDD, num_workers: int) -> bool:
+    """Return whether rows of `sc.parallelize` are more than Spark sends with so few tasks: they travel with them.
+
+    PySpark has no public name for partitions, nor for what they hold.
+    """
+    context = rdd.context
+    if is_local(context):  # nothing is sent
+        return False
+    java = rdd._prev_jrdd if hasattr(rdd, "_prev_jrdd") else rdd._jrdd  # before its own Python functions
+    parts = java.rdd().partitions()
+    if parts[0].getClass().getSimpleName() != "ParallelCollectionPartition":
+        return False
+    nbytes = context._jvm.org.apache.spark.util.SizeEstimator.estimate(parts)
+    return int(nbytes) > num_workers * _message_bytes(context) // 2
+
+
+def _message_bytes(context: SparkContext) -> int:
+    return int(settings_of(context).get("spark.rpc.message.maxSize", "128")) * 2**20
 
 
 def _numbered(index: int, rows: Iterable[Row]) -> Iterator[tuple[tuple[int, int], Row]]:
@@ -277,7 +299,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
     """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
 
     Args:
-        tasks: how many the killed job had. There are as many here, or as many as Spark has cores if that is more.
+        tasks: how many the killed job had. There are as many here, or as many as Spark has slots if that is more.
     """
 
     def delete(_: object) -> None:
@@ -285,7 +307,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
             remove_dataset(dataset)
 
     def job() -> None:
-        count = max(tasks, context.defaultParallelism)
+        count = max(tasks, slots(context, 0.0))  # not `spark.default.parallelism`, which may be hundreds
         context.range(0, count, 1, count).foreach(delete)
 
     deleted_by(context, f"{tag}-sweep", datasets, job)
@@ -299,7 +321,9 @@ def deleted_by(context: SparkContext, tag: str, datasets: Sequence[str], job: Ca
     try:
         outside_groups(lambda: run_within(TIDY_SECONDS, context, tag, "elephas_like: delete shards", job))
     except (Overdue, ElephasError) as cause:  # a run's own outcome must not be hidden by its cleanup
-        log.warning(
+        level = logging.DEBUG if stopped(context) else logging.WARNING  # its executors have ended, with all they held
+        log.log(
+            level,
             "%s: shards were not deleted everywhere (%s). Directories called %s may remain in the executors' local "
             "directories (spark.local.dir); Spark deletes those that are its own when the application ends.",
             *(tag, str(cause).splitlines()[0], " and ".join(f"elephas_like-{dataset}" for dataset in datasets)),
@@ -419,7 +443,7 @@ def blocks_rdd(context: SparkContext, blocks: Sequence[Block], shipped: ExitStac
         shipped: destroys the broadcasts.
     """
     largest = max((sum(map(_nbytes, flatten(block.columns)[0])) for block in blocks), default=0)
-    if largest <= LARGEST_IN_TASK:
+    if largest <= min(LARGEST_IN_TASK, _message_bytes(context) // 4):
         return context.parallelize(list(blocks), len(blocks))
     broadcasts = [context.broadcast(block) for block in blocks]
     for broadcast in broadcasts:

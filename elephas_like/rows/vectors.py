@@ -25,6 +25,24 @@ class Unfit(Exception):
         self.row = row
 
 
+def without_decimals(array: pa.Array) -> pa.Array:
+    """Return a column with doubles in place of decimals, also of those in lists and structs: SQL's literals are decimals."""
+    kind = _without_decimals(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+def _without_decimals(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(kind):
+        return pa.float64()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_without_decimals(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_without_decimals(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_decimals(field.type)) for field in kind])
+    return kind
+
+
 def numbers(array: pa.Array) -> Array:
     """(rows,) numbers or booleans, in the column's own dtype."""
     filled(array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from elephas_like.core.errors import ElephasError, WorkerError
+from elephas_like.core.findings import size_text
 from elephas_like.spark.versions import missing_package
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<last>^[\w.]+(?:: .*|$))", re.M)
@@ -17,6 +18,15 @@ _JAVA_STACK = "\n\tat "
 _TOO_LARGE = re.compile(
     r"serialized results of \d+ tasks \((?P<size>[^)]+)\) is bigger than [\w. ]+ \((?P<limit>[^)]+)\)"
 )
+_TASK_TOO_LARGE = re.compile(
+    r"Serialized task \S+ was (?P<size>\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((?P<limit>\d+) bytes"
+)
+_CANCELLED = re.compile(r"Job \d+ cancelled[^\n]*")
+_DIED = re.compile(
+    r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
+    r"[^\n]*Python worker exited unexpectedly"
+)
+_FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
 GONE = (
@@ -44,6 +54,18 @@ def readable(error: BaseException) -> BaseException:
         return RefusedError(refused)
     found = _TRACEBACK.search(text)
     if found is None:
+        died = _DIED.search(text)
+        if died is not None:
+            fatal = _FATAL.search(text)  # told with spark.python.worker.faulthandler.enabled
+            why = f"It said {fatal[0]!r}." if fatal else "Most often the system has killed it for want of memory."
+            times = f"{died['times']} time{'s' * (died['times'] != '1')}"
+            return ElephasError(
+                f"the Python worker of a task died on {died['where']}, and Spark has tried it {times} "
+                f"(spark.task.maxFailures). {why} Look at the logs there, and give it more memory, or the executor fewer slots."
+            )
+        cancelled = _CANCELLED.search(text)
+        if cancelled is not None:
+            return ElephasError(f"the Spark job was cancelled. Spark says: {_STATE.split(cancelled[0])[0].strip()}")
         return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]
@@ -61,6 +83,13 @@ def _refusal(text: str) -> str | None:
             f"tasks have {large['size']} of results for the driver, and spark.driver.maxResultSize allows {large['limit']}. "
             "Set it higher before the session starts (0 is no limit). Or let less come to the driver by Spark: "
             "predict(..., collect=False) leaves predictions on the executors, and a fit with engine='server' sends its states itself."
+        )
+    task = _TASK_TOO_LARGE.search(text)
+    if task is not None:
+        return (
+            f"a task has {size_text(int(task['size']))} of rows, and spark.rpc.message.maxSize allows {size_text(int(task['limit']))}: rows "
+            "that sc.parallelize was given travel with their tasks. Give it more partitions, or the arrays themselves to fit; write the rows "
+            "down (Parquet), or set it higher, in MiB, before the session starts."
         )
     if _BARRIER in text:
         return (

@@ -7,6 +7,7 @@ stage that ends a job: whoever starts one decides what happens when a task dies.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.core.errors import CapacityError, ElephasError
 from elephas_like.spark.gpus import with_profile, worker_slots
 from elephas_like.spark.remote import new_tag, run_job
-from elephas_like.spark.session import conf_of, context_of, is_local_master
-from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.session import conf_of, context_of, is_local_master, settings_of
+from elephas_like.spark.slots import slots, task_cpus
+
+log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**20
 """Bytes of a piece in which notes and results travel as rows."""
+TASK_BYTES = 16 * 2**20
+"""Bytes of notes in one of Spark's tasks, or one piece that is larger."""
 
 _RESULTS = "rank long, number long, payload binary"
 _NOTES = pa.schema([("key", pa.int64()), ("number", pa.int64()), ("note", pa.binary())])
@@ -33,7 +38,10 @@ _ADVICE = "Use fewer (num_workers=), or give Spark more cores."
 _keys: dict[int, dict[int, int]] = {}
 """Keys by the number of partitions: the same in every session."""
 _NOTES_OF_3 = "key long, number long, note binary"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_SLOTS = "SPARK-24819"
+_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck"
+_CHECKS = (("interval", "15s"), ("maxFailures", "40"))
 _GROWING = "SPARK-24942"
 
 
@@ -107,6 +115,7 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
+    _warn_of_few_slots(session, size, profile)
     job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
     try:
         found = run_job(session, name, title, seconds, job.collect)
@@ -138,10 +147,22 @@ def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: flo
 
 def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
     """Return a DataFrame of bytes, with the columns key, number and note."""
-    if pyspark.__version__.startswith("3."):  # takes no Arrow tables
+    unbounded = int(session.conf.get(_BATCH_ROWS, "10000") or 0) < 1  # with which PySpark takes no Arrow tables
+    if unbounded or pyspark.__version__.startswith("3."):
         return session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in rows], _NOTES_OF_3)
-    columns = dict(zip(_NOTES.names, zip(*rows, strict=True), strict=True))
-    return session.createDataFrame(pa.Table.from_pydict(columns, schema=_NOTES))
+    tables, some, size = list[pa.Table](), list[tuple[int, int, bytes]](), 0
+    for row in rows:
+        if some and size + len(row[2]) > TASK_BYTES:
+            tables.append(_table(some))
+            some, size = [], 0
+        some.append(row)
+        size += len(row[2])
+    # Chunks of a table become partitions: whole it would be a task, of which Spark refuses those above 128 MiB.
+    return session.createDataFrame(pa.concat_tables([*tables, _table(some)]))
+
+
+def _table(rows: Sequence[tuple[int, int, bytes]]) -> pa.Table:
+    return pa.Table.from_pydict(dict(zip(_NOTES.names, zip(*rows, strict=True), strict=True)), schema=_NOTES)
 
 
 def noted(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
@@ -207,6 +228,20 @@ def check_slots(session: SparkSession, size: int, resources: str | None = None) 
         return
     if found < size:
         raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
+
+
+def _warn_of_few_slots(session: SparkSession, size: int, profile: ResourceProfile | None) -> None:
+    """Warn if a gang has to wait for executors: Spark looks for slots for about ten minutes, and its own log alone says so."""
+    context = context_of(session)
+    if context is None:
+        return
+    found = slots(context, 0.0, size, profile)
+    if found < size:
+        log.warning(
+            "a gang of %d needs as many slots, and Spark has %d now, as after the loss of an executor. Spark looks again every %s, "
+            "and gives up after %s times (spark.scheduler.barrier.maxConcurrentTasksCheck.*).",
+            *(size, found, *(settings_of(context).get(f"{_CHECK}.{name}", default) for name, default in _CHECKS)),
+        )
 
 
 def _capacity_error(error: ElephasError, size: int) -> CapacityError | None:

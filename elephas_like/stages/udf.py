@@ -18,6 +18,7 @@ from elephas_like.core.structure import flatten
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.prediction_columns import Field, Score, predicted
 from elephas_like.rows.series import VECTOR_FIELDS, from_pandas
+from elephas_like.rows.vectors import without_decimals
 
 Columns = tuple[pa.Array, ...]
 
@@ -36,7 +37,7 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
     def scores(batches: Iterator[Columns]) -> Iterator[pa.Array]:
         made = None
         for batch in batches:
-            columns = [column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column for column in batch]
+            columns = list(map(without_decimals, batch))
             names = [f"argument {number}" for number in range(1, len(columns) + 1)]
             if made is None:
                 schema = sql.StructType(

@@ -19,6 +19,7 @@ from elephas_like.trainer.corrections import Corrections
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import accumulations
 from elephas_like.trainer.seeds import Draws, seeded
+from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
@@ -28,6 +29,7 @@ PROGRAMS_KEPT = 4
 """Maximum number of compiled models that a process keeps for later fits."""
 PROGRAM_BYTES_KEPT = 2**30
 """Maximum bytes of their variables. The last model stays whatever its size."""
+_STEPS = ("train_step", "test_step", "predict_step")
 
 
 class Program:
@@ -146,12 +148,23 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Raise DataError if the rows do not fit a model with one input.
 
     Raises:
-        DataError: the rows are longer or shorter than the model expects, along some axis.
+        DataError: the rows are longer or shorter than the model expects, along some axis; or a row is a tuple of numbers where it takes
+            one array.
     """
     inputs = getattr(model, "inputs", None) or []
-    if len(inputs) != 1 or not isinstance(sample[0], np.ndarray):
+    if len(inputs) != 1:
         return
-    expected, found = tuple(inputs[0].shape)[1:], sample[0].shape[1:]
+    expected, features = tuple(inputs[0].shape)[1:], sample[0]
+    if isinstance(features, tuple | list) and len(features) > 1 and all(np.ndim(part) == 1 for part in features):
+        if type(model).__module__.partition(".")[0] != "keras" or any(overrides(model, step) for step in _STEPS):
+            return  # a class of the user's, which may read them in its own way: ids of two items, for example
+        raise DataError(
+            f"the model {model.name!r} takes one array of features, of shape {expected}, and the rows' are a tuple of "
+            f"{len(features)} values, as for so many inputs. Make a list of it: rdd.map(lambda row: (list(row[0]), row[1]))."
+        )
+    if not isinstance(features, np.ndarray):
+        return
+    found = features.shape[1:]
     apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
     if len(expected) == len(found) and apart:
         raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")

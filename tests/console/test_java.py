@@ -25,7 +25,9 @@ def test_that_of_java_home_comes_before_that_of_the_path(tmp_path: Path, monkeyp
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert java_command() == home
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    assert "JAVA_HOME names none" in str(java_problem())
+    said = str(java_problem())
+    assert f"JAVA_HOME names none: it is '{tmp_path / 'nowhere'}', which has no bin/java." in said
+    assert f"There is {path} on the PATH: unset JAVA_HOME" in said
 
 
 @pytest.mark.parametrize(

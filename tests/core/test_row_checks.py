@@ -35,7 +35,7 @@ PIXELS = LabelRule(LabelKind.INDEX, "sparse_categorical_crossentropy", 3, rank=3
         (SPARSE, np.array([10.0, 1]), r"^label 10 in row 0: "),
         (SPARSE, np.eye(10)[:2], r"^the labels are one-hot, of shape \(10,\).*use categorical_crossentropy"),
         (SPARSE, np.array(["cat", "dog"]), r"^the labels are text.*the numbers 0 to 9.*The first one is 'cat'"),
-        (SPARSE, np.array(["cat", "dog"], object), r"The first one is 'cat'"),
+        (SPARSE, np.array(["cat" * 40, "dog"], object), r"The first one is '(cat){25}c\.\.\.\."),
         (ONE_HOT, np.array([1, 2]), r"single numbers, of shape \(\).*use sparse_categorical_crossentropy.*to_categorical\(y, 10\)"),
         (ONE_HOT, np.array([[1], [2]]), r"single numbers, of shape \(1,\)"),
         (ONE_HOT, np.eye(14), r"^the labels have 14 columns each, and the model has 10 outputs"),

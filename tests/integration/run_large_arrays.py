@@ -1,4 +1,4 @@
-"""A script: a fit on arrays that are too large for Spark's messages, given as they are and as a ShardedDataset."""
+"""A script: a fit on arrays that are too large for Spark's messages, given as they are, as a ShardedDataset, and as rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from elephas_like import SparkModel, shard
 
 
 def main(engine: str) -> None:
-    settings = {"spark.rpc.message.maxSize": "33"}
+    settings = {"spark.rpc.message.maxSize": "10"}
     context = started("local-cluster[2,1,1024]", "large arrays", settings, log_level="ERROR")
-    x = np.ones((18_000, 1000), "float32")  # 34 MiB for each of two workers
-    y = np.ones((18_000, 1), "float32")
+    x = np.ones((6_000, 1000), "float32")  # 11 MiB for each of two workers
+    y = np.ones((6_000, 1), "float32")
     answer = {}
-    for given in ("arrays", "sharded"):
+    for given in ("arrays", "sharded", "rows"):
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(1e-4), "mse")
         fitted = SparkModel(model, 2, engine=engine, batch_size=1000, seed=3)
         if given == "arrays":
             history = fitted.fit(x, y, epochs=1, verbose=0)
+        elif given == "rows":
+            history = fitted.fit(context.parallelize(list(zip(x, y, strict=True)), 8), epochs=1, verbose=0)
         else:
             with shard(x, 2, y=y) as dataset:
                 history = fitted.fit(dataset, epochs=1, verbose=0)

@@ -340,6 +340,7 @@ def test_a_context_that_is_stopped_in_mid_fit_is_said(tmp_path: Path, how: str) 
     assert answer["files"] == answer["threads"] == []
     assert "NoneType" not in log
     assert "Traceback" not in log
+    assert "not deleted everywhere" not in log  # Spark has ended the executors, with all they held
 
 
 class Paced(Hangs):

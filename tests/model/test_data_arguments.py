@@ -67,6 +67,14 @@ def test_missing_values_of_columns_that_know_them_are_refused(kind: str) -> None
     assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
 
 
+def test_masked_values_are_refused() -> None:
+    masked = np.ma.array([[1.0, 2.0]], mask=[[False, True]])
+    for given in (masked, {"a": masked}, (masked, masked)):
+        with pytest.raises(ValueError, match=r"masked values.*fill them"):
+            arrays(given)
+    assert arrays(np.ma.array([1.0])).tolist() == [1.0]
+
+
 def test_text_beside_numbers_stays_objects() -> None:
     assert arrays(pd.DataFrame({"a": [True], "b": ["x"]})).tolist() == [[True, "x"]]
     assert arrays(pd.DataFrame(index=[0, 1])).shape == (2, 0)

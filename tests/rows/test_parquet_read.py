@@ -52,13 +52,27 @@ def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
         (pa.array([True, False]), np.array([[True], [False]])),
         (pa.array([0.5, 2.0], pa.float64()), np.array([[0.5], [2]], np.float32)),
         (pa.array([Decimal("1.25"), Decimal("-3.50")]), np.array([[1.25], [-3.5]], np.float32)),
+        (pa.array([[Decimal("1.25")], [Decimal("-3.50")]]), np.array([[1.25], [-3.5]], np.float32)),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.decimal128(5, 2), 2)), np.array([[1, 2], [3, 4]], np.float32)),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), np.array([[1, 2], [3, 4]], np.float32)),
         (pa.array([[1, 2], [3, 4]], pa.large_list(pa.int64())), np.array([[1, 2], [3, 4]])),
         (pa.array([[[1], [2]], [[3], [4]]]), np.array([[[1], [2]], [[3], [4]]])),
         (pa.array(["a", "b"]).dictionary_encode(), np.array(["a", "b"], object)),
         (pa.array(["a", "b"], VIEW), np.array(["a", "b"], object)),
     ],
-    ids=["uint8", "bool", "double", "decimal", "fixed list", "large list", "nested list", "dictionary", "view"],
+    ids=[
+        "uint8",
+        "bool",
+        "double",
+        "decimal",
+        "decimals",
+        "fixed decimals",
+        "fixed list",
+        "large list",
+        "nested list",
+        "dictionary",
+        "view",
+    ],
 )
 def test_columns_become_arrays(tmp_path: Path, column: pa.Array, expected: np.ndarray) -> None:
     ((found,),) = read(written(tmp_path, {"c": column}), "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +32,14 @@ from elephas_like.rows.spool import Block
         ([np.float32(0.5), np.float32(2)], "float32"),
         ([], "float32"),
         (2**63, "uint64"),
+        (Decimal("0.5"), "float32"),
+        ([Decimal("0.5"), 2], "float32"),
     ],
 )
 def test_stored_dtypes(spooled: Spool, x: object, dtype: str) -> None:
     ref = spooled([(x, 1), (x, 1)])
     assert (dtypes(ref), ref.structure) == ([dtype, "int64"], [0, 1])
-    np.testing.assert_array_equal(columns(ref)[0], np.stack([np.asarray(x)] * 2))
+    np.testing.assert_array_equal(columns(ref)[0], np.stack([np.asarray(x)] * 2).astype(dtype))
 
 
 @pytest.mark.parametrize(("floatx", "dtype"), [("float16", "float16"), ("float64", "float64"), ("bfloat16", "float32")])
@@ -175,6 +178,7 @@ def test_not_a_pair(spooled: Spool, row: object, got: str) -> None:
         ([(np.datetime64("2020-01-01"), 1)], "row 0: feature 'x' expected .*, got dtype datetime64"),
         ([([1, None], 1)], "row 0: feature 'x' expected .*, got (int|NoneType) in an array"),
         ([(["a", 1], 1)], r"row 0: feature 'x' expected .*, got int in an array of dtype object"),
+        ([([Decimal(1), None], 1)], "row 0: feature 'x' expected .* got Decimal in an array"),
         ([(object(), 1)], "row 0: feature 'x' expected .* got object in an array"),
         ([(2**64, 1)], "row 0: feature 'x' expected .*, got int in an array"),
         ([({0: 1}, 1)], r"row 0: expected the names of inputs as keys of a dict, got \[0\]"),
@@ -182,6 +186,9 @@ def test_not_a_pair(spooled: Spool, row: object, got: str) -> None:
         ([(1, 1), (1, "a")], r"row 1: label 'y' expected numbers \(int64\), got text"),
         ([(b"\xff", 1)], r"row 0: feature 'x' expected UTF-8 text, got b'\\xff'"),
         ([("\ud800", 1)], "row 0: feature 'x' expected UTF-8 text"),
+        ([(b"\xff" * 10**6, 1)], r"row 0: feature 'x' expected UTF-8 text, got .{77}\.\.\.\.$"),
+        ([(np.ma.array([1, 2], mask=[0, 1]), 1)], "row 0: feature 'x' has masked values.*: fill them"),
+        ([Block((np.ma.array([1, 2], mask=[0, 1]), np.ones(2)), 2)], "rows from 0: feature 'x' has masked values"),
         ([(1, 1, "a")], "row 0: sample weight 'sample_weight' expected numbers, got text"),
     ],
 )

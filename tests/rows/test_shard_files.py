@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from elephas_like.core.columns import verify
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import (
+    IN_USE,
+    attempt_directory,
     find_shard,
     from_json,
     read_ref,
@@ -225,3 +228,19 @@ def test_files_of_another_size_are_missing(spooled: Spool, which: int, place: in
                 columns(ref)
     finally:
         path.write_bytes(kept)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_an_attempt_deletes_what_killed_ones_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.delenv("SPARK_EXECUTOR_DIRS", raising=False)
+    killed, unknown = (tmp_path / "elephas_like-lazy" / f".worker-{number}-x" for number in range(2))
+    for each in (killed, unknown):
+        (each / "elephas_like-chunk").mkdir(parents=True)
+    (killed / IN_USE).touch()  # and no process that has locked it
+    with attempt_directory("lazy", 2) as alive:
+        assert not killed.exists()
+        with attempt_directory("other", 0) as other:
+            assert Path(alive, IN_USE).exists()
+            assert Path(other, IN_USE).exists()
+    assert [path.name for path in tmp_path.glob("*/.*")] == [unknown.name]

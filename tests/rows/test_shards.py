@@ -187,3 +187,11 @@ def test_rows_before_one_that_spark_cannot_compute_become_no_shard(spark, sc) ->
     dataset = options.dataset
     assert sc.range(0, 1, 1, 1).map(lambda _: find_shard(dataset, 0)).collect() == [None]
     sweep(sc, "cut", 1, [dataset])
+
+
+def test_a_sweep_has_a_task_for_each_slot_whatever_the_default_of_partitions_is(sc, monkeypatch) -> None:
+    monkeypatch.setattr(type(sc), "defaultParallelism", 500)  # as spark.default.parallelism says
+    sweep(sc, "many-partitions", 1, ["nothing"])
+    jobs = list(sc._jsc.sc().statusTracker().getJobIdsForTag("many-partitions-sweep"))
+    (stage,) = sc.statusTracker().getJobInfo(jobs[0]).stageIds
+    assert (len(jobs), sc.statusTracker().getStageInfo(stage).numTasks) == (1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import pytest
 from pyspark.ml.linalg import Vectors
@@ -34,6 +35,8 @@ def read_by(df, slot: object, *, nan: bool = False, **choice: object) -> list[in
         ("array<double>", TWO, [[1.0, 2.0], None, [1.0, None], [NAN, 1.0], [1.0], [1.0, 2.0, 3.0]], [0]),
         ("array<float>", OPEN, [[1.0], [1.0, 2.0], [NAN], None], [0, 1]),
         ("array<int>", TWO, [[1, 2], [1, None], [1]], [0]),
+        ("array<decimal(5,2)>", TWO, [[Decimal(1), None], None, [Decimal(1), Decimal(2)]], [2]),
+        ("array<array<decimal(5,2)>>", SQUARE, [[[Decimal(1), Decimal(2)], [Decimal(3), Decimal(4)]]], [0]),
         ("array<string>", Slot("x", (2,), text=True), [["a", "b"], ["a", None]], [0]),
         (
             "array<array<double>>",

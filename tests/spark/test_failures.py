@@ -48,14 +48,20 @@ def test_a_missing_package_becomes_advice() -> None:
 
 
 def test_what_has_no_traceback_keeps_its_first_line() -> None:
-    assert str(readable(RuntimeError("Job 3 cancelled\nby the user"))).endswith("Job 3 cancelled")
+    assert str(readable(RuntimeError("Job 3 failed\nby itself"))).endswith("ended: Job 3 failed")
+
+
+@pytest.mark.parametrize("how", ["as part of cancellation of all jobs", "part of cancelled job group a", ""])
+def test_a_job_that_was_cancelled_is_said_in_a_sentence(how: str) -> None:
+    text = f"org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled {how} SQLSTATE: XXKDA\n\tat"
+    expected = f"the Spark job was cancelled. Spark says: Job 3 cancelled {how}".strip()
+    assert str(readable(RuntimeError(f"An error occurred while calling o7.collect.\n: {text}"))) == expected
+    assert str(readable(RuntimeError(text.replace(" SQLSTATE: XXKDA", "")))) == expected  # Spark 3.5
 
 
 def test_the_line_before_sparks_own_words_is_left_out() -> None:
-    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 cancelled as part of\n\tat"
-    assert str(readable(RuntimeError(text))).endswith(
-        "ended: org.apache.spark.SparkException: Job 3 cancelled as part of"
-    )
+    text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 is none\n\tat"
+    assert str(readable(RuntimeError(text))).endswith("ended: org.apache.spark.SparkException: Job 3 is none")
     assert str(readable(RuntimeError())).endswith("ended: RuntimeError")
 
 
@@ -67,6 +73,29 @@ def test_a_job_that_ended_with_its_context_says_what_to_do() -> None:
 def test_our_own_errors_and_ctrl_c_pass() -> None:
     for error in (DataError("partition 1, row 2: ..."), KeyboardInterrupt()):
         assert readable(error) is error
+
+
+def test_a_python_worker_that_died_is_said_with_its_host() -> None:
+    text = (
+        "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in "
+        "stage 0.0 failed 4 times, most recent failure: Lost task 1.3 in stage 0.0 (TID 1) (10.0.0.7 executor 2): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
+    said = str(readable(RuntimeError(f"{text}. Consider setting x\n\tat org.apache")))
+    assert said.startswith("the Python worker of a task died on 10.0.0.7 executor 2, and Spark has tried it 4 times")
+    assert "for want of memory" in said
+    fatal = str(readable(RuntimeError(f"{text}: Fatal Python error: Segmentation fault\n\nCurrent thread 0x1")))
+    assert "It said 'Fatal Python error: Segmentation fault'." in fatal
+
+
+def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
+    text = (
+        "Job aborted due to stage failure: Serialized task 3:0 was 147849216 bytes, which exceeds max allowed: "
+        "spark.rpc.message.maxSize (134217728 bytes). Consider increasing spark.rpc.message.maxSize"
+    )
+    error = readable(RuntimeError(text))
+    assert isinstance(error, RefusedError)
+    assert "a task has 141.0 MiB of rows, and spark.rpc.message.maxSize allows 128.0 MiB" in str(error)
 
 
 def test_rows_of_a_barrier_stage_that_spark_does_not_read_so(sc) -> None:

@@ -12,6 +12,7 @@ from elephas_like.spark.gang import (
     CHUNK_BYTES,
     check_slots,
     default_parallelism,
+    keyed_notes,
     noted,
     notes,
     partition_keys,
@@ -45,6 +46,26 @@ def test_members_get_their_pieces_in_order_and_answer_by_rank(spark) -> None:
     assert [pieces[1] for pieces in found] == [b"a" + b"b" * 3000 + b"c", b""]
 
 
+def test_notes_of_a_session_whose_batches_have_no_bound(spark) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "0")
+    try:
+        found = keyed_notes(spark, [(0, 0, b"a"), (1, 0, b"\xff")]).collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert [(row.key, bytes(row.note)) for row in found] == [(0, b"a"), (1, b"\xff")]
+
+
+def test_notes_are_in_tasks_of_some_mebibytes(sc, spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elephas_like.spark.gang.TASK_BYTES", 1000)
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")  # as if there were more than 48 MiB
+    try:
+        frame = keyed_notes(spark, [(0, number, b"n" * size) for number, size in enumerate([400, 600, 1, 3000, 10])])
+        sizes = frame.rdd.mapPartitions(lambda rows: [[len(row.note) for row in rows]]).collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.localRelationThreshold")
+    assert sizes == [[400, 600], [1], [3000], [10]]
+
+
 def test_a_members_error_is_the_drivers(spark) -> None:
     def task(member, batches):
         if member.rank == 1:
@@ -65,6 +86,16 @@ def test_a_gang_that_takes_too_long_is_cancelled(spark) -> None:
 
     with pytest.raises(Overdue):
         run(spark, [[b""], [b""]], task, seconds=2)
+
+
+def test_a_gang_that_waits_for_slots_says_so(sc, spark, caplog: pytest.LogCaptureFixture) -> None:
+    run(spark, [[b""], [b""]], lambda member, batches: [])
+    assert not caplog.records
+    with pytest.raises(Overdue):
+        run(spark, [[b""]] * 3, lambda member, batches: [], seconds=1)
+    (said,) = (record.message for record in caplog.records)
+    assert "a gang of 3 needs as many slots, and Spark has 2 now" in said
+    assert "looks again every 15s, and gives up after 40 times" in said
 
 
 def test_too_few_slots_are_said_at_once(spark) -> None:

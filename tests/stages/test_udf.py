@@ -72,7 +72,8 @@ def test_arguments_of_all_kinds(scored, number: int) -> None:
 def test_literals_of_sql_are_decimals(spark, way: str) -> None:
     function = sql_function(Slot("x", (2,)), adding(), Field("p", 0), floatx="float32", dtype=None)
     spark.udf.register("adds_decimals", function)
-    assert spark.sql("SELECT adds_decimals(1.5, 2.25) AS p FROM range(1)").first().p == 3.75
+    several = "adds_decimals(1.5, 2.25) AS p, adds_decimals(array(1.5, 0.25)) AS q"
+    assert spark.sql(f"SELECT {several} FROM range(1)").first() == (3.75, 1.75)
 
 
 def test_an_argument_that_does_not_fit_is_named(table, way: str) -> None:

@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role
 from elephas_like.trainer.building import build
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.metric_results import metrics_of
-from elephas_like.trainer.programs import Program, Programs
+from elephas_like.trainer.programs import Program, Programs, check_width
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import row_numbers, tensors
 from trainer.small import mlp, rows
@@ -25,6 +26,21 @@ def prepared(optimizer: object = "adam", **compiled: object) -> keras.Model:
     model = mlp(optimizer, **compiled)
     build(model, (X[:1], Y[:1]))
     return model
+
+
+def test_a_tuple_of_numbers_is_no_row_of_a_model_with_one_input() -> None:
+    numbers = tuple(X.T)
+    with pytest.raises(DataError, match=r"one array of features, of shape \(4,\), .* are a tuple of 4 values"):
+        check_width(mlp(), (numbers, Y))
+
+    class Reads(keras.Sequential):
+        def train_step(self, data: object) -> object:
+            """Read a tuple in its own way."""
+
+    check_width(Reads(mlp().layers), (numbers, Y))
+    model = mlp()
+    model.predict_step = lambda data: data
+    check_width(model, (numbers,))
 
 
 kept_programs = pytest.mark.skipif(keras.backend.backend() == "torch", reason="an eager model's program is not kept")
