@@ -174,6 +174,16 @@ def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> 
         train_ensemble(**given)
 
 
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_keras_limits_of_epochs_count() -> None:
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.raises(ValueError, match="epochs of 2 steps"):
+            train_ensemble(*diabetes(), 2, epochs=2)
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+
+
 def apart(y, prediction):
     """A loss whose name says nothing."""
     return keras.ops.abs(y - prediction)

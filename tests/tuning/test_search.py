@@ -174,6 +174,16 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: 
         small(**arguments)
 
 
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_keras_limits_of_epochs_count() -> None:
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.raises(ValueError, match="epochs of 2 steps"):
+            small()
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+
+
 def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
     keras.metrics.AUC()  # somebody else's, in this process
 
