@@ -223,7 +223,7 @@ class DriverHooks:
     epochs: int
     verbose: int
     rows: int = 0
-    steps: int = 0
+    steps: int | None = None
     sample: tuple[object, ...] | None = None
     history: History = field(default_factory=History)
     monitor: FitMonitor = field(default_factory=lambda: FitMonitor(time.perf_counter, time.time))
