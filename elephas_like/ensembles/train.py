@@ -33,7 +33,7 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
-from elephas_like.trainer.callbacks import check_callbacks
+from elephas_like.trainer.callbacks import check_callbacks, check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.copies import reinitialized
@@ -235,6 +235,7 @@ class _Request:
 def _pickled(callbacks: Any) -> bytes:
     own = as_tuple(callbacks)
     check_callbacks(own)
+    check_copied_callbacks(own, "member")
     return pickle_by_value(list(own)) if own else b""
 
 

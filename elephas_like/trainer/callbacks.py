@@ -83,6 +83,18 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
                 break
 
 
+def check_copied_callbacks(callbacks: Sequence[keras.callbacks.Callback], whose: str) -> None:
+    """Raise ValueError for BackupAndRestore, of which several trainings would each go on from what another has written.
+
+    Args:
+        whose: "member" or "trial": whatever gets a copy of each callback.
+    """
+    if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in callbacks):
+        raise ValueError(
+            f"BackupAndRestore has one backup_dir, and each {whose} gets a copy of it: a {whose} would go on from the weights of another."
+        )
+
+
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     """Raise if a callback cannot work on a worker.
 

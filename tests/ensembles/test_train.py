@@ -165,6 +165,11 @@ def test_early_stopping_of_each_member_by_itself() -> None:
         ({"build_or_model": 5}, TypeError, "build_or_model must be a function"),
         ({"build_or_model": lambda: keras.Sequential([keras.Input((1,))])}, ValueError, "not compiled"),
         ({"callbacks": [3]}, TypeError, "callbacks must be"),
+        (
+            {"callbacks": keras.callbacks.BackupAndRestore("x")},
+            ValueError,
+            "a member would go on from the weights of another",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> None:

@@ -164,6 +164,11 @@ def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
         ({"resume": "yes"}, ValueError, "resume must be"),
         ({"timeout": 0}, ValueError, "timeout must be a time in seconds"),
         ({"callbacks": [3]}, TypeError, "callbacks must be"),
+        (
+            {"callbacks": [keras.callbacks.BackupAndRestore("x")]},
+            ValueError,
+            "a trial would go on from the weights of another",
+        ),
         ({"verbose": 7}, ValueError, "verbose must be"),
         ({"build": 3}, TypeError, "build must be a function"),
         ({"build": lambda params: 3}, TypeError, "must return a compiled keras.Model; got int"),
