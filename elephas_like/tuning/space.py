@@ -390,6 +390,11 @@ class Sampler:
         self._algo, self._seed, self._first = algo, seed, first
         self._documents: dict[int, dict[str, Any]] = {}
 
+    @property
+    def constraints(self) -> Mapping[int, Sequence[float]]:
+        """None: hyperopt has no constraints."""
+        return {}
+
     def suggest(self, number: int) -> dict[str, int | float] | None:
         """The point of trial `number`; None where the algorithm has no more."""
         if number < len(self._first):
