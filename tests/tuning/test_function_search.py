@@ -97,6 +97,15 @@ def test_a_search_is_resumed_as_it_would_have_gone_on(algo: str, tmp_path: Path)
     assert again.trials["loss"][0] == 2.25
     with pytest.raises(ValueError, match="its objective is"):
         small(checkpoint_dir=tmp_path, resume="auto", objective="accuracy", **given)
+    for changed, said in (
+        ({"x": ("uniform", -1, 3)}, r"its space is '... x: 1 ...', and this one's '... x: 3 ...'\. Give the same"),
+        (
+            {"z": ("uniform", -1, 1)},
+            r"its space is '... shift: x = float hyperopt_param ...', and this one's '... shift: z =",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            search(square, {"shift": [0, 2]} | changed, max_evals=9, algo=algo, checkpoint_dir=tmp_path, resume="auto")
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
