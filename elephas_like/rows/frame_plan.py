@@ -200,12 +200,8 @@ class _Planner:
         if len(places) == 1 and not isinstance(slots, dict):
             return self._single(argument, chosen, places[0], classes)
         if len(places) == 1 and not isinstance(chosen, Mapping) and not self._is_struct(argument, chosen):
-            # A dict of one: Keras takes its entry alone, too. Of labels for {"p": [output]} it takes nothing else.
-            leaf = self._leaf(argument, chosen, places[0], classes)
-            is_nested = isinstance(structure, dict) and not all(
-                isinstance(branch, int) for branch in structure.values()
-            )
-            return leaf if is_nested and argument == "label_col" else unflatten(structure, [leaf])
+            # A dict of one: Keras takes its entry alone, too.
+            return unflatten(structure, [self._leaf(argument, chosen, places[0], classes)])
         if isinstance(chosen, str) and (cell := self._wide_column(argument, chosen)) is not None:
             cut = [Leaf((cell,), place.shape, part=(i, len(places))) for i, place in enumerate(places)]
             return unflatten(structure, cut)

@@ -124,9 +124,5 @@ def test_a_dict_of_one_takes_columns_as_its_entry_alone_does(table) -> None:
         labels = plan(table.schema, ColumnChoice("dense", chosen), X, one, floatx="float32", classes=None)
         tree = labels.tree([[cell.name for cell in leaf.cells] for leaf in labels.leaves])
         assert tree[-1] == {"price": columns}
-    nested = plan(
-        table.schema, ColumnChoice("dense", "small"), X, {"price": (one["price"],)}, floatx="float32", classes=None
-    )
-    assert nested.tree(nested.leaves)[-1].cells[0].name == "small"  # no dict: Keras takes none for {"price": [output]}
     features = plan(table.schema, ColumnChoice(["small", "id"], None), one, None, floatx="float32", classes=None)
     assert [[cell.name for cell in leaf.cells] for leaf in features.leaves] == [["small", "id"]]
