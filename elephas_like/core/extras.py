@@ -58,6 +58,16 @@ DEFAULT_BACKEND = "tensorflow"
 """Where neither KERAS_BACKEND nor Keras' configuration names one."""
 
 
+X64 = "JAX_ENABLE_X64"
+"""The environment variable by which JAX, when it is imported, keeps numbers of 64 bits."""
+
+
+def keeps_64_bits() -> bool:
+    """Return whether JAX keeps numbers of 64 bits in this process (`jax.config.update("jax_enable_x64", True)`); it is not imported."""
+    config = getattr(sys.modules.get("jax"), "config", None)
+    return bool(getattr(config, "jax_enable_x64", False))
+
+
 def chosen_backend() -> str:
     """Return the backend that Keras runs on in this process, or will once it is imported: it is chosen as Keras does that."""
     keras = sys.modules.get("keras")

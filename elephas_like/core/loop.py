@@ -155,11 +155,14 @@ class FitPlan:
 
     def validates_after(self, epoch: int) -> bool:
         """Whether an epoch ends with an evaluation, as Keras reads `validation_freq`."""
-        if not self.validates:
-            return False
-        if isinstance(self.validation_freq, int):
-            return (epoch + 1) % self.validation_freq == 0
-        return epoch + 1 in self.validation_freq
+        return self.validates and is_due(self.validation_freq, epoch)
+
+
+def is_due(validation_freq: int | tuple[int, ...], epoch: int) -> bool:
+    """Return whether `validation_freq`, as Keras reads it, has a validation after an epoch, counted from 0."""
+    if isinstance(validation_freq, int):
+        return (epoch + 1) % validation_freq == 0
+    return epoch + 1 in validation_freq
 
 
 def epochs_of(

@@ -81,11 +81,11 @@ def takes_trial(function: Callable[..., Any]) -> bool:
 class ObjectiveTrial:
     """Calls `function(params)`, or `function(params, trial=trial)` (core.trials.Evaluate).
 
-    function: a cloudpickle of a list of one.
+    function: a cloudpickle of a list of one; or the function itself, where all trials are in this process.
     settings: of Keras', to call it under; None for those of the process.
     """
 
-    function: bytes = field(repr=False)
+    function: bytes | Callable[..., object] = field(repr=False)
     objective: Objective
     seed: int
     with_trial: bool
@@ -96,7 +96,8 @@ class ObjectiveTrial:
         started = time.perf_counter()
         seed = int(np.random.SeedSequence([self.seed, order.number]).generate_state(1)[0])
         trial = Trial(order, seed, self.objective, report)
-        function = cloudpickle.loads(self.function)[0]  # our driver's own bytes, handed over by Spark
+        # Bytes are our driver's own, handed over by Spark.
+        function = self.function if callable(self.function) else cloudpickle.loads(self.function)[0]
         found: object = None
         before = np.random.get_state(), random.getstate()
         np.random.seed(seed)

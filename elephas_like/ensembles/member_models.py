@@ -47,6 +47,11 @@ def check_models(models: Sequence[object]) -> None:
         outputs = getattr(model, "outputs", None) or [None]
         if len(outputs) != 1:
             raise ValueError(f"models must have one output each; model {number} ({model.name!r}) has {len(outputs)}.")  # type: ignore[attr-defined]
+        if isinstance(getattr(model, "output", None), dict):
+            raise ValueError(
+                f"models must put out one array, which members' are averaged with; model {number} ({model.name!r}) puts out a dict. "  # type: ignore[attr-defined]
+                "Build the model with the output alone: keras.Model(inputs, output)."
+            )
         for what in ("input_shape", "output_shape"):
             expected, found = (_shape(each, what) for each in (first, model))
             if None not in (expected, found) and expected != found:

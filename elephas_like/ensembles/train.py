@@ -33,12 +33,12 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
-from elephas_like.trainer.callbacks import check_callbacks
+from elephas_like.trainer.callbacks import check_callbacks, check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
 from elephas_like.trainer.copies import reinitialized
 from elephas_like.trainer.recipe import keras_lock
-from elephas_like.trainer.request import as_tuple, class_weights, validation_share
+from elephas_like.trainer.request import as_tuple, class_weights, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
 
@@ -137,7 +137,7 @@ def train_ensemble(
         validation_split=validation_share(validation_split, has_validation_data=validation_data is not None),
         callbacks=_pickled(callbacks),
         verbose=checks.verbosity(verbose),
-        epochs=checks.positive_int("epochs", epochs),
+        epochs=limited_epochs("epochs", epochs),
         batch_size=checks.positive_int("batch_size", batch_size),
         seed=int(np.random.randint(2**31 - 1)) if seed is None else checks.positive_int("seed", seed, least=0),
         shuffle=bool(shuffle),
@@ -235,6 +235,7 @@ class _Request:
 def _pickled(callbacks: Any) -> bytes:
     own = as_tuple(callbacks)
     check_callbacks(own)
+    check_copied_callbacks(own, "member")
     return pickle_by_value(list(own)) if own else b""
 
 

@@ -200,7 +200,8 @@ class Checkpoints:
                     f"{value!r}. Give each fit a checkpoint_dir of its own, or begin anew with resume=False."
                 )
         logged = plain_data.decode(found.history["logs"], found.arrays)
-        hooks.history.go_on(logged, found.history["epoch"], found.history["epoch_seconds"])
+        history = found.history
+        hooks.history.go_on(logged, history["epoch"], history["epoch_seconds"], history.get("metrics"))
         gone = self._states.restore(plain_data.decode(found.callbacks, found.arrays))
         if gone:
             _warn(f"the checkpoint has states of callbacks that this fit does not have: {', '.join(gone)}.")
@@ -348,6 +349,7 @@ class Checkpoints:
                     "logs": logs,
                     "epoch": list(history.epoch),
                     "epoch_seconds": list(history.epoch_seconds),
+                    "metrics": sorted(history.metrics),
                 },
                 "callbacks": encoded,
             }

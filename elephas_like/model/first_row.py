@@ -10,8 +10,10 @@ import numpy as np
 
 from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.findings import Finding, Level, one_line, size_text
+from elephas_like.core.layout import Layout
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array, Slot
+from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.source import Source
 from elephas_like.rows.samples import PartitionSample
 from elephas_like.trainer.building import build, build_optimizer
@@ -54,8 +56,8 @@ class FirstRow:
         return ", ".join(f"{_kind(leaf)} {leaf.shape[1:]}" for leaf in _leaves(self.batch))
 
 
-def model_findings(model: keras.Model, first: FirstRow) -> tuple[int | None, list[Finding]]:
-    """Return the bytes of the model's state, None if unknown, and what is found of model and row."""
+def model_findings(model: keras.Model, first: FirstRow) -> tuple[Layout | None, list[Finding]]:
+    """Return the layout of the model's state, None if unknown, and what is found of model and row."""
     try:
         copy = ModelSpec.from_model(model).build()
     except ElephasError as error:
@@ -69,9 +71,9 @@ def model_findings(model: keras.Model, first: FirstRow) -> tuple[int | None, lis
         text = f"{model.name!r} can be sent to workers; it is built from the first row, and how large it is then is not known"
         return None, [*lines, Finding("model", Level.NOTE, text)]
     layout = Variables(copy).layout
-    state = sum(entry.size * (4 if entry.dtype.startswith("float") else 8) for entry in layout.entries)
-    text = f"{model.name!r} can be sent to workers: {len(layout.entries)} variables, {size_text(state)} of state"
-    return state, [*lines, Finding("model", Level.OK, text)]
+    state = size_text(Sizes.of(layout).state())
+    text = f"{model.name!r} can be sent to workers: {len(layout.entries)} variables, {state} of state"
+    return layout, [*lines, Finding("model", Level.OK, text)]
 
 
 def _row_findings(model: keras.Model, first: FirstRow) -> Iterator[Finding]:

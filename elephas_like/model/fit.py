@@ -262,7 +262,13 @@ def _prepared(
     strategy, frequency = options.resolved(model, num_workers, engine)
     factor = 1.0 if options.scale_learning_rate is None else options.scale_learning_rate.factor(num_workers)
     hooks = DriverHooks(
-        model, request.callbacks, request.epochs, request.verbose, rate_factor=factor, keeps_slots=config.keeps_slots
+        model,
+        request.callbacks,
+        request.epochs,
+        request.verbose,
+        rate_factor=factor,
+        keeps_slots=config.keeps_slots,
+        validation_freq=request.validation_freq,
     )
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:

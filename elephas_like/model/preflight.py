@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import keras
@@ -33,7 +32,7 @@ from elephas_like.exchange.protocol import READ_AHEAD, Sizes
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.model.engine_choice import Choice, choose, chosen_remotely
 from elephas_like.model.first_row import FirstRow, model_findings
-from elephas_like.model.fit import workers_asked
+from elephas_like.model.fit import exchanged_bytes, workers_asked
 from elephas_like.model.given_rows import Given
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import exchange_server
@@ -177,10 +176,10 @@ def _findings(
     samples: list[PartitionSample] = []
     yield from _data_findings(source, choice.workers, seconds, samples)
     first = FirstRow.of(source, samples)
-    state_bytes, lines = model_findings(model, first)
+    layout, lines = model_findings(model, first)
     yield from lines
     # Memory and disks.
-    yield from _room_findings(context, options, model, choice, state_bytes, samples, first.nbytes, probes)
+    yield from _room_findings(context, options, model, choice, layout, samples, first.nbytes, probes)
 
 
 def _remote_findings(
@@ -200,10 +199,11 @@ def _remote_findings(
         first = FirstRow(source.sample(keras.config.floatx(), timeout=seconds))
     except (ElephasError, ValueError) as error:  # a row that cannot be trained on, none at all, or none in time
         first = FirstRow(error=str(error).partition("--- traceback")[0])
-    state_bytes, lines = model_findings(model, first)
+    layout, lines = model_findings(model, first)
     yield from lines
-    if state_bytes is not None:
-        yield from driver_memory(engine, workers, state_bytes, 0, _physical_memory())
+    if layout is not None:
+        moved = exchanged_bytes(layout, options, engine)["update_bytes"]
+        yield from driver_memory(engine, workers, Sizes.of(layout).state(), moved, 0, _physical_memory())
 
 
 def _spark(context: SparkContext | None) -> Finding:
@@ -366,18 +366,19 @@ def _room_findings(
     options: Options,
     model: keras.Model,
     choice: Choice,
-    state_bytes: int | None,
+    layout: Layout | None,
     samples: Sequence[PartitionSample],
     row_bytes: int | None,
     probes: Sequence[ExecutorProbe],
 ) -> Iterator[Finding]:
-    if state_bytes is not None:
+    if layout is not None:
         limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
-        moved = state_bytes - 4 * sum(
-            prod(variable.shape) for variable in model.non_trainable_variables
-        )  # as frozen ones stay
+        state_bytes = Sizes.of(layout).state()
+        moved = exchanged_bytes(layout, options, choice.engine)["update_bytes"]
         sums = context is not None and adds_them_up(context, options, model, choice, moved, limit)
-        yield from driver_memory(choice.engine, choice.workers, state_bytes, limit, _physical_memory(), sums=sums)
+        yield from driver_memory(
+            choice.engine, choice.workers, state_bytes, moved, limit, _physical_memory(), sums=sums
+        )
         if sums and choice.engine is EngineName.SERVER:
             yield from exchange_findings(choice.workers, moved)
         if context is not None and choice.engine is not EngineName.IN_PROCESS:
@@ -409,6 +410,7 @@ def driver_memory(
     engine: EngineName,
     workers: int,
     state_bytes: int,
+    update_bytes: int,
     result_limit: int,
     physical: int | None,
     *,
@@ -417,24 +419,23 @@ def driver_memory(
     """Yield whether the driver has room for the copies of the state that an engine holds.
 
     Args:
+        update_bytes: of what a worker sends in a round: a state, less what stays with workers and what a codec saves.
         result_limit: bytes of spark.driver.maxResultSize; 0 for none.
         physical: bytes of the driver's memory; None if unknown.
         sums: whether Spark adds up a round's updates (jobs engine).
     """
     # The model's own, the state and the strategy's momentum, both before and after a round, and the sum of the updates.
-    name, copies = "memory of the driver", 6
+    name, copies, updates = "memory of the driver", 6, max(READ_AHEAD, update_bytes)
     if engine is EngineName.JOBS:
         workers = 1 if sums else workers
-        copies = 5 + workers  # Spark collects all updates of a round, or their sum
+        copies, updates = 5, workers * update_bytes  # Spark collects all updates of a round, or their sum
     elif engine is EngineName.IN_PROCESS:
-        copies = 5 + 2 * workers
-    needed = copies * state_bytes + (max(READ_AHEAD, state_bytes) if engine is EngineName.SERVER else 0)
-    text = f"the model's state is {size_text(state_bytes)}; {copies} copies and buffers are {size_text(needed)}"
-    if engine is EngineName.JOBS and result_limit and workers * state_bytes > result_limit:
+        copies, updates = 5 + workers, workers * update_bytes
+    needed = copies * state_bytes + updates
+    text = f"the model's state is {size_text(state_bytes)}; {copies} copies and the updates of a round are {size_text(needed)}"
+    if engine is EngineName.JOBS and result_limit and updates > result_limit:
         advice = f"Raise spark.driver.maxResultSize ({size_text(result_limit)}), or use engine='server'."
-        yield Finding(
-            name, Level.PROBLEM, f"{text}; a round's updates are {size_text(workers * state_bytes)}. {advice}"
-        )
+        yield Finding(name, Level.PROBLEM, f"{text}; the updates alone are {size_text(updates)}. {advice}")
     elif physical is not None and needed > physical:
         yield Finding(
             name,

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
-from elephas_like.core.extras import DEFAULT_BACKEND, keras_backend
+from elephas_like.core.extras import DEFAULT_BACKEND, X64, keeps_64_bits, keras_backend
 from elephas_like.core.types import EngineName
 from elephas_like.spark.failures import GONE
 from elephas_like.spark.interpreter import check_interpreter
@@ -208,13 +208,16 @@ def check_executors(context: SparkContext) -> None:
 
 
 def share_backend(context: SparkContext) -> None:
-    """Have Python processes that run tasks from now on import Keras on the backend of this one.
+    """Have Python processes that run tasks from now on import Keras on the backend of this one, and JAX with its numbers of 64 bits.
 
     Nothing is said where Keras takes TensorFlow because nobody chose: Spark starts new processes for a new environment.
     """
     name = keras_backend()
     if name != DEFAULT_BACKEND or "KERAS_BACKEND" in os.environ:
         context.environment["KERAS_BACKEND"] = name
+    wide = keeps_64_bits()
+    if wide or X64 in context.environment:
+        context.environment[X64] = str(int(wide))
 
 
 def context_for(data: SparkContext | None, engine: EngineName) -> SparkContext | None:

@@ -49,9 +49,14 @@ class StageWriter(MLWriter):
         Raises:
             FileExistsError: `path` exists, and `overwrite()` was not called.
             OSError: with the filesystem's reason.
-            ValueError: a setting cannot be saved; the message names it.
+            ValueError: a setting cannot be saved; the message names it. Or Spark could not read `path`.
         """
         path, context = os.fspath(path), context_of(self.sparkSession)
+        if unreadable := sorted(set("[]{}").intersection(path)):
+            raise ValueError(
+                f"a stage cannot be saved to {path}: Spark reads {' and '.join(unreadable)} in a path as parts of a pattern, and would not find "
+                "it again. Choose a path without them."
+            )
         if context is None:
             self._save_remotely(path)
             return

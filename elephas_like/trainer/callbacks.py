@@ -11,7 +11,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ import keras
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.fit_monitor import FitMonitor
 from elephas_like.core.html import history_table
+from elephas_like.core.loop import is_due
 from elephas_like.core.monitoring import Snapshot
 from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
@@ -82,6 +83,18 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
                 break
 
 
+def check_copied_callbacks(callbacks: Sequence[keras.callbacks.Callback], whose: str) -> None:
+    """Raise ValueError for BackupAndRestore, of which several trainings would each go on from what another has written.
+
+    Args:
+        whose: "member" or "trial": whatever gets a copy of each callback.
+    """
+    if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in callbacks):
+        raise ValueError(
+            f"BackupAndRestore has one backup_dir, and each {whose} gets a copy of it: a {whose} would go on from the weights of another."
+        )
+
+
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     """Raise if a callback cannot work on a worker.
 
@@ -132,25 +145,45 @@ class History(keras.callbacks.History):
     """
 
     report: Snapshot | None = None
-    _steady: frozenset[str] = frozenset()
-    """What a checkpoint's fit had logged whenever it logged anything; nothing of a fit that began here."""
+    metrics: frozenset[str] = frozenset()
+    """What the fit itself has logged; all else is logged by callbacks, whenever they like."""
+    validation_freq: int | tuple[int, ...] = 1
+    _earlier: frozenset[str] | None = None
+    """The metrics of a checkpoint's fit; None for a fit that began here."""
 
-    def go_on(self, logs: dict[str, list[Any]], epoch: Sequence[int], epoch_seconds: Sequence[float]) -> None:
-        """Begin with what a checkpoint's fit has logged."""
+    def go_on(
+        self,
+        logs: dict[str, list[Any]],
+        epoch: Sequence[int],
+        epoch_seconds: Sequence[float],
+        metrics: Iterable[str] | None = None,
+    ) -> None:
+        """Begin with what a checkpoint's fit has logged. `metrics` are the names that were not its callbacks'; None, of an old file: all."""
         self.history, self.epoch, self.epoch_seconds = logs, list(epoch), list(epoch_seconds)
-        self._steady = frozenset(name for name, each in logs.items() if len(each) == _longest(logs, name))
+        self._earlier = frozenset(logs if metrics is None else metrics).intersection(logs)
+        self.metrics = self._earlier
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add an epoch. Metrics that only the checkpoint's fit had, or only this one has, are NaN in the epochs of the other."""
-        new = {name: _longest(self.history, name) for name in logs or {} if name not in self.history}
-        kinds = {_is_validation(name) for name in logs or {}}
+        new = {name: self._epochs_without(name) for name in self.metrics.difference(self.history)}
         super().on_epoch_end(epoch, logs)
-        if self._steady:
-            for name, epochs in new.items():
-                self.history[name][:0] = [math.nan] * epochs
-            for name in self._steady.difference(logs or {}):
-                if _is_validation(name) in kinds:
-                    self.history[name].append(math.nan)
+        if self._earlier is None:
+            return
+        for name in new:
+            self.history[name][:0] = [math.nan] * new[name]
+        for name in self._earlier.difference(logs or {}):
+            if self._is_due(name, epoch):
+                self.history[name].append(math.nan)
+
+    def _epochs_without(self, name: str) -> int:
+        """Return how many epochs of the checkpoint's fit would have had a metric: as many as had one of its kind, if any had."""
+        alike = [
+            len(self.history[each]) for each in self._earlier or () if _is_validation(each) is _is_validation(name)
+        ]
+        return max(alike) if alike else sum(self._is_due(name, epoch) for epoch in self.epoch)
+
+    def _is_due(self, name: str, epoch: int) -> bool:
+        return not _is_validation(name) or is_due(self.validation_freq, epoch)
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the training page of the fit to a file: HTML that needs no server and no network.
@@ -180,12 +213,6 @@ def _is_validation(name: str) -> bool:
     return name.startswith("val_")
 
 
-def _longest(logs: Mapping[str, Sequence[Any]], name: str) -> int:
-    """Return how many epochs have what is logged as `name` is, in training or in validation, which may be rarer."""
-    alike = [len(each) for other, each in logs.items() if _is_validation(other) is _is_validation(name)]
-    return max(alike, default=0)
-
-
 @dataclass
 class DriverHooks:
     """Calls callbacks on the driver around rounds and epochs (core.loop.Hooks).
@@ -198,6 +225,7 @@ class DriverHooks:
     sizes: bytes of what an exchange moves, which callbacks get with Keras' own `params`.
     rate_factor: what the model's learning rate is multiplied by for the workers. States have that rate, the model has its own.
     keeps_slots: whether workers keep optimizer slots of their own from round to round.
+    validation_freq: epochs between validations, or those that end with one, as in Keras.
 
     A callback with a method `on_round_end(record)` is told of every round.
     """
@@ -207,13 +235,14 @@ class DriverHooks:
     epochs: int
     verbose: int
     rows: int = 0
-    steps: int = 0
+    steps: int | None = None
     sample: tuple[object, ...] | None = None
     history: History = field(default_factory=History)
     monitor: FitMonitor = field(default_factory=lambda: FitMonitor(time.perf_counter, time.time))
     sizes: Mapping[str, int] = field(default_factory=dict)
     rate_factor: float = 1.0
     keeps_slots: bool = False
+    validation_freq: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
         self.variables = self._variables()
@@ -238,7 +267,7 @@ class DriverHooks:
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
-        self.history.epoch_seconds = []
+        self.history.epoch_seconds, self.history.validation_freq = [], self.validation_freq
 
     def planned(self, rows: int, steps: int, sample: tuple[object, ...] | None) -> None:
         """Set rows and steps per epoch and a sample row, once all workers have joined.
@@ -339,6 +368,7 @@ class DriverHooks:
                 f"val_{name}": value
                 for name, value in metric_results(self.model, record.validation, self.sample).items()
             }
+        self.history.metrics |= logs.keys()
         seconds = time.perf_counter() - self._epoch_started
         self.history.epoch_seconds.append(seconds)
         self.monitor.epoch_end(record.epoch, logs)

@@ -267,18 +267,24 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def plain_attributes(model: keras.Model) -> dict[str, object]:
-    """Return the numbers, texts and flags that the user's own layers and model hold in attributes, by "layer.attribute"."""
+    """Return the numbers, texts and flags that layers, the user's own model and optimizers hold in attributes, by "layer.attribute"."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizers = [] if optimizer is None else [optimizer, *inner_optimizers(optimizer)]
     found: dict[str, object] = {}
-    for layer in dict.fromkeys((model, *layers_of(model))):
-        if type(layer).__module__.startswith("keras."):
+    for thing in dict.fromkeys((model, *layers_of(model), *optimizers)):
+        if isinstance(thing, keras.Model) and type(thing).__module__.startswith("keras."):
             continue
-        for name, value in vars(layer).items():
-            if type(value) in (bool, int, float, str) and not name.startswith("_") and name not in _KERAS_SETS:
-                found[f"{layer.name}.{name}"] = value
+        for name, value in vars(thing).items():
+            if (
+                type(value) in (bool, int, float, str, type(None))
+                and not name.startswith("_")
+                and name not in _KERAS_SETS
+            ):
+                found[f"{thing.name}.{name}"] = value
     return found
 
 
-_KERAS_SETS = frozenset({"stop_training", "built", "name"})
+_KERAS_SETS = frozenset({"stop_training", "built", "name", "training"})
 """Attributes that callbacks set as Keras' own do."""
 
 

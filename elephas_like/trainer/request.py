@@ -60,10 +60,19 @@ def _callbacks(_: str, value: Any) -> tuple[keras.callbacks.Callback, ...]:
     return as_tuple(value)
 
 
-def _epochs(name: str, value: Any) -> int:
-    """Return the number of epochs, no more of them than Keras is told to train (`keras.config.set_max_epochs`, which old ones lack)."""
+def limited_epochs(name: str, value: Any) -> int:
+    """Return the number of epochs, no more of them than Keras is told to train (`keras.config.set_max_epochs`, which old ones lack).
+
+    Raises:
+        ValueError: Keras is told to end epochs early, too (`keras.config.set_max_steps_per_epoch`).
+    """
     epochs = checks.positive_int(name, value)
-    most = getattr(keras.config, "max_epochs", lambda: None)()
+    steps, most = (getattr(keras.config, limit, lambda: None)() for limit in ("max_steps_per_epoch", "max_epochs"))
+    if steps:
+        raise ValueError(
+            f"epochs of {steps} steps, as keras.config.set_max_steps_per_epoch or KERAS_MAX_STEPS_PER_EPOCH says, are not supported: "
+            f"{_REFUSED_BY_FIT['steps_per_epoch']}. Take the limit back with keras.config.set_max_steps_per_epoch(None)."
+        )
     if not most or epochs <= most:
         return epochs
     warnings.warn(
@@ -89,7 +98,7 @@ class FitRequest:
     Beside each argument's type is the function that checks its value, given the argument's name.
     """
 
-    epochs: Annotated[int, _epochs]
+    epochs: Annotated[int, limited_epochs]
     initial_epoch: Annotated[int, _from_zero]
     batch_size: Annotated[int | None, _size]
     global_batch_size: Annotated[int | None, _size]

@@ -31,6 +31,8 @@ def outputs(model: keras.Model) -> object:
 def targets(model: keras.Model) -> object:
     """Return the outputs for which a row has targets: those whose entry in a list of losses is not None."""
     slots, losses = outputs(model), getattr(model, "loss", None)
+    if isinstance(slots, dict) and len(slots) == 1 and isinstance(next(iter(model.output.values())), list | tuple):
+        return next(iter(slots.values()))  # {"price": [output]}: Keras takes no dict of labels for it
     if not isinstance(slots, tuple) or not isinstance(losses, list | tuple) or len(losses) != len(slots):
         return slots  # Keras takes a dict of losses with targets for all outputs only
     kept = tuple(slot for slot, loss in zip(slots, losses, strict=True) if loss is not None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from inspect import Signature
 from typing import Any
 
 import cloudpickle
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
@@ -28,7 +31,9 @@ from elephas_like.tuning.result import SearchResult
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search, WatchedTrials, limits_of, search_monitor
 from elephas_like.tuning.samplers import PointSource, name_of, sampler_of
 from elephas_like.tuning.space import Space
-from elephas_like.tuning.trial_runs import count_parallel, opened, possible_pruning
+from elephas_like.tuning.trial_runs import count_parallel, in_process, opened, possible_pruning
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -131,12 +136,14 @@ def search_function(asked: FunctionRequest) -> SearchResult:
 
 def _searched(asked: FunctionRequest) -> SearchResult:
     context = context_for(None, EngineName.AUTO)
+    function = _sent(asked.function)
+    uses_spark = context is not None and callable(function)
     with_trial = takes_trial(asked.function)
     reports = with_trial and (asked.rule is not None or asked.limits.timeout is not None)
     own = None
-    if context is not None and reports:
+    if context is not None and reports and not uses_spark:
         own = server_identity(context, asked.tls, allow_plain_text=asked.allow_plain_text)
-    parallelism = count_parallel(context, asked.parallelism, 1, remote=asked.remote)
+    parallelism = 1 if uses_spark else count_parallel(context, asked.parallelism, 1, remote=asked.remote)
     store, earlier = asked.kept.begin(asked.identity, 1)
     deadline = None if asked.limits.timeout is None else time.monotonic() + asked.limits.timeout
     monitor = PruningMonitor(asked.objective, asked.rule, asked.epochs, deadline)
@@ -157,24 +164,29 @@ def _searched(asked: FunctionRequest) -> SearchResult:
     running.recall(earlier)
     settings = KerasSettings.current()
     trial = ObjectiveTrial(
-        pickle_by_value([asked.function]),
+        function,
         asked.objective,
         asked.kept.seed,
         with_trial,
         FunctionSettings(cloudpickle.dumps(settings.applied), settings.plain),
     )
     shown = training_page(asked.page, page, context, asked.remote)
-    slots_of_trials = opened(
-        context,
-        trial,
-        [],
-        WatchedTrials(monitor, page, asked.objective),
-        parallelism=parallelism,
-        reports=reports,
-        name=new_dataset(),
-        identity=own,
-        allow_plain_text=asked.allow_plain_text,
-        remote=asked.remote,
+    judge = WatchedTrials(monitor, page, asked.objective)
+    slots_of_trials = (
+        nullcontext(in_process(trial, [], judge, context))
+        if uses_spark
+        else opened(
+            context,
+            trial,
+            [],
+            judge,
+            parallelism=parallelism,
+            reports=reports,
+            name=new_dataset(),
+            identity=own,
+            allow_plain_text=asked.allow_plain_text,
+            remote=asked.remote,
+        )
     )
     with shown, slots_of_trials as slots:
         running.run(slots)
@@ -182,3 +194,18 @@ def _searched(asked: FunctionRequest) -> SearchResult:
     return SearchResult(
         running.records, asked.objective, asked.epochs or most, store, None, asked.sampler, running.interrupted
     )
+
+
+def _sent(function: Callable[..., Any]) -> bytes | Callable[..., Any]:
+    """Return a function as tasks get it; or itself if it refers to Spark, which only the driver has."""
+    try:
+        return pickle_by_value([function])
+    except PySparkRuntimeError as error:
+        if "CONTEXT_ONLY_VALID_ON_DRIVER" not in str(error):
+            raise
+    log.warning(
+        "%s refers to Spark (a session or a DataFrame), which only the driver has: its trials run there, one at a time. What they do "
+        "with Spark takes its slots.",
+        getattr(function, "__name__", "the function"),
+    )
+    return function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -84,9 +85,9 @@ class SearchLog:
         found = self._about()
         for name in described:
             if found.get(name) != described[name]:
+                was, now = _apart(found.get(name), described[name])
                 raise ValueError(
-                    f"the search in {self._directory} is another one: its {name} is {_short(found.get(name))}, and this "
-                    f"one's {_short(described[name])}. Give the same arguments, or another checkpoint_dir."
+                    f"the search in {self._directory} is another one: its {name} is {was}, and this one's {now}. Give the same arguments, or another checkpoint_dir."
                 )
         return self._read()
 
@@ -212,6 +213,23 @@ def _from_plain(plain: Mapping[str, Any]) -> tuple[TrialResult, Point]:
         notes=plain["notes"],
     )
     return result, plain["point"]
+
+
+def _apart(was: object, now: object) -> tuple[str, str]:
+    """How two values differ: whole if they are short; of spaces, which are many lines, the place at which they part."""
+    if not (isinstance(was, str) and isinstance(now, str) and "\n" in was + now):
+        return _short(was), _short(now)
+    # Lines are numbered: "29       Literal{x}".
+    parted = [re.sub(r"Literal\{(.*)\}", r"\1", line.lstrip("0123456789 ")) for line in was.splitlines()]
+    others = [re.sub(r"Literal\{(.*)\}", r"\1", line.lstrip("0123456789 ")) for line in now.splitlines()]
+    place = next((at for at, (one, other) in enumerate(zip(parted, others, strict=False)) if one != other), None)
+    if place is None:
+        place = min(len(parted), len(others))
+    above = [parted[at + 1] for at in range(min(place, len(parted)) - 1) if parted[at] == "hyperopt_param"]
+    label = f"{above[-1]}: " if above else ""
+    return tuple(
+        f"'... {label}{' '.join(lines[place : place + 3]) or 'nothing more'} ...'" for lines in (parted, others)
+    )  # type: ignore[return-value]
 
 
 def _short(value: object) -> str:

@@ -31,6 +31,9 @@ from optuna.trial import TrialState  # noqa: E402
 _NUMBER = "trial"
 """The attribute of an Optuna trial that has the number of ours."""
 
+_CONSTRAINTS = "constraints"
+"""The attribute, one of Optuna's own, that has what the sampler's `constraints_func` says of a trial."""
+
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 """Samplers that try each point once. What they know of running and recalled trials does not suffice for that."""
 
@@ -96,6 +99,12 @@ class OptunaSampler:
         self._asked: dict[int, optuna.Trial] = {}
         self._told: list[tuple[TrialResult, Point]] = []
         self._points: dict[int, Point] = {}
+        self._constraints: dict[int, Sequence[float]] = {}
+
+    @property
+    def constraints(self) -> Mapping[int, Sequence[float]]:
+        """What the sampler's `constraints_func` says of trials: a number above 0 is a constraint that is not met."""
+        return self._constraints
 
     @property
     def trials(self) -> Trials:
@@ -131,14 +140,26 @@ class OptunaSampler:
         if state is not TrialState.FAIL and not self._objective.more:
             for epoch, loss in _finite(self._objective, result).items():
                 trial.report(loss, epoch)
-        self._study.tell(trial, values, state=state)
+        for name, value in _attributes(result).items():  # for a `constraints_func`
+            trial.set_user_attr(name, value)
+        told = self._study.tell(trial, values, state=state)
+        self._constraints[result.number] = told.system_attrs.get(_CONSTRAINTS) or ()
 
     def recall(self, result: TrialResult, point: Point) -> None:
         """Notes a trial of an earlier session."""
         if not self._told and self._own is not None:
             self._own.reseed_rng()  # its own seed would give the points of the first session again
         self._told.append((result, point))
-        self._study.add_trial(_frozen(self._objective, result, point, self._distributions))
+        trial = _frozen(self._objective, result, point, self._distributions)
+        says = getattr(
+            self._own, "_constraints_func", None
+        )  # Optuna calls it for trials that are told, not for those that are added
+        if says is not None and trial.state is not TrialState.FAIL:
+            self._constraints[result.number] = tuple(says(trial))
+            trial = _frozen(
+                self._objective, result, point, self._distributions, constraints=self._constraints[result.number]
+            )
+        self._study.add_trial(trial)
 
     def _stop(self) -> None:
         """Note that the sampler has tried everything."""
@@ -160,8 +181,15 @@ class OptunaSampler:
         return float(trial.suggest_float(label, asked.low, asked.high, step=asked.step, log=asked.log))
 
 
-def study_of(space: Space, objective: Objective, trials: Sequence[tuple[TrialResult, Point]]) -> optuna.Study:
+def study_of(
+    space: Space,
+    objective: Objective,
+    trials: Sequence[tuple[TrialResult, Point]],
+    constraints: Mapping[int, Sequence[float]] | None = None,
+) -> optuna.Study:
     """A search that is over as a study of Optuna's, whichever algorithm it had. Its values are those of the objective.
+
+    constraints: what a sampler's `constraints_func` says of trials.
 
     A parameter that Optuna has no distribution for is given one that is even between the values that were tried.
     """
@@ -177,7 +205,8 @@ def study_of(space: Space, objective: Objective, trials: Sequence[tuple[TrialRes
                 distributions[parameter.label] = FloatDistribution(float(min(seen)), float(max(seen)))
     study = _new_study(None, ["maximize" if one.maximize else "minimize" for one in objective.all])
     for result, point in trials:
-        study.add_trial(_frozen(objective, result, point, distributions, as_loss=False))
+        told = (constraints or {}).get(result.number, ())
+        study.add_trial(_frozen(objective, result, point, distributions, as_loss=False, constraints=told))
     return study
 
 
@@ -235,6 +264,7 @@ def _frozen(
     distributions: Mapping[str, BaseDistribution],
     *,
     as_loss: bool = True,
+    constraints: Sequence[float] = (),
 ) -> optuna.trial.FrozenTrial:
     """A trial that has ended, for a study."""
     state = _state_of(objective, result)
@@ -253,5 +283,12 @@ def _frozen(
         distributions={label: distributions[label] for label in point},
         values=values,
         intermediate_values={epoch: turned(loss) for epoch, loss in losses.items()},
-        user_attrs={_NUMBER: result.number},
+        user_attrs={**_attributes(result), _NUMBER: result.number},
+        system_attrs={_CONSTRAINTS: list(constraints)} if constraints else {},
     )
+
+
+def _attributes(result: TrialResult) -> dict[str, Any]:
+    """What is known of a trial beside its value: its metrics at the best epoch, and what its function returned."""
+    metrics = {} if result.best_epoch is None else result.history[result.best_epoch]
+    return {**metrics, **result.notes}

@@ -21,7 +21,7 @@ from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import TrialRecord, search_monitor, show_trial
-from elephas_like.tuning.samplers import PointSource
+from elephas_like.tuning.samplers import PointSource, is_feasible
 from elephas_like.tuning.space import Trials
 
 
@@ -66,7 +66,7 @@ class SearchResult:
     """What a search found.
 
     best_params, best_value, best_trial: of the trial with the best objective; pruned and failed trials do not count. None where
-        Ctrl-C came before any trial had finished.
+        Ctrl-C came before any trial had finished, or no trial meets the constraints of Optuna's sampler.
     interrupted: whether Ctrl-C ended the search.
     """
 
@@ -85,13 +85,24 @@ class SearchResult:
         self._models: dict[int, keras.Model] = {}
         self._sampler = sampler
         self.interrupted = interrupted
-        counting = [record for record in self._records if record.result.counts]
+        counting = [record for record in self._records if self._counts(record.result)]
         self._ranked = sorted(counting, key=lambda record: (record.result.loss, record.result.number))
         best = self._ranked[0] if self._ranked else None
         loss = best.result.loss if best else None
         self.best_trial: Any = best.result.number if best else None
         self.best_params: Any = best.params if best else None
         self.best_value: Any = None if loss is None else objective.value(loss)
+
+    def _counts(self, result: TrialResult) -> bool:
+        """Whether a trial may be the best: it has finished, and meets the constraints of the sampler."""
+        return result.counts and is_feasible(self._sampler, result.number)
+
+    @property
+    def _nothing_counts(self) -> str:
+        """Why there is no best trial."""
+        if any(record.result.counts for record in self._records):
+            return "no trial meets the constraints of the sampler"
+        return "the search was interrupted before any trial had finished"
 
     @property
     def objective(self) -> str:
@@ -147,7 +158,7 @@ class SearchResult:
     def pareto_front(self) -> pd.DataFrame:
         """The finished trials that no other one beats: none is as good in all objectives and better in one. Columns as `trials`."""
         goals = self._objective.all
-        finished = self.trials[np.array([record.result.counts for record in self._records], bool)]
+        finished = self.trials[np.array([self._counts(record.result) for record in self._records], bool)]
         known = finished.dropna(subset=[one.name for one in goals])
         losses = [[-value if one.maximize else value for value in known[one.name]] for one in goals]
         front = pareto_front(list(zip(*losses, strict=True)))
@@ -173,7 +184,7 @@ class SearchResult:
             ValueError: no trial has finished.
         """
         if self.best_trial is None:
-            raise ValueError("there is no best model: the search was interrupted before any trial had finished.")
+            raise ValueError(f"there is no best model: {self._nothing_counts}.")
         return self._model(self.best_trial)
 
     def best_models(self, n: int) -> list[keras.Model]:
@@ -275,7 +286,7 @@ class SearchResult:
         from elephas_like.tuning.optuna_sampler import study_of
 
         trials = [(record.result, record.point) for record in self._records]
-        return study_of(self._sampler.space, self._objective, trials)
+        return study_of(self._sampler.space, self._objective, trials, self._sampler.constraints)
 
     def importances(self) -> dict[str, float]:
         """How much of the differences between finished trials is owed to each parameter, by Optuna; their sum is 1.
@@ -304,7 +315,7 @@ class SearchResult:
         statuses = [record.result.status.value for record in self._records]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in TrialStatus if status in statuses)
         if self.best_trial is None:
-            return f"SearchResult({counts or 'no trials'}; interrupted before any trial had finished)"
+            return f"SearchResult({counts or 'no trials'}; {self._nothing_counts.removeprefix('the search was ')})"
         return (
             f"SearchResult({counts}; best {self.objective} {self.best_value:.4g} in trial {self.best_trial} with "
             f"{self.best_params}; {self.epochs_saved} of {self.epochs_trained + self.epochs_saved} epochs saved)"

@@ -19,7 +19,7 @@ from elephas_like.core.tracebacks import cause
 from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
 from elephas_like.trainer.bars import Bar
 from elephas_like.tuning.log import ModelStore, SearchLog
-from elephas_like.tuning.samplers import PointSource
+from elephas_like.tuning.samplers import PointSource, is_feasible
 from elephas_like.tuning.space import Point
 from elephas_like.tuning.trial_runs import TrialRuns, why_all_end
 
@@ -147,7 +147,8 @@ class Search:
         """Takes the trials of earlier sessions as tried."""
         for result, point in earlier:
             self._sampler.recall(result, point)
-            self._store.recall(result)
+            if is_feasible(self._sampler, result.number):
+                self._store.recall(result)
             self._monitor.ended(result)
             self.records[result.number] = self._record(result, point, self._sampler.space.at(point))
             show_trial(self._page, self.records[result.number], self._objective, earlier=True)
@@ -234,12 +235,15 @@ class Search:
     def _take(self, result: TrialResult, bar: Bar) -> None:
         result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
-        self._store.offer(result)
         kept = replace(result, model=b"")
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
         self.records[result.number] = self._record(kept, point, params)
-        self._sampler.tell(result)  # after the trial is kept: an algorithm of the user's may fail
+        try:
+            self._sampler.tell(result)  # after the trial is kept: an algorithm of the user's may fail
+        finally:
+            if is_feasible(self._sampler, result.number):
+                self._store.offer(result)
         show_trial(self._page, self.records[result.number], self._objective)
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)
@@ -250,7 +254,11 @@ class Search:
 
     def _show(self, bar: Bar, result: TrialResult) -> None:
         best = min(
-            (r.result.loss for r in self.records.values() if r.result.counts and r.result.loss is not None),
+            (
+                r.result.loss
+                for number, r in self.records.items()
+                if r.result.counts and r.result.loss is not None and is_feasible(self._sampler, number)
+            ),
             default=None,
         )
         name = self._objective.name

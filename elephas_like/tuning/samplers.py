@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from elephas_like.core.objective import Objective
@@ -23,6 +23,11 @@ class PointSource(Protocol):
         """What was tried, as hyperopt's Trials."""
         ...
 
+    @property
+    def constraints(self) -> Mapping[int, Sequence[float]]:
+        """What constraints of the algorithm's say of trials; a number above 0 is one that is not met."""
+        ...
+
     def suggest(self, number: int) -> dict[str, int | float] | None:
         """The point of trial `number`; None where there are no more."""
         ...
@@ -34,6 +39,11 @@ class PointSource(Protocol):
     def recall(self, result: TrialResult, point: Point) -> None:
         """Notes a trial of an earlier session."""
         ...
+
+
+def is_feasible(source: PointSource, number: int) -> bool:
+    """Whether a trial meets the constraints of the algorithm, which most have none of."""
+    return all(told <= 0 for told in source.constraints.get(number, ()))
 
 
 def sampler_of(

@@ -32,9 +32,10 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
+from elephas_like.trainer.callbacks import check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
-from elephas_like.trainer.request import as_tuple, validation_share
+from elephas_like.trainer.request import as_tuple, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.tensors import check_backend
 from elephas_like.tuning.first_model import check_labels_of_space, check_objective, first_model
@@ -155,7 +156,7 @@ def search(
     # Every argument that can be judged alone is checked before a model is built.
     kept = kept_of(checkpoint_dir, resume, seed)
     goal = _objective(objective, direction, bool(validation_split) or validation_data is not None)
-    length = 10 if epochs is None else checks.positive_int("epochs", epochs)
+    length = limited_epochs("epochs", 10 if epochs is None else epochs)
     remote = remote_session(data)
     asked = _Request(
         build=_function(build),
@@ -413,6 +414,7 @@ def _callbacks(callbacks: Any) -> _Callbacks:
     for callback in given:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
+    check_copied_callbacks(given, "trial")
     # Keras' own callbacks add the learning rate to the logs at most, but for lambdas.
     may_add_logs = any(
         isinstance(one, keras.callbacks.LambdaCallback) or not type(one).__module__.startswith("keras.")

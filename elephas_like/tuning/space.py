@@ -338,7 +338,10 @@ def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, An
         raise ValueError(f"parameter {label!r}: choice takes one list of at least one option; got {list(arguments)}.")
     try:
         made = KINDS[kind](label, *arguments, **(named or {}))
-        pyll.stochastic.sample(made, np.random.default_rng(0))
+        with np.errstate(all="ignore"):
+            drawn = pyll.stochastic.sample(made, np.random.default_rng(0), print_node_on_error=False)
+        if isinstance(drawn, float) and not math.isfinite(drawn):
+            raise ValueError(f"it draws {drawn}")
     except Exception as error:  # hyperopt asserts, and raises bare exceptions
         raise ValueError(
             f"parameter {label!r}: {kind}{tuple(arguments)} is not one: {error or type(error).__name__}"
@@ -386,6 +389,11 @@ class Sampler:
         self.trials = Trials()
         self._algo, self._seed, self._first = algo, seed, first
         self._documents: dict[int, dict[str, Any]] = {}
+
+    @property
+    def constraints(self) -> Mapping[int, Sequence[float]]:
+        """None: hyperopt has no constraints."""
+        return {}
 
     def suggest(self, number: int) -> dict[str, int | float] | None:
         """The point of trial `number`; None where the algorithm has no more."""

@@ -16,9 +16,12 @@ def test_how_a_loss_votes() -> None:
 
 def test_models_that_cannot_vote_together_are_told_apart() -> None:
     check_models([model(), model()])
+    named = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    named = keras.Model(named.inputs, {"price": named.outputs[0]})
     for models, error, said in (
         ([], ValueError, "at least one model"),
         ([model(), "model"], TypeError, "builtins.str"),
+        ([named, named], ValueError, "puts out a dict. Build the model with the output alone"),
         ([model(), model(4)], ValueError, "equal outputs: model 0 has shape"),
     ):
         with pytest.raises(error, match=said):

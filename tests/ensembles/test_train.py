@@ -165,6 +165,11 @@ def test_early_stopping_of_each_member_by_itself() -> None:
         ({"build_or_model": 5}, TypeError, "build_or_model must be a function"),
         ({"build_or_model": lambda: keras.Sequential([keras.Input((1,))])}, ValueError, "not compiled"),
         ({"callbacks": [3]}, TypeError, "callbacks must be"),
+        (
+            {"callbacks": keras.callbacks.BackupAndRestore("x")},
+            ValueError,
+            "a member would go on from the weights of another",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> None:
@@ -172,6 +177,16 @@ def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> 
     given = {"build_or_model": build, "data": (x, y), "num_members": 2, "engine": "in_process", "verbose": 0} | options
     with pytest.raises(kind, match=match):
         train_ensemble(**given)
+
+
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_keras_limits_of_epochs_count() -> None:
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.raises(ValueError, match="epochs of 2 steps"):
+            train_ensemble(*diabetes(), 2, epochs=2)
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
 
 
 def apart(y, prediction):

@@ -61,6 +61,27 @@ def test_workers_have_the_driver_s_backend_and_no_tensorflow(sc) -> None:
     assert sc.parallelize([0], 1).mapPartitions(modules).collect() == [(own, True, False)]
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="it is JAX's own setting")
+def test_workers_keep_as_many_bits_as_the_driver(sc) -> None:
+    import jax
+
+    try:
+        for wide in (True, False):
+            jax.config.update("jax_enable_x64", wide)
+            keras.config.set_floatx("float64" if wide else "float32")
+            keras.config.set_dtype_policy(keras.config.floatx())
+            rows = X[:8].astype(keras.config.floatx())
+            predictor = SparkModel(model(), num_workers=1)
+            predictor.fit(sc.parallelize(list(zip(rows, Y[:8], strict=True)), 1), epochs=1, verbose=0)
+            found = predictor.predict(sc.parallelize(list(rows), 1))
+            assert found.dtype == keras.config.floatx()
+            np.testing.assert_allclose(found, predictor.master_network.predict(rows), rtol=1e-12 if wide else 1e-5)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+
+
 def test_predictions_and_metrics_are_those_of_keras(sc) -> None:
     own = model()
     own.fit(X, Y, epochs=1, verbose=0)

@@ -230,3 +230,17 @@ def test_any_function_is_searched_on_slots_and_pruned_while_it_runs(sc) -> None:
         assert row["notes"].get("process") != os.getpid()  # it was an executor's
     assert {"ok", "pruned"} < set(found.trials["status"])
     assert found.best_value == found.best_params["x"] == found.trials["loss"].min()
+
+
+def test_a_function_that_uses_spark_is_searched_on_the_driver(sc, spark, caplog: pytest.LogCaptureFixture) -> None:
+    frame = spark.range(8)
+
+    def counts(params: dict, trial) -> dict:
+        found = frame.filter(frame.id >= params["least"]).count()
+        return {"loss": -found, "process": os.getpid(), "seen": trial.report(-found)}
+
+    with caplog.at_level("WARNING", "elephas_like"):
+        found = search(counts, {"least": [2, 5]}, max_evals=3, algo="random", seed=0, timeout=300, verbose=0)
+    assert "counts refers to Spark" in caplog.text
+    assert {row["process"] for row in found.trials["notes"]} == {os.getpid()}
+    assert list(found.trials["loss"]) == [params["least"] - 8 for params in found.trials["params"]]

@@ -574,6 +574,37 @@ def test_metrics_that_only_one_of_two_fits_had_are_nan_where_the_other_trained(t
     }
 
 
+@pytest.mark.parametrize(
+    ("had", "freq", "validated"), [(True, 2, [1, 3]), (False, 1, range(4)), (False, [1, 4], [0, 3])]
+)
+def test_validation_of_only_one_of_two_fits_is_nan_where_the_other_trained(
+    tmp_path: Path, had: bool, freq: object, validated: list[int]
+) -> None:
+    given = {"validation_freq": freq, "epochs": 4}
+    assert fit(regression(), tmp_path, dies_at=8, **given, **({} if had else {"validation_data": None})) is None
+    history = fit(regression(), tmp_path, **given, **({"validation_data": None} if had else {})).history
+    assert [bool(np.isnan(value)) for value in history["val_mae"]] == [(epoch < 2) is not had for epoch in validated]
+    assert len(history["val_loss"]) == len(validated)
+
+
+class Logs(keras.callbacks.Callback):
+    """Logs a number in some epochs."""
+
+    def __init__(self, epochs: list[int]) -> None:
+        super().__init__()
+        self.epochs = epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch in self.epochs:
+            logs["own"] = float(epoch)
+
+
+@pytest.mark.parametrize("epochs", [[3, 5], [0, 1]])
+def test_what_a_callback_logs_now_and_then_is_as_in_a_fit_that_never_ended(tmp_path: Path, epochs: list[int]) -> None:
+    assert fit(regression(), tmp_path, dies_at=8, callbacks=[Logs(epochs)]) is None
+    assert fit(regression(), tmp_path, callbacks=[Logs(epochs)]).history["own"] == epochs  # as Keras has it
+
+
 @pytest.mark.parametrize("freq", ["epoch", 1e-9])
 def test_other_workers_go_on_with_a_warning(tmp_path: Path, freq: str | float) -> None:
     fit(regression(), tmp_path, dies_at=7, checkpoint_freq=freq)

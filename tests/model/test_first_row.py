@@ -10,6 +10,7 @@ import pytest
 
 from elephas_like.core.findings import Finding, Level
 from elephas_like.core.types import Slot
+from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.first_row import FirstRow, misfits, model_findings
 from elephas_like.model.sources import source_of
 from elephas_like.rows.samples import PartitionSample
@@ -25,8 +26,8 @@ def line(*parts: object, **compiled: object) -> keras.Model:
 
 
 def findings(model: keras.Model, x: object, y: object) -> tuple[int | None, dict[str, Finding]]:
-    state, lines = model_findings(model, FirstRow.of(source_of(x, y), ONE))
-    return state, {line.name: line for line in lines}
+    layout, lines = model_findings(model, FirstRow.of(source_of(x, y), ONE))
+    return None if layout is None else Sizes.of(layout).state(), {line.name: line for line in lines}
 
 
 def test_a_row_that_fits_and_the_bytes_of_the_state() -> None:

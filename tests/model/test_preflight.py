@@ -114,28 +114,47 @@ def test_partitions() -> None:
 @pytest.mark.parametrize(
     ("engine", "limit", "physical", "level", "said"),
     [
-        (SERVER, 0, None, OK, "10.0 MiB; 6 copies and buffers are 124.0 MiB"),
+        (SERVER, 0, None, OK, "10.0 MiB; 6 copies and the updates of a round are 124.0 MiB"),
         (SERVER, MiB, 124 * MiB, OK, "124.0 MiB"),
         (SERVER, 0, 124 * MiB - 1, PROBLEM, "the machine has 124.0 MiB"),
-        (JOBS, 50 * MiB, None, OK, "10 copies and buffers are 100.0 MiB"),
-        (JOBS, 0, None, OK, "10 copies"),
+        (JOBS, 50 * MiB, None, OK, "5 copies and the updates of a round are 100.0 MiB"),
+        (JOBS, 0, None, OK, "5 copies"),
         (JOBS, 50 * MiB - 1, None, PROBLEM, "Raise spark.driver.maxResultSize (50.0 MiB), or use engine='server'"),
-        (HERE, 0, None, OK, "15 copies and buffers are 150.0 MiB"),
+        (HERE, 0, None, OK, "10 copies and the updates of a round are 150.0 MiB"),
     ],
 )
 def test_memory_of_the_driver(engine: EngineName, limit: int, physical: int | None, level: Level, said: str) -> None:
-    got, text = only(driver_memory(engine, 5, 10 * MiB, limit, physical))
+    got, text = only(driver_memory(engine, 5, 10 * MiB, 10 * MiB, limit, physical))
     assert got is level
     assert said in text
 
 
 @pytest.mark.parametrize(
-    ("limit", "level", "said"), [(10 * MiB, OK, "6 copies and buffers are 60.0 MiB"), (10 * MiB - 1, PROBLEM, "Raise")]
+    ("limit", "level", "said"),
+    [(10 * MiB, OK, "5 copies and the updates of a round are 60.0 MiB"), (10 * MiB - 1, PROBLEM, "Raise")],
 )
 def test_a_sum_of_updates_is_as_large_as_one(limit: int, level: Level, said: str) -> None:
-    got, text = only(driver_memory(JOBS, 500, 10 * MiB, limit, None, sums=True))
+    got, text = only(driver_memory(JOBS, 500, 10 * MiB, 10 * MiB, limit, None, sums=True))
     assert got is level
     assert said in text
+
+
+def test_updates_count_as_large_as_they_are_sent() -> None:
+    level, text = only(driver_memory(JOBS, 5, 10 * MiB, 2 * MiB, 10 * MiB, None))
+    assert level is OK  # five whole states would be too much
+    assert "5 copies and the updates of a round are 60.0 MiB" in text
+
+
+def test_a_check_knows_codecs_and_slots_that_stay_with_workers() -> None:
+    def memory(**options: object) -> str:
+        model = keras.Sequential([keras.Input((1024,)), keras.layers.Dense(1024, use_bias=False)])
+        model.compile("adam", "mse")
+        report = SparkModel(model, 4, engine="in_process", **options).check(np.ones((8, 1024)), np.ones((8, 1024)))
+        return next(found.text for found in report.findings if found.name == "memory of the driver")
+
+    assert memory().startswith("the model's state is 12.0 MiB; 9 copies and the updates of a round are 156.0 MiB")
+    assert "124.0 MiB" in memory(optimizer_state="reset")
+    assert "112.1 MiB" in memory(optimizer_state="reset", codec="int8")
 
 
 def test_a_server_with_much_to_take_in_is_noted() -> None:
@@ -163,8 +182,8 @@ def test_what_the_jobs_engine_could_add_up(options: dict, master: str, expected:
 
 
 def test_the_server_reads_two_large_updates_ahead() -> None:
-    _, text = only(driver_memory(SERVER, 5, 100 * MiB, 0, None))
-    assert "6 copies and buffers are 700.0 MiB" in text
+    _, text = only(driver_memory(SERVER, 5, 100 * MiB, 100 * MiB, 0, None))
+    assert "6 copies and the updates of a round are 700.0 MiB" in text
 
 
 def test_shards_need_room_on_the_tightest_disk() -> None:

@@ -97,6 +97,13 @@ def test_an_estimator_keeps_uid_params_strategy_and_code(spark, df, tmp_path: Pa
     assert loaded.get_model().optimizer.learning_rate.numpy() == pytest.approx(0.03)
 
 
+@pytest.mark.parametrize("name", ["run[1]", "{a,b}"])
+def test_a_path_that_spark_would_not_read_again_is_refused(spark, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a stage cannot be saved to .* Choose a path without them"):
+        ElephasEstimator(model()).save(str(tmp_path / name))
+    assert not list(tmp_path.iterdir())
+
+
 def test_code_that_cannot_be_found_again_is_named(tmp_path: Path) -> None:
     def local(y_true, y_pred):
         return y_true - y_pred

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -276,23 +277,55 @@ class Annealed(keras.layers.Dense):
         return self.beta * super().call(x)
 
 
-def test_an_attribute_that_a_callback_sets_between_epochs_is_named_in_a_warning() -> None:
+def _raise_beta(model: keras.Model) -> None:
+    model.layers[0].beta += 0.5
+
+
+def _lower_momentum(model: keras.Model) -> None:
+    model.optimizer.momentum = 0.5
+
+
+def _decay(model: keras.Model) -> None:
+    model.optimizer.weight_decay = 0.125
+
+
+def _drop_less(model: keras.Model) -> None:
+    model.layers[1].rate = 0.25
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_raise_beta, r"annealed\.beta to 0\.75.*train on with 0\.25.*add_weight"),
+        (_lower_momentum, r"sgd\w*\.momentum to 0\.5, and workers train on with 0\.9"),
+        (_decay, r"sgd\w*\.weight_decay to 0\.125, and workers train on with None"),
+        (_drop_less, r"thinned\.rate to 0\.25, and workers train on with 0\.5"),
+    ],
+)
+def test_an_attribute_that_a_callback_sets_between_epochs_is_named_in_a_warning(change: Callable, said: str) -> None:
     layer = Annealed(1, name="annealed")
     layer.beta = 0.25
-    model = keras.Sequential([keras.Input((4,)), layer])
-    model.compile("sgd", "mse")
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dropout(0.5, name="thinned")])
+    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
     build(model, (X[:1], Y[:1]))
 
-    def anneal(epoch: int, logs: object) -> None:
-        layer.beta += 0.5
-
-    driver = DriverHooks(model, [keras.callbacks.LambdaCallback(on_epoch_begin=anneal)], epochs=2, verbose=0)
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: change(model))
+    driver = DriverHooks(model, [callback], epochs=2, verbose=0)
     state, _ = driver.train_begin(0)
-    with pytest.warns(ElephasWarning, match=r"annealed\.beta to 0\.75.*train on with 0\.25.*add_weight"):
+    with pytest.warns(ElephasWarning, match=said):
         driver.epoch_begin(0, state)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         driver.epoch_begin(1, state)  # said once
+
+
+def test_steps_are_unknown_until_workers_have_counted_their_rows() -> None:
+    told: list[object] = []
+    callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: told.append(callback.params["steps"]))
+    driver = DriverHooks(mlp(), [callback], epochs=2, verbose=0)
+    driver.train_begin(0)
+    driver.planned(8, 2, None)
+    assert [*told, callback.params["steps"]] == [None, 2]  # None is Keras' own word for it
 
 
 @pytest.mark.parametrize(("keeps", "said"), [(True, 1), (False, 0)])

@@ -62,6 +62,16 @@ def test_keras_limit_of_epochs_holds(model):
         keras.config.set_max_epochs(None)
 
 
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_keras_limit_of_steps_is_refused(model):
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.raises(ValueError, match=r"epochs of 2 steps, as keras.config.set_max_steps_per_epoch"):
+            FitRequest.checked(model, **GIVEN)
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+
+
 def test_a_global_batch_is_split_to_the_last_row(model):
     told = config(FitRequest.checked(model, **GIVEN | {"global_batch_size": 11}), 4)
     assert [told.batch_size_of(worker) for worker in range(4)] == [3, 3, 3, 2]

@@ -167,7 +167,10 @@ def test_the_keys_of_a_dict_are_the_names_of_what_it_holds() -> None:
     assert list(outputs(made).items()) == [("price", Slot("price", (1,))), ("amount", Slot("amount", (2,)))]
     assert targets(made) == outputs(made)
     only = keras.Model(wide, {"price": dense(1)(wide)})
-    assert outputs(only) == {"price": Slot("price", (1,))}
+    assert targets(only) == outputs(only) == {"price": Slot("price", (1,))}
+    listed = keras.Model(wide, {"price": [dense(1)(wide)]})
+    assert outputs(listed) == outputs(only)
+    assert targets(listed) == Slot("price", (1,))  # Keras takes no dict of labels for it
 
 
 def test_keys_that_are_no_names_of_one_output_each_leave_the_layers_names() -> None:

@@ -97,6 +97,15 @@ def test_a_search_is_resumed_as_it_would_have_gone_on(algo: str, tmp_path: Path)
     assert again.trials["loss"][0] == 2.25
     with pytest.raises(ValueError, match="its objective is"):
         small(checkpoint_dir=tmp_path, resume="auto", objective="accuracy", **given)
+    for changed, said in (
+        ({"x": ("uniform", -1, 3)}, r"its space is '... x: 1 ...', and this one's '... x: 3 ...'\. Give the same"),
+        (
+            {"z": ("uniform", -1, 1)},
+            r"its space is '... shift: x = float hyperopt_param ...', and this one's '... shift: z =",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            search(square, {"shift": [0, 2]} | changed, max_evals=9, algo=algo, checkpoint_dir=tmp_path, resume="auto")
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -169,6 +178,32 @@ def test_several_objectives_have_a_front_of_compromises(tmp_path: Path) -> None:
 def test_what_several_objectives_cannot_have_is_refused(arguments: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         small(objective=["loss", "mse"], **arguments)
+
+
+@pytest.mark.filterwarnings("ignore:`constraints_func` has been deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_trials_that_do_not_meet_a_samplers_constraints_are_not_the_best(tmp_path: Path) -> None:
+    def both(params: dict) -> dict:
+        return {"loss": params["x"] ** 2, "other": (params["x"] - 1) ** 2, "size": 1 + params["x"]}
+
+    def sampler() -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(
+            seed=3, n_startup_trials=2, constraints_func=lambda trial: (1.5 - trial.user_attrs["size"],)
+        )
+
+    given = {"objective": ["loss", "other"], "direction": ["min", "min"], "checkpoint_dir": tmp_path}
+    for evals in (6, 12):  # the second time from the log
+        found = small(both, algo=sampler(), max_evals=evals, resume="auto", **given)
+        met = found.trials[[notes["size"] >= 1.5 for notes in found.trials["notes"]]]
+        assert 0 < len(met) < evals
+        assert found.best_value == met["loss"].min() > found.trials["loss"].min()
+        assert set(found.pareto_front["trial"]) <= set(met["trial"])
+        assert {trial.user_attrs["trial"] for trial in found.optuna_study.best_trials} == set(
+            found.pareto_front["trial"]
+        )
+    none = small(both, algo=optuna.samplers.TPESampler(constraints_func=lambda trial: (1,)), max_evals=2)
+    assert none.best_params is None
+    assert "2 ok; no trial meets the constraints of the sampler" in repr(none)
 
 
 @pytest.mark.parametrize("floatx", ["float32", "float64"])

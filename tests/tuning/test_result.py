@@ -17,6 +17,9 @@ from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.result import SearchResult
 from elephas_like.tuning.runner import TrialRecord
+from elephas_like.tuning.space import Sampler, Space
+
+NO_CONSTRAINTS = Sampler(Space({"x": [1, 2]}), "random", 0)
 
 
 def test_a_search_finds_and_returns_the_best_model() -> None:
@@ -72,7 +75,7 @@ def test_models_that_an_earlier_session_dropped_are_not_replaced_by_worse_ones(t
     for result in results[4:]:
         store.offer(replace(result, model=b"m"))
     records = {result.number: TrialRecord(result, {"x": 1.0}, {"x": 1.0}, {"x": 1.0}) for result in results}
-    found = SearchResult(records, goal, 1, store, lambda params, content, suffix: params, None)
+    found = SearchResult(records, goal, 1, store, lambda params, content, suffix: params, NO_CONSTRAINTS)
     assert store.numbers == [1, 4, 5]  # and trials 0 and 2 were better than 5
     assert len(found.best_models(2)) == 2
     with pytest.raises(
@@ -100,7 +103,7 @@ def test_a_table_of_trials_can_be_read() -> None:
 def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None:
     cut = TrialRecord(TrialResult(0, TrialStatus.INTERRUPTED), {"x": 1.0}, {"x": 1.0}, {"x": 1.0})
     for records in ({}, {0: cut}):
-        found = SearchResult(records, Objective("loss"), 3, ModelStore(1), None, None, interrupted=True)
+        found = SearchResult(records, Objective("loss"), 3, ModelStore(1), None, NO_CONSTRAINTS, interrupted=True)
         assert (found.best_trial, found.best_params, found.best_value) == (None, None, None)
         assert len(found.trials) == len(records)
         assert list(found.trials)[:3] == ["trial", "status", "loss"]

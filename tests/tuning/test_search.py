@@ -164,6 +164,11 @@ def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
         ({"resume": "yes"}, ValueError, "resume must be"),
         ({"timeout": 0}, ValueError, "timeout must be a time in seconds"),
         ({"callbacks": [3]}, TypeError, "callbacks must be"),
+        (
+            {"callbacks": [keras.callbacks.BackupAndRestore("x")]},
+            ValueError,
+            "a trial would go on from the weights of another",
+        ),
         ({"verbose": 7}, ValueError, "verbose must be"),
         ({"build": 3}, TypeError, "build must be a function"),
         ({"build": lambda params: 3}, TypeError, "must return a compiled keras.Model; got int"),
@@ -172,6 +177,16 @@ def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
 def test_bad_arguments_are_refused_before_anything_runs(arguments: dict, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         small(**arguments)
+
+
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_keras_limits_of_epochs_count() -> None:
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.raises(ValueError, match="epochs of 2 steps"):
+            small()
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
 
 
 def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:

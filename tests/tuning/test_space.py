@@ -57,15 +57,17 @@ def test_hyperopts_own_spaces_are_taken_and_may_be_mixed() -> None:
         ({"units": 32}, "no parameters, only constants"),
         ({"x": ("unifrom", 0, 1)}, "unknown kind 'unifrom'. Did you mean 'uniform'"),
         ({"x": ("uniform", 0)}, "parameter 'x': uniform"),
+        ({"x": ("quniform", 0, 9, 0)}, r"parameter 'x': quniform\(0, 9, 0\) is not one: it draws nan"),
         ({"x": []}, "at least one option"),
         ({"x": {1, 2}}, "parameter 'x': expected"),
         ({"x": (0, 1)}, "parameter 'x': expected"),
         ({"a": hp.uniform("x", 0, 1), "b": hp.uniform("x", 0, 2)}, "the label 'x'"),
     ],
 )
-def test_what_is_no_space_is_refused(space: object, said: str) -> None:
+def test_what_is_no_space_is_refused(space: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=said):
         Space(space)
+    assert capsys.readouterr().out == ""  # hyperopt prints the node that it could not draw from
 
 
 @pytest.mark.parametrize("space", [None, "units", 3, {32, 64}])
