@@ -76,7 +76,7 @@ class Round:
 
     monitor: measures the drift, round by round. agreement: of this round, once it has finished.
     replaced: what callbacks have set. largest: the worker that has the most steps in an epoch, if it is known.
-    mean_step: of all workers, once the round has finished, where workers have control variates; None where they have none.
+    mean_step: of all workers, at a learning rate of 1, once the round has finished, where workers have control variates; None where they have none.
     """
 
     start: TrainState
@@ -149,7 +149,7 @@ class Round:
         if not self._moved or direction is None:
             return self.start, self.outer
         if self.control_variates:
-            self.mean_step = self._steps.of(direction)
+            self.mean_step = self._steps.of(direction, self.context.learning_rate)
         context = replace(self.context, weight=self._weight, agreement=self.agreement)
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, context)
         # A strategy's own numbers may be of another kind than float32.

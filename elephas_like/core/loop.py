@@ -363,9 +363,9 @@ class _SynchronousFit:
             plan.largest,
             plan.control_variates,
         )
-        mean_step = (
-            None if not plan.control_variates else nothing() if progress.mean_step is None else progress.mean_step
-        )
+        mean_step = None
+        if plan.control_variates:
+            mean_step = nothing() if progress.mean_step is None else progress.mean_step * np.float32(rate or 1.0)
         order = Order("train", progress.orders, progress.version, span, served, step=step, mean_step=mean_step)
         self._train(order, exchange)
         state, outer = exchange.finish()

@@ -32,7 +32,7 @@ class FitProgress:
     level: of the length of rounds (`RoundLength`). directions: of each worker's last update (`DriftMonitor`).
     published: the weights that the last round's workers began with, where steps between states are packed; None: the next ones are sent
         whole.
-    mean_step: of all workers in the last round, where they have control variates; None before.
+    mean_step: of all workers in the last round, at a learning rate of 1, where they have control variates; None before.
     center: the shared state of an asynchronous fit at the end of its last epoch (`Center.checkpoint`).
     memories: what workers remember, while a checkpoint is written, and from reading one to the end of the next round (or
         asynchronous epoch). None: not known, or the fit's workers remember nothing.

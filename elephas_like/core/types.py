@@ -207,7 +207,8 @@ class Order:
     version: exchanges that are in `state`; what staleness is counted from. In a recall or reminder, the number of the order
         after which the memory was or is wanted: no later update of the worker is in the driver's state. -1: before the first.
     step: where steps between states are packed: what a worker that has trained order `step.after` needs in place of `state.weights`.
-    mean_step: where workers have control variates: the mean step of all of them in the last round, empty in the first (core/variates.py).
+    mean_step: where workers have control variates: the mean step of all of them in the last round, at the learning rate of this one;
+        empty in the first (core/variates.py).
     """
 
     kind: Literal["train", "evaluate", "recall", "remind", "wait", "stop", "suspend"]

@@ -8,12 +8,16 @@ This is SCAFFOLD with option II (Karimireddy et al., "SCAFFOLD: Stochastic Contr
 arXiv:1910.06378, equations 3 to 5) in the space of steps: there c_i = (x - y_i) / (K eta), the mean gradient by which SGD has moved; a
 step of any optimizer takes the place of eta times a gradient, so that the optimizer need not be SGD, and no gradient is touched.
 
-    worker   c_i = own steps of the last round / their number     correction = c - c_i    after each batch: weights += correction
+Steps are kept in units of the learning rate, so that a rate that changes from round to round changes the corrections, too.
+
+    worker   c_i = own steps of the last round / their number    correction = c - c_i    after each batch: weights += correction
              message = own steps, without the corrections, which are zero in the mean of all workers
     driver   c = mean message / mean number of steps
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,23 +28,30 @@ from elephas_like.core.types import Vector
 class ControlVariate:
     """One worker's: call `correction` before a round, and `own_end` after it.
 
-    own: the worker's mean step of the last round that it trained; None before the first. Never changed in place.
+    own: the worker's mean step of the last round that it trained, at a learning rate of 1; None before the first. Never changed in place.
+
+    Args:
+        left_out: the places of weights that are not corrected.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: Sequence[slice] = ()) -> None:
         self.own: Vector | None = None
+        self._left_out = left_out
+        self._rate = 1.0
         self._correction: Vector | None = None
 
-    def correction(self, mean_step: Vector) -> Vector | None:
+    def correction(self, mean_step: Vector, rate: float) -> Vector | None:
         """Return what is added to the weights after each step of the next round; None for nothing.
 
         Args:
-            mean_step: of all workers in the last round; empty if there was none.
+            mean_step: of all workers in the last round, at this round's learning rate; empty if there was none.
+            rate: this round's learning rate.
         """
-        if self.own is None or self.own.size != mean_step.size:
-            self._correction = None
-        else:
-            self._correction = mean_step - self.own
+        self._rate, self._correction = rate or 1.0, None
+        if self.own is not None and self.own.size == mean_step.size:
+            self._correction = mean_step - np.float32(self._rate) * self.own
+            for place in self._left_out:
+                self._correction[place] = 0
         return self._correction
 
     def own_end(self, start: Vector, end: Vector, steps: int) -> Vector:
@@ -51,7 +62,8 @@ class ControlVariate:
         """
         if self._correction is not None:
             end = end - np.float32(steps) * self._correction
-        own = (end - start) / np.float32(steps)
+            self._correction = None
+        own = (end - start) / np.float32(steps * self._rate)
         if finite(own):
             self.own = own
         return end
@@ -68,6 +80,10 @@ class MeanStep:
         self._weight += weight
         self._steps += weight * steps
 
-    def of(self, mean: Vector) -> Vector | None:
-        """Return the mean step that goes with the mean message; None if no worker took a step."""
-        return mean * np.float32(self._weight / self._steps) if self._steps else None
+    def of(self, mean: Vector, rate: float) -> Vector | None:
+        """Return the mean step that goes with the mean message, at a learning rate of 1; None if no worker took a step.
+
+        Args:
+            rate: the learning rate of the round.
+        """
+        return mean * np.float32(self._weight / (self._steps * (rate or 1.0))) if self._steps else None

@@ -403,6 +403,7 @@ class Store:
         if order.kind == "train" and order.state is not None:
             with self._changed:
                 self._sent += order.state.nbytes + (0 if order.step is None else order.step.packed.nbytes)
+                self._sent += 0 if order.mean_step is None else order.mean_step.nbytes
         return order
 
     def _order_to_send(self, worker: int, order: Order) -> Order:

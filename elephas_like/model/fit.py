@@ -279,6 +279,8 @@ def _prepared(
         hooks.sizes = exchanged_bytes(layout, options, engine, control_variates=config.control_variates)
     _note_no_steps(options, engine, frequency)
     _note_no_slots(options, hooks.variables.layout, frequency)
+    if options.control_variates and frequency is Frequency.FIT:
+        log.warning("control_variates change nothing here: frequency='fit' has one round. Leave them out.")
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         _warn_of_old_checkpoint(options, strategy, found.place)

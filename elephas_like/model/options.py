@@ -18,7 +18,7 @@ from elephas_like.core.quorum import Quorum
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.strategies.algebra import Context, WeightedMean
-from elephas_like.core.strategies.codecs import resolve_codec
+from elephas_like.core.strategies.codecs import TopK, resolve_codec
 from elephas_like.core.strategies.registry import AnyFrequency, check_combination, default_frequency, engines, resolve
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.spark.encryption import check_disks, wants_tls
@@ -196,6 +196,11 @@ class Options:
         if self.control_variates:
             check_control_variates(model)
             _check_averages(strategy)
+            if isinstance(self.codec, TopK):
+                raise ValueError(
+                    "control_variates tell each worker the mean step of all workers, of which codec 'top_k' leaves most numbers out. Use "
+                    "'int8', 'int4' or 'one_bit'."
+                )
         if engine is EngineName.JOBS and (self.keeps_slots or self.control_variates):
             every = self.optimizer_state_every
             kept = f"optimizer_state_every={every}" if every > 1 else f"optimizer_state={self.optimizer_state.value!r}"

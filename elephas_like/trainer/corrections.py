@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.types import Role, Vector
+from elephas_like.trainer.learning_rate import LearningRates
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import assign, backend_variable
 
@@ -14,6 +15,8 @@ class Corrections:
     """One variable for each trainable variable of a model, zero at first.
 
     variables: in the order of `model.trainable_variables`.
+    left_out: the places of weights that have a constraint. They are not corrected: of what is added a constraint may leave nothing.
+    rate: the learning rate of a state and so many further steps.
     """
 
     def __init__(self, model: keras.Model, variables: Variables) -> None:
@@ -31,6 +34,11 @@ class Corrections:
             for entry, variable in zip(self._layout.entries, variables, strict=True)
             if entry.role is Role.WEIGHT
         ]
+        entries = zip(variables.layout.entries, variables, strict=True)
+        constrained = (getattr(weight, "constraint", None) for entry, weight in entries if entry.role is Role.WEIGHT)
+        places = variables.layout.slices(Role.WEIGHT)
+        self.left_out = [place for place, constraint in zip(places, constrained, strict=True) if constraint is not None]
+        self.rate = LearningRates(model)
         self._are_zero = True
 
     def write(self, vector: Vector | None) -> None:

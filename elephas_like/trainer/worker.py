@@ -89,7 +89,8 @@ class LocalTrainer:
         self._program = program
         self._config = config
         self._sender = Sender(strategy, codec)
-        self._variate = ControlVariate()
+        corrections = None if program is None else program.corrections
+        self._variate = ControlVariate(() if corrections is None else corrections.left_out)
         # Elastic methods start from weights of their own, which they have moved since the last step of the optimizer; and a packed step
         # leads near the weights that the driver has constrained.
         self._constrain: Projection = unconstrained
@@ -171,7 +172,8 @@ class LocalTrainer:
         begun = self._constrain(self._sender.start(state.weights, context))
         program.variables.write(state.but(weights=begun))
         if order.mean_step is not None and program.corrections is not None:
-            program.corrections.write(self._variate.correction(order.mean_step))
+            correction = self._variate.correction(order.mean_step, program.corrections.rate(state, 0))
+            program.corrections.write(correction)
         # Train, one epoch after the other.
         samples, sums = 0, []
         with self._draws_seeded(program, order):

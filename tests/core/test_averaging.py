@@ -57,14 +57,14 @@ def test_a_worker_without_samples_changes_nothing(empty: Update, strategy: Strat
 def test_the_mean_step_is_that_of_the_updates_whatever_the_strategy_makes_of_them(asked: bool) -> None:
     # (1 x 4 + 3 x 0)/4 = 1 and (1 x 0 + 3 x 8)/4 = 6, in (1 x 2 + 3 x 6)/4 = 5 steps
     strategy, start = Nesterov(), state()
-    context = Context(0, 2, LAYOUT)
+    context = Context(0, 2, LAYOUT, learning_rate=0.5)
     exchange = Round(start, strategy.init(start.weights), LAYOUT, strategy, context, control_variates=asked)
     exchange.add(update(0, 4, 0, samples=1, steps=2))
     exchange.add(update(1, 0, 8, samples=3, steps=6))
     exchange.finish()
     assert (exchange.mean_step is not None) is asked
     if asked:
-        assert exchange.mean_step.tolist() == pytest.approx([1 / 5, 6 / 5])
+        assert exchange.mean_step.tolist() == pytest.approx([1 / 5 / 0.5, 6 / 5 / 0.5])
 
 
 def test_records_of_a_long_history_are_small_and_travel() -> None:

@@ -869,6 +869,11 @@ CONSTRUCTOR = [
         r"the mean of the workers' steps, such as 'nesterov' or 'average'; got 'average' with reduce=Median\(",
     ),
     (
+        lambda: SparkModel(mlp(), codec="top_k", control_variates=True),
+        ValueError,
+        "the mean step of all workers, of which codec 'top_k' leaves most numbers out",
+    ),
+    (
         lambda: SparkModel(mlp(), strategy="easgd", control_variates=True),
         ValueError,
         "the mean of the workers' steps, .* got 'easgd'",

@@ -701,8 +701,10 @@ def test_control_variates_by_hand(tmp_path: Path) -> None:
     progress = FitProgress(start)
     end = fit_synchronously(workers, plan, hooks, progress, hooks.loss_of)
     assert end.weights.tolist() == [15 / 8]
-    assert progress.mean_step.tolist() == [3 / 16]
-    assert [one.memory["variate"].tolist() for one in workers.recall(progress.orders - 1)] == [[-3 / 4], [9 / 8]]
+    # Both are kept in units of the learning rate.
+    assert progress.mean_step.tolist() == [3 / 16 / 0.5]
+    kept = [one.memory["variate"].tolist() for one in workers.recall(progress.orders - 1)]
+    assert kept == [[-3 / 4 / 0.5], [9 / 8 / 0.5]]
 
 
 def test_a_worker_that_missed_an_average_goes_on_with_it_and_not_with_slots_from_before(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
-from elephas_like.trainer.backends.protocol import Step, Tensor, corrected
+from elephas_like.trainer.backends.protocol import Step, Tensor
 
 require("jax")
 
@@ -101,8 +101,7 @@ class JaxLoop:
         """Return the trainable variables' values after a step with what each step adds to them."""
         if not self._corrections:
             return weights
-        terms = zip(self._model.trainable_variables, weights, self._corrections, strict=True)
-        return [corrected(weight, value, correction.value) for weight, value, correction in terms]
+        return [value + correction.value for value, correction in zip(weights, self._corrections, strict=True)]
 
     def _timed(
         self,

@@ -26,12 +26,6 @@ Reduction: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
 Result = TypeVar("Result")
 
 
-def corrected(weight: keras.Variable, value: Any, correction: Any) -> Any:
-    """Return the value of a trainable variable after a step with what each step adds to it; it obeys the variable's constraint."""
-    moved = value + correction
-    return moved if weight.constraint is None else weight.constraint(moved)
-
-
 class Loop(Protocol):
     """Runs a model's train or test step over batches of columns, compiled unless the model runs eagerly."""
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Structure
-from elephas_like.trainer.backends.protocol import Step, corrected
+from elephas_like.trainer.backends.protocol import Step
 
 
 @contextmanager
@@ -89,7 +89,7 @@ class TensorFlowLoop:
         assert isinstance(batch, tuple)
         logs = self._step(keras.utils.pack_x_y_sample_weight(*batch))  # x alone comes without a tuple, as in `fit`
         for weight, correction in self._corrected:
-            weight.assign(corrected(weight, weight, correction))
+            weight.assign_add(correction)
         if self.returned is None:
             self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a graph
         return logs

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
-from elephas_like.trainer.backends.protocol import Step, Tensor, corrected
+from elephas_like.trainer.backends.protocol import Step, Tensor
 
 require("torch")
 
@@ -53,4 +53,4 @@ class TorchLoop:
     def _correct(self) -> None:
         with torch.no_grad():
             for weight, correction in self._corrected:
-                weight.assign(corrected(weight, weight.value, correction.value))
+                weight.value.add_(correction.value)
