@@ -19,6 +19,7 @@ from typing import Any
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
+from elephas_like.trainer.backends.jax_cache import share_programs
 from elephas_like.trainer.backends.protocol import Step, Tensor
 
 require("jax")
@@ -168,6 +169,7 @@ class JaxLoop:
 
         if self._eager:
             return one, None
+        share_programs()
         if self._convolves is None:
             traced = jax.make_jaxpr(one)(state, others, tuple(columns), order.numbers, 0)
             self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr)
