@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pyspark.worker
 import pytest
-from jax._src import compilation_cache
+from jax.experimental.compilation_cache import compilation_cache
 
 from elephas_like.trainer.backends import jax_cache
 from elephas_like.trainer.backends.jax_loop import JaxLoop
