@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 EPOCHS = int(os.environ.get("ELEPHAS_LIKE_BENCH_EPOCHS", "5"))
 REPEATS = 15
 LSTM_REPEATS = 6
+KERAS, LIMIT = "keras, batch 32", "limit"
 CONTESTANTS = {
     "keras, batch 32": {"kind": "keras", "batch": 32},
     "synchronous": {"kind": "ours", "mode": "synchronous"},
@@ -240,7 +241,7 @@ def main() -> None:
         return
     os.environ["ELEPHAS_LIKE_BENCH_EPOCHS"] = str(arguments.epochs)  # the contestants are processes of their own
     wanted = set(CONTESTANTS if arguments.only is None else arguments.only)
-    wanted |= set(map(keras_beside, wanted))
+    wanted |= {beside(name, KERAS) for name in wanted}
     chosen = {name: contestant for name, contestant in CONTESTANTS.items() if name in wanted}
     names = {f"{backend}: {name}": (name, backend) for backend in arguments.backend for name in chosen}
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -258,10 +259,10 @@ def main() -> None:
     print(table(results, names))
 
 
-def keras_beside(contestant: str) -> str:
-    """The name of plain Keras with the same network."""
+def beside(contestant: str, other: str) -> str:
+    """The name of another contestant with the same network."""
     network = contestant.rpartition(": ")[0]
-    return f"{network}: keras, batch 32" if network else "keras, batch 32"
+    return f"{network}: {other}" if network else other
 
 
 def table(results: dict[str, list[dict[str, float]]], names: dict[str, tuple[str, str]]) -> str:
@@ -277,18 +278,20 @@ def table(results: dict[str, list[dict[str, float]]], names: dict[str, tuple[str
         return f"{of / statistics.median(rates(name)):.2f}" if results.get(name) else ""
 
     lines = [
-        "| contestant | samples/s | x Keras | x TensorFlow | without sharding | x Keras | CPU s | accuracy | "
+        "| contestant | runs | samples/s | x Keras | x TensorFlow | without sharding | x Keras | x limit | CPU s | accuracy | "
         "ms per exchange beyond training |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, (contestant, backend) in names.items():
-        keras = f"{backend}: {keras_beside(contestant)}"
+        if not results[name]:
+            continue
+        keras = f"{backend}: {beside(contestant, KERAS)}"
         whole, inner = (statistics.median(rates(name, field)) for field in ("seconds", "training"))
         spread = f"{whole:,.0f} ({min(rates(name)):,.0f} to {max(rates(name)):,.0f})"
         exchange, accuracy = median(name, "exchange_ms"), median(name, "accuracy")
         lines.append(
-            f"| {name} | {spread} | {times(whole, keras)} | {times(whole, f'tensorflow: {contestant}')} | {inner:,.0f} | "
-            f"{times(inner, keras)} | {median(name, 'cpu'):.1f} | {'' if accuracy != accuracy else f'{accuracy:.1%}'} | "
+            f"| {name} | {len(results[name])} | {spread} | {times(whole, keras)} | {times(whole, f'tensorflow: {contestant}')} | {inner:,.0f} | "
+            f"{times(inner, keras)} | {times(inner, f'{backend}: {beside(contestant, LIMIT)}')} | {median(name, 'cpu'):.1f} | {'' if accuracy != accuracy else f'{accuracy:.1%}'} | "
             f"{'' if exchange != exchange else f'{exchange:.1f}'} |"
         )
     return "\n".join(lines)
