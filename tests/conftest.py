@@ -21,7 +21,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # These run in environments of their own, which have no TensorFlow: `make test-jax` and `make test-torch`.
 OF_BACKENDS = {
-    "jax": ["*_jax.py", "*_jax_loop.py"],
+    "jax": ["*_jax.py", "*_jax_cache.py", "*_jax_loop.py"],
     "torch": ["*_torch.py", "*_torch_buffers.py", "*_torch_generator.py", "*_torch_loop.py"],
 }
 collect_ignore_glob = [

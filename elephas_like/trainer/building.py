@@ -115,7 +115,7 @@ _built_for: WeakKeyDictionary[keras.Model, tuple[list[AnyVariable], object]] = W
 def _is_built_for(model: keras.Model, sample: tuple[object, ...]) -> bool:
     """Return whether `build` has been through with this model for such rows, and nothing of it is new since then.
 
-    A step costs 0.3 s on JAX, which compiles it anew. A train step of the user's own is not known so well.
+    A train step of the user's own is not known so well.
     """
     if model not in _built_for or overrides(model, "train_step"):
         return False
@@ -173,7 +173,7 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
             if overrides(model, "call") and not model.built:
                 model(keras.utils.unpack_x_y_sample_weight(batch)[0])
             with suppress(Exception):  # a GAN's test_step may not work, and `fit` does not need it
-                BACKEND.test_step(model, batch)
+                BACKEND.build_by_test_step(model, batch)
             optimizers = optimizers_of(model) if len(optimizers_of(model)) > 1 else []
             built = model in _built_by_step or not BACKEND.STEPS_BUILD
             if not built and not all(part.built for part in [*layers_of(model), *optimizers]):
@@ -186,7 +186,7 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
 def _build_by_step(model: keras.Model, batch: object) -> None:
     """Build what a test step builds; or, for a model that can only be trained, a train step."""
     try:
-        BACKEND.test_step(model, batch)
+        BACKEND.build_by_test_step(model, batch)
     except Exception as error:
         try:
             _build_by_train_step(model, batch)

@@ -15,7 +15,7 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.backends import jax as backend
 from elephas_like.trainer.building import build
 from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables
+from elephas_like.trainer.state import Variables, metric_variables
 from trainer.small import mlp, rows
 
 X, Y = rows(22)
@@ -29,6 +29,37 @@ def test_columns_are_padded_to_one_of_few_sizes(rows: int, padded: int) -> None:
     (column,) = backend.tensors([np.ones((rows, 2), "float32")])
     assert column.shape == (padded, 2)
     assert column.sum() == 2 * rows
+
+
+def test_a_column_is_copied_once() -> None:
+    held = backend.unfilled((1000, 7), np.dtype("float32"))
+    held[:] = 1
+    assert jax.device_put(held).unsafe_buffer_pointer() == held.ctypes.data
+    column = np.ones((1024, 7))
+    (tensor,) = backend.tensors([column])
+    column[:] = 7
+    assert (tensor.dtype, tensor.sum()) == (np.float32, 1024 * 7)
+
+
+class Noting(keras.layers.Layer):
+    def __init__(self, calls: list[object]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def call(self, x):
+        jax.debug.callback(self.calls.append, x.shape[0] or 0)
+        return x
+
+
+def test_what_is_built_by_a_step_is_built_without_running_it() -> None:
+    calls: list[object] = []
+    model = keras.Sequential([keras.layers.Dense(3), Noting(calls)])
+    model.compile("adam", "mse", metrics=["mae"])
+    build(model, (X, Y))
+    jax.effects_barrier()
+    assert not calls
+    assert len(metric_variables(model)) == 4
+    assert model.optimizer.built
 
 
 def test_a_variable_does_not_keep_the_array_that_it_is_set_to() -> None:

@@ -128,6 +128,25 @@ def test_only_steps_without_convolutions_are_compiled_as_a_loop() -> None:
     assert has_convolution(inner.jaxpr)
 
 
+def test_a_step_is_traced_once_for_each_program() -> None:
+    traces = []
+
+    class Noted(keras.Model):
+        def train_step(self, state, data):
+            traces.append(data[0].shape)
+            return super().train_step(state, data)
+
+    inputs = keras.Input((4,))
+    model = Noted(inputs, L.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    build(model, (X, Y))
+    loop = StepLoop(model, model.train_step)
+    traces.clear()
+    for first, last in ((0, 3), (3, 6), (0, 6)):
+        run(loop, (X, Y), first, last)
+    assert traces == [(4, 4), (2, 4)]
+
+
 def test_shards_of_almost_one_size_share_a_program() -> None:
     x, y = rows(1000)
     model = ready(mlp, (x, y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,9 @@ Result = TypeVar("Result")
 _SIZES_PER_DOUBLING = 8
 """Columns have one of so many sizes between n and 2n rows: each size is compiled by itself, and none is an eighth too long."""
 
+_ALIGNED = 64
+"""Bytes. XLA's CPU computes on memory of others that begins at a multiple of so many; other memory it copies."""
+
 
 def padded_rows(rows: int) -> int:
     """Return the size to which columns of so many rows are padded."""
@@ -50,10 +54,19 @@ def tensors(columns: Sequence[Array]) -> list[Tensor]:
 def _padded(column: Array) -> Tensor:
     if column.dtype.kind not in "biufV":  # V: bfloat16 and its like
         raise not_a_number(column.dtype.name, "JAX")
-    rows = padded_rows(len(column))
-    if rows != len(column):
-        column = np.concatenate([column, np.zeros((rows - len(column), *column.shape[1:]), column.dtype)])
-    return jnp.asarray(column)
+    shape = (padded_rows(len(column)), *column.shape[1:])
+    held = unfilled(shape, jax.dtypes.canonicalize_dtype(column.dtype))
+    held[: len(column)] = column
+    held[len(column) :] = 0
+    return jax.device_put(held)  # on a CPU the array's own memory, which nobody else has
+
+
+def unfilled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an array that is not filled yet. JAX on a CPU takes it as it is, without a copy."""
+    count = math.prod(shape) * dtype.itemsize
+    memory = np.empty(count + _ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNED
+    return memory[begin : begin + count].view(dtype).reshape(shape)
 
 
 def row_numbers(order: Integers | int) -> Tensor:
@@ -194,18 +207,32 @@ def is_eager(model: keras.Model) -> bool:
     return runs_eagerly(model)
 
 
+def build_by_test_step(model: keras.Model, batch: Any) -> None:
+    """Build what is not built. The step is traced, and run by models that run eagerly only."""
+    if is_eager(model):
+        test_step(model, batch)
+        return
+    step, variables = _test_step(model, batch)
+    jax.eval_shape(step, unshared(variables), batch)  # to compile it takes 0.3 s or more, and it would run once
+
+
 def test_step(model: keras.Model, batch: Any) -> None:
     """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
-    model._symbolic_build(data_batch=batch)  # as Keras' own fit on JAX: a step cannot make variables
-    variables = state_variables(model, trains=False)
-
-    def step(state: Any, batch: Any) -> Any:
-        return model.test_step(state, batch)[1]  # not the logs, in which a user's metric may leave a variable
-
+    step, variables = _test_step(model, batch)
     state = (step if is_eager(model) else jax.jit(step))(unshared(variables), batch)
     for group, values in zip(variables, state, strict=True):
         for variable, value in zip(group, values, strict=True):
             put(variable, value)
+
+
+def _test_step(model: keras.Model, batch: Any) -> tuple[Callable[[Any, Any], Any], tuple[list[keras.Variable], ...]]:
+    """Return the test step of a model that has all its variables, as a function of their values, and the variables."""
+    model._symbolic_build(data_batch=batch)  # as Keras' own fit on JAX: a step cannot make variables
+
+    def step(state: Any, batch: Any) -> Any:
+        return model.test_step(state, batch)[1]  # not the logs, in which a user's metric may leave a variable
+
+    return step, state_variables(model, trains=False)
 
 
 STEPS_BUILD = False

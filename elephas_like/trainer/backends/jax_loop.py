@@ -19,6 +19,7 @@ from typing import Any
 from elephas_like.core.extras import require
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Structure
+from elephas_like.trainer.backends.jax_cache import share_programs
 from elephas_like.trainer.backends.protocol import Step, Tensor
 
 require("jax")
@@ -176,11 +177,14 @@ class JaxLoop:
 
         if self._eager:
             return one, None
+        share_programs()
+        single, several = jax.jit(one, donate_argnums=0), jax.jit(loop, donate_argnums=0)
         if self._convolves is None:
-            traced = jax.make_jaxpr(one)(state, others, tuple(columns), order.numbers, 0)
-            self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr)
-        single = jax.jit(one, donate_argnums=0)
-        return single, None if self._convolves else jax.jit(loop, donate_argnums=0)
+            traced = several.trace(
+                state, others, tuple(columns), order.numbers, 0, 1
+            )  # and not again when it is called
+            self._convolves = jax.default_backend() == "cpu" and has_convolution(traced.jaxpr.jaxpr)
+        return single, None if self._convolves else several
 
 
 def runs_eagerly(model: keras.Model) -> bool:

@@ -180,6 +180,10 @@ class Backend(Protocol):
         """Return whether a model's Python code runs at every step, so that it may leave something behind in attributes."""
         ...
 
+    def build_by_test_step(self, model: keras.Model, batch: Any) -> None:
+        """Build what the model's test step builds. The step may be run, and metrics change, or only be traced."""
+        ...
+
     def test_step(self, model: keras.Model, batch: Any) -> None:
         """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
         ...

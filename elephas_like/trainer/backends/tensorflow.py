@@ -155,6 +155,11 @@ def is_eager(model: keras.Model) -> bool:
     return bool(model.run_eagerly)
 
 
+def build_by_test_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's test step on a batch of tensors: it builds what is not built."""
+    test_step(model, batch)
+
+
 def test_step(model: keras.Model, batch: Any) -> None:
     """Run the model's test step on a batch of tensors."""
     model.test_step(batch)

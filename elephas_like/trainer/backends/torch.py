@@ -253,6 +253,11 @@ def is_eager(model: keras.Model) -> bool:
     return model.jit_compile is not True
 
 
+def build_by_test_step(model: keras.Model, batch: Any) -> None:
+    """Run the model's test step on a batch of tensors: it builds what is not built."""
+    test_step(model, batch)
+
+
 def test_step(model: keras.Model, batch: Any) -> None:
     """Run the model's test step on a batch of tensors; metrics change, and what is not built is."""
     # As Keras' own fit: it also builds an optimizer that a step of the user's leaves out.
