@@ -29,15 +29,14 @@ class Corrections:
             id(backend_variable(weight)): correction
             for weight, correction in zip(model.trainable_variables, self.variables, strict=True)
         }
-        self._by_entry = [
-            by_weight[id(backend_variable(variable))]
+        weights = [
+            variable
             for entry, variable in zip(self._layout.entries, variables, strict=True)
             if entry.role is Role.WEIGHT
         ]
-        entries = zip(variables.layout.entries, variables, strict=True)
-        constrained = (getattr(weight, "constraint", None) for entry, weight in entries if entry.role is Role.WEIGHT)
-        places = variables.layout.slices(Role.WEIGHT)
-        self.left_out = [place for place, constraint in zip(places, constrained, strict=True) if constraint is not None]
+        self._by_entry = [by_weight[id(backend_variable(weight))] for weight in weights]
+        places = zip(self._layout.slices(Role.WEIGHT), weights, strict=True)
+        self.left_out = [place for place, weight in places if getattr(weight, "constraint", None) is not None]
         self.rate = LearningRates(model)
         self._are_zero = True
 
