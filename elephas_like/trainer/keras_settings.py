@@ -66,4 +66,9 @@ class KerasSettings:
 
 
 def _policy(policy: keras.dtype_policies.DTypePolicy) -> str:
+    if (
+        type(policy) is keras.dtype_policies.DTypePolicy
+    ):  # as Keras would write it, which imports TensorFlow, on any backend, to ask about types
+        config = {"name": policy.name}
+        return json.dumps({"module": "keras", "class_name": "DTypePolicy", "config": config, "registered_name": None})
     return json.dumps(keras.dtype_policies.serialize(policy))

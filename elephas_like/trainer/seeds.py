@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from keras.src.utils import rng_utils
 
 from elephas_like.core.types import Integers
 from elephas_like.trainer.tensors import assign
@@ -31,7 +34,7 @@ _before: tuple[Any, tuple[Any, ...]] = (None, ())
 
 
 @contextmanager
-def seeded(seed: int, *more: int) -> Iterator[None]:
+def seeded(seed: int, *more: int, tensorflow: bool = False) -> Iterator[None]:
     """Seed the generators of Keras, NumPy and Python. NumPy's and Python's are restored at the end.
 
     Where several threads are in one, the last to leave restores what the first has found. TensorFlow's seed stays, for it does
@@ -39,11 +42,14 @@ def seeded(seed: int, *more: int) -> Iterator[None]:
 
     Args:
         more: further numbers that the seed is derived from, such as a trial's number.
+        tensorflow: whether to import and seed TensorFlow, too, where it is installed beside another backend that Keras runs on.
     """
     global _threads, _before
     with _lock:
         outer = np.random.get_state(), random.getstate()
-        keras.utils.set_random_seed(int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed)
+        derived = int(np.random.SeedSequence([seed, *more]).generate_state(1)[0]) if more else seed
+        with nullcontext() if tensorflow or "tensorflow" in sys.modules else _without_tensorflow():
+            keras.utils.set_random_seed(derived)
         if not _here.depth:
             if not _threads:
                 _before = outer
@@ -60,6 +66,17 @@ def seeded(seed: int, *more: int) -> Iterator[None]:
                 numpys, pythons = outer if _here.depth else _before
                 np.random.set_state(numpys)
                 random.setstate(pythons)
+
+
+@contextmanager
+def _without_tensorflow() -> Iterator[None]:
+    """Let Keras set its seeds without TensorFlow, which it imports for that: 3 s, and 190,000 objects that Spark looks at after each task."""
+    held = vars(rng_utils).get("tf")  # Keras' name for what it imports when it is asked whether that is available
+    rng_utils.tf = SimpleNamespace(available=False)
+    try:
+        yield
+    finally:
+        rng_utils.tf = held
 
 
 class Draws:

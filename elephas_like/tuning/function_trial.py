@@ -53,7 +53,7 @@ class FunctionTrial:
         function = cloudpickle.loads(self.function)[0]  # our driver's own bytes
         with self.settings.applied():
             rows = _data(self.search, self.data)
-            with seeded(self.seed, order.number):
+            with seeded(self.seed, order.number, tensorflow=True):  # the function may read its rows by tf.data
                 found = function(order.params, *rows)
         loss, failure, model, notes = read_result(order.number, found)
         result = TrialResult(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import keras
@@ -190,3 +192,20 @@ def test_tensorflow_is_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = [line.split() for line in done.stdout.splitlines()]
     assert {name for name, missing in said if missing == "tensorflow"} <= {"read_tfrecords", "write_tfrecords"}
+
+
+def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise SystemExit('imported')")
+    code = (
+        "import keras, numpy as np\n"
+        "from elephas_like import SparkModel\n"
+        "model = keras.Sequential([keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse', metrics=['mae'])\n"
+        "x = np.ones((8, 2))\n"
+        "history = SparkModel(model, 2, engine='in_process', seed=1).fit(x, x[:, :1], validation_split=0.25, verbose=0)\n"
+        "print(sorted(history.history))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == "['loss', 'mae', 'val_loss', 'val_mae']", done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,7 @@ def test_plain_settings_are_those_that_keras_begins_with(others: KerasSettings) 
     others_of = {"epsilon": 1e-7, "image_data_format": "channels_last"}
     assert not replace(others, **others_of).plain  # the policy is not
     assert replace(elsewhere(KerasSettings.current), **others_of).plain
+    assert json.loads(others.dtype_policy) == keras.dtype_policies.serialize(keras.config.dtype_policy())
 
 
 @keras.saving.register_keras_serializable("test_keras_settings")
