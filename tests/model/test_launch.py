@@ -50,6 +50,7 @@ def test_a_server_reads_two_updates_of_a_large_model_at_a_time(mode: str, monkey
         options=Options.checked(mode=mode),
         strategy=Nesterov(),
         hooks=SimpleNamespace(variables=SimpleNamespace(layout=layout)),
+        config=SimpleNamespace(control_variates=False),
         faults=None,
     )
     data: Any = SimpleNamespace(num_workers=2)
