@@ -61,12 +61,12 @@ def trained() -> list[bytes]:
 
 def test_programs_are_read_where_another_process_has_compiled_them(local: Path, hits: list[str]) -> None:
     compiled = trained()
-    written = {path.name.split("-")[0] for path in (local / "elephas_like-jax").iterdir()}
+    written = {path.name.split("-")[0] for path in (local / "elephas_like_jax").iterdir()}
     assert {"jit_loop", "jit_one"} <= written
     before = len(hits)
     assert trained() == compiled
     assert len(hits) >= before + 2
-    for path in (local / "elephas_like-jax").glob("jit_loop*"):
+    for path in (local / "elephas_like_jax").glob("jit_loop*"):
         path.write_bytes(path.read_bytes()[:100])  # its writer was killed
     with pytest.warns(UserWarning, match="Error reading persistent compilation cache"):
         assert trained() == compiled
@@ -81,12 +81,12 @@ def elsewhere(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_all(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (local / "elephas_like-jax").mkdir()
-    os.chmod(local / "elephas_like-jax", 0o777)
+    (local / "elephas_like_jax").mkdir()
+    os.chmod(local / "elephas_like_jax", 0o777)
 
 
 def a_file(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (local / "elephas_like-jax").touch()
+    (local / "elephas_like_jax").touch()
 
 
 @pytest.mark.parametrize("case", [chosen, elsewhere, of_all, a_file])

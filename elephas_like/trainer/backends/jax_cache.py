@@ -34,7 +34,7 @@ def _directory() -> str | None:
     place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
     if not place or "pyspark.worker" not in sys.modules:
         return None
-    directory = os.path.join(place, "elephas_like-jax")
+    directory = os.path.join(place, "elephas_like_jax")  # not "elephas_like-...", which are a fit's, and go with it
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.stat(directory)
