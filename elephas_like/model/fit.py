@@ -277,10 +277,7 @@ def _prepared(
     if engine is not EngineName.IN_PROCESS:
         layout = hooks.variables.layout
         hooks.sizes = exchanged_bytes(layout, options, engine, control_variates=config.control_variates)
-    _note_no_steps(options, engine, frequency)
-    _note_no_slots(options, hooks.variables.layout, frequency)
-    if options.control_variates and frequency is Frequency.FIT:
-        log.warning("control_variates change nothing here: frequency='fit' has one round. Leave them out.")
+    _note_no_effect(options, engine, hooks.variables.layout, frequency)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         _warn_of_old_checkpoint(options, strategy, found.place)
@@ -319,6 +316,16 @@ def _warn_of_old_checkpoint(options: Options, strategy: Strategy, place: str) ->
         ElephasWarning,
         stacklevel=5,
     )
+
+
+def _note_no_effect(
+    options: Options, engine: EngineName, layout: Layout, frequency: Frequency | int | Schedule
+) -> None:
+    """Say so where options change nothing in this fit."""
+    _note_no_steps(options, engine, frequency)
+    _note_no_slots(options, layout, frequency)
+    if options.control_variates and frequency is Frequency.FIT:
+        log.warning("control_variates change nothing here: frequency='fit' has one round. Leave them out.")
 
 
 def _note_no_steps(options: Options, engine: EngineName, frequency: Frequency | int | Schedule) -> None:

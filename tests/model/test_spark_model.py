@@ -298,6 +298,11 @@ def test_slots_that_do_not_travel_anyway_are_said(
     assert (said in caplog.text) is bool(why)
 
 
+def test_control_variates_of_a_single_round_are_said_to_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    fitted(mlp(), 2, options={"frequency": "fit", "control_variates": True})
+    assert "control_variates change nothing here: frequency='fit' has one round" in caplog.text
+
+
 def test_with_slots_that_are_reset_every_round_begins_as_a_new_optimizer_does() -> None:
     """The first step of Adam has the length of the learning rate, in each weight, if its step counter begins with its moments."""
     weights: list[np.ndarray] = []
