@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.utils import rng_utils
 
 from elephas_like.core.types import Integers
@@ -79,6 +78,10 @@ def _without_tensorflow() -> Iterator[None]:
         rng_utils.tf = held
 
 
+_GENERATOR = "global_seed_generator"
+"""The name under which Keras keeps the process's generator; older versions have no constant for it."""
+
+
 class Draws:
     """The generator of one compiled model for calls of `keras.random` that give no seed.
 
@@ -92,10 +95,10 @@ class Draws:
     @contextmanager
     def seeded(self, seeds: Integers) -> Iterator[None]:
         """Draw from two numbers, in this thread. Keras has no public name for the generator that it draws from."""
-        before = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        before = global_state.get_global_attribute(_GENERATOR)
         assign(self._generator.state, seeds % 2**31)  # on PyTorch the generator's numbers have a sign
-        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, self._generator)
+        global_state.set_global_attribute(_GENERATOR, self._generator)
         try:
             yield
         finally:
-            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)
+            global_state.set_global_attribute(_GENERATOR, before)
