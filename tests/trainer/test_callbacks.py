@@ -297,8 +297,8 @@ def _drop_less(model: keras.Model) -> None:
     ("change", "said"),
     [
         (_raise_beta, r"annealed\.beta to 0\.75.*train on with 0\.25.*add_weight"),
-        (_lower_momentum, r"sgd\w*\.momentum to 0\.5, and workers train on with 0\.9"),
-        (_decay, r"sgd\w*\.weight_decay to 0\.125, and workers train on with None"),
+        (_lower_momentum, r"(?i:sgd)\w*\.momentum to 0\.5, and workers train on with 0\.9"),
+        (_decay, r"(?i:sgd)\w*\.weight_decay to 0\.125, and workers train on with None"),
         (_drop_less, r"thinned\.rate to 0\.25, and workers train on with 0\.5"),
     ],
 )
