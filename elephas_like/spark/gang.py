@@ -9,21 +9,24 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 import pyspark
-from pyspark import BarrierTaskContext
+from pyspark import BarrierTaskContext, SparkContext
 from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError, ElephasError
+from elephas_like.core.extras import older
 from elephas_like.spark.gpus import with_profile, worker_slots
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import conf_of, context_of, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus
+from elephas_like.spark.waits import Overdue
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,9 @@ CHUNK_BYTES = 2**20
 """Bytes of a piece in which notes and results travel as rows."""
 TASK_BYTES = 16 * 2**20
 """Bytes of notes in one of Spark's tasks, or one piece that is larger."""
+
+SLOT_SECONDS = 600.0
+"""How long Spark looks for slots, by default."""
 
 _RESULTS = "rank long, number long, payload binary"
 _NOTES = pa.schema([("key", pa.int64()), ("number", pa.int64()), ("note", pa.binary())])
@@ -115,7 +121,7 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    _warn_of_few_slots(session, size, profile)
+    _warn_of_few_slots(session, size, profile, seconds)
     job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
     try:
         found = run_job(session, name, title, seconds, job.collect)
@@ -148,8 +154,8 @@ def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: flo
 def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
     """Return a DataFrame of bytes, with the columns key, number and note."""
     unbounded = int(session.conf.get(_BATCH_ROWS, "10000") or 0) < 1  # with which PySpark takes no Arrow tables
-    if unbounded or pyspark.__version__.startswith("3."):
-        return session.createDataFrame([(key, number, bytearray(piece)) for key, number, piece in rows], _NOTES_OF_3)
+    if unbounded or older(pyspark.__version__, "4"):
+        return _without_tables(session, rows)
     tables, some, size = list[pa.Table](), list[tuple[int, int, bytes]](), 0
     for row in rows:
         if some and size + len(row[2]) > TASK_BYTES:
@@ -159,6 +165,15 @@ def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -
         size += len(row[2])
     # Chunks of a table become partitions: whole it would be a task, of which Spark refuses those above 128 MiB.
     return session.createDataFrame(pa.concat_tables([*tables, _table(some)]))
+
+
+def _without_tables(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
+    plain = [(key, number, bytearray(piece)) for key, number, piece in rows]
+    tasks = -(-sum(len(piece) for _, _, piece in plain) // TASK_BYTES)
+    context = context_of(session)
+    if context is not None and tasks > 1:
+        return session.createDataFrame(context.parallelize(plain, tasks), _NOTES_OF_3)
+    return session.createDataFrame(plain, _NOTES_OF_3)
 
 
 def _table(rows: Sequence[tuple[int, int, bytes]]) -> pa.Table:
@@ -230,8 +245,11 @@ def check_slots(session: SparkSession, size: int, resources: str | None = None) 
         raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
 
 
-def _warn_of_few_slots(session: SparkSession, size: int, profile: ResourceProfile | None) -> None:
-    """Warn if a gang has to wait for executors: Spark looks for slots for about ten minutes, and its own log alone says so."""
+def _warn_of_few_slots(session: SparkSession, size: int, profile: ResourceProfile | None, seconds: float) -> None:
+    """Warn if a gang has to wait for executors: Spark looks for slots for about ten minutes, and its own log alone says so.
+
+    Spark 3 cannot cancel a job that looks for slots, so there the wait is here.
+    """
     context = context_of(session)
     if context is None:
         return
@@ -242,6 +260,23 @@ def _warn_of_few_slots(session: SparkSession, size: int, profile: ResourceProfil
             "and gives up after %s times (spark.scheduler.barrier.maxConcurrentTasksCheck.*).",
             *(size, found, *(settings_of(context).get(f"{_CHECK}.{name}", default) for name, default in _CHECKS)),
         )
+        if older(pyspark.__version__, "4"):
+            _wait_for_slots(context, size, profile, seconds)
+
+
+def _wait_for_slots(context: SparkContext, size: int, profile: ResourceProfile | None, seconds: float) -> None:
+    """Return when Spark has as many slots.
+
+    Raises:
+        Overdue: not in so many seconds. CapacityError: not in the time that Spark looks for them.
+    """
+    deadline = time.monotonic() + min(seconds, SLOT_SECONDS)
+    while (found := slots(context, 0.0, size, profile)) < size:
+        if time.monotonic() > deadline:
+            if seconds < SLOT_SECONDS:
+                raise Overdue(f"cancelled after {seconds:g} s")
+            raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
+        time.sleep(0.2)
 
 
 def _capacity_error(error: ElephasError, size: int) -> CapacityError | None:

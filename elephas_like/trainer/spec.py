@@ -237,8 +237,9 @@ def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model
 
 
 def _outputs(model: keras.Model, rows: object) -> list[np.ndarray]:
-    """Return a model's outputs, without training."""
-    return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(model(rows, training=False))]
+    """Return a model's outputs, without training. Those of types that are not NumPy's own, as bfloat16, as float32: NumPy 1 compares no others."""
+    found = [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(model(rows, training=False))]
+    return [output.astype(np.float32) if output.dtype.kind == "V" else output for output in found]
 
 
 def _alike(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:

@@ -64,7 +64,8 @@ def test_missing_values_of_columns_that_know_them_are_refused(kind: str) -> None
         arrays(frame)
     with pytest.raises(ValueError, match=said):
         Given.of(frame, features_col="a", label_col="b")
-    assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
+    if "pyarrow" not in kind or not pd.__version__.startswith("1."):  # which cannot
+        assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
 
 
 def test_masked_values_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,15 +56,34 @@ def test_notes_of_a_session_whose_batches_have_no_bound(spark) -> None:
     assert [(row.key, bytes(row.note)) for row in found] == [(0, b"a"), (1, b"\xff")]
 
 
-def test_notes_are_in_tasks_of_some_mebibytes(sc, spark, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("batch_rows", "tasks"),
+    [
+        pytest.param(
+            "10000",
+            [[400, 600], [1], [3000], [10]],
+            marks=pytest.mark.skipif(pyspark.__version__.startswith("3."), reason="Arrow tables came with Spark 4.0"),
+        ),
+        ("0", [[400], [600], [1], [3000], [10]]),  # rows, 4011 bytes for tasks of 1000: five, of as many rows
+    ],
+)
+def test_notes_are_in_tasks_of_some_mebibytes(
+    sc, spark, monkeypatch: pytest.MonkeyPatch, batch_rows: str, tasks: list[list[int]]
+) -> None:
     monkeypatch.setattr("elephas_like.spark.gang.TASK_BYTES", 1000)
-    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")  # as if there were more than 48 MiB
+    settings = {
+        "spark.sql.execution.arrow.localRelationThreshold": "0",  # as if there were more than 48 MiB
+        "spark.sql.execution.arrow.maxRecordsPerBatch": batch_rows,
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     try:
         frame = keyed_notes(spark, [(0, number, b"n" * size) for number, size in enumerate([400, 600, 1, 3000, 10])])
         sizes = frame.rdd.mapPartitions(lambda rows: [[len(row.note) for row in rows]]).collect()
     finally:
-        spark.conf.unset("spark.sql.execution.arrow.localRelationThreshold")
-    assert sizes == [[400, 600], [1], [3000], [10]]
+        for name in settings:
+            spark.conf.unset(name)
+    assert sizes == tasks
 
 
 def test_a_members_error_is_the_drivers(spark) -> None:

@@ -51,6 +51,7 @@ def test_nothing_is_copied_where_nothing_is_constrained() -> None:
     assert WeightConstraints(built(None))(weights) is weights
 
 
+@pytest.mark.skipif(keras.__version__.startswith("3.8."), reason="Keras 3.8 takes no functions for constraints")
 def test_constraints_travel_by_value() -> None:
     weights = np.full(61, 2, np.float32)
     constrain = cloudpickle.loads(cloudpickle.dumps(WeightConstraints(built(halved))))

@@ -198,9 +198,9 @@ def test_trials_that_do_not_meet_a_samplers_constraints_are_not_the_best(tmp_pat
         assert 0 < len(met) < evals
         assert found.best_value == met["loss"].min() > found.trials["loss"].min()
         assert set(found.pareto_front["trial"]) <= set(met["trial"])
-        assert {trial.user_attrs["trial"] for trial in found.optuna_study.best_trials} == set(
-            found.pareto_front["trial"]
-        )
+        if not optuna.__version__.startswith("3."):  # which leaves it to its samplers
+            best = {trial.user_attrs["trial"] for trial in found.optuna_study.best_trials}
+            assert best == set(found.pareto_front["trial"])
     none = small(both, algo=optuna.samplers.TPESampler(constraints_func=lambda trial: (1,)), max_evals=2)
     assert none.best_params is None
     assert "2 ok; no trial meets the constraints of the sampler" in repr(none)
