@@ -21,24 +21,28 @@ import keras
 from convergence import held_out, network, parts, rows_of
 
 from elephas_like import SparkModel
-from elephas_like.core.types import Update
+from elephas_like.core.strategies import OuterState
+from elephas_like.core.types import Update, Vector
 from elephas_like.rows.spool import Block
 from elephas_like.strategies import Context, MomentumLookAhead
 
 
 @dataclass(frozen=True)
-class OneWeight(MomentumLookAhead):
-    """`mla` whose long rounds weigh as short ones do."""
+class AsPublished(MomentumLookAhead):
+    """`mla` whose rounds all weigh the same, and which looks ahead along its own momentum only."""
 
-    name: ClassVar[str] = "mla, every delta times K^-1/2"
+    name: ClassVar[str] = "mla, a = K^-1/2, r = mu"
 
     def weight(self, update: Update, context: Context) -> float:
         return float(context.num_workers**-0.5)
 
+    def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
+        return weights + self.learning_rate * self.momentum * outer["momentum"]
+
 
 STRATEGIES = {
     "mla": "mla",
-    OneWeight.name: OneWeight(),
+    AsPublished.name: AsPublished(),
     "adag": "adag",
     "downpour_adagrad": "downpour_adagrad",
     "downpour": "downpour",

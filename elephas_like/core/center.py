@@ -209,7 +209,7 @@ class LockedCenter(_Center):
 
     def _apply(self, update: Update) -> None:
         """Step the weights once `quorum` updates are in. Move slots and statistics a share of the way to the worker's."""
-        context = replace(self._context(), agreement=self._monitor.agreement)
+        context = replace(self._context(), agreement=self._monitor.agreement, steps=update.steps)
         weight = self._strategy.weight(update, context)
         self._reduction.add(update.delta, weight)
         self._came += 1

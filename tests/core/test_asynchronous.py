@@ -61,22 +61,22 @@ def test_momentum_look_ahead() -> None:
     #   ( 4,  0): M = ( 1.25   ,  2.5  )   X = ( 5.375  , 16.75  )
     #   ( 0, -4): M = ( 0.625  , -0.75 )   X = ( 5.6875 , 12.375 )
     #   (-4,  4): M = (-1.6875 ,  1.625)   X = ( 0.84375, 17.1875)
-    # x = (1, -1) + 0.70710678 X; served is x + 0.70710678 M / 2 = x + (-0.59662135, 0.57452426)
+    # x = (1, -1) + 0.70710678 X; one other comes in between: r = 1/2 + 3/2 = 2, served is x + 2 (-1.19324270, 1.14904852)
     after, served = six_exchanges(MomentumLookAhead(learning_rate=1.0, momentum=0.5))
     assert after[0] == pytest.approx([4.88908730, 2.53553391])
     assert after[1] == pytest.approx([4.80069894, 10.84403858])
     assert after[2] == pytest.approx([1.59662135, 11.15339780])
-    assert served == pytest.approx([1.0, 11.72792206])
+    assert served == pytest.approx([-0.78986404, 13.45149484])
 
 
 def test_momentum_look_ahead_as_it_comes() -> None:
     # K = 4: s = 1/2. lr = 0.7, mu = 0.9; delta (4, -8): d = (2, -4), m = 0.1 d = (0.2, -0.4),
-    # x = 0.7 (d + 0.9 m) = 0.7 (2.18, -4.36) = (1.526, -3.052), served x + 0.63 m = (1.652, -3.304)
+    # x = 0.7 (d + 0.9 m) = 0.7 (2.18, -4.36) = (1.526, -3.052); r = 0.9 + 1.9 x 3 = 6.6, served x + 4.62 m = (2.45, -4.9)
     center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(), 4)
     assert center.served()[1].weights.tolist() == [0, 0]
     center.commit(update(2, 4, -8, samples=7))
     assert center.snapshot().weights.tolist() == pytest.approx([1.526, -3.052])
-    assert center.served()[1].weights.tolist() == pytest.approx([1.652, -3.304])
+    assert center.served()[1].weights.tolist() == pytest.approx([2.45, -4.9])
 
 
 @pytest.mark.parametrize("strategy", [kind() for kind in STRATEGIES.values() if Mode.ASYNCHRONOUS in kind.modes])
@@ -105,8 +105,8 @@ def test_what_updates_weigh() -> None:
         (0.0, 100, 0.5),
         (0.25, 100, 0.37796447),  # 1 / (4 sqrt(1/4 + 3/16)), four such updates together are as long as one
         (1.0, 100, 0.25),
-        (0.25, 20, 0.4),  # 32 steps / (4 x 20)
-        (0.25, 16, 0.5),  # four of them together are 32 steps long
+        (1.0, 3, 0.33333333),  # 4 steps / (4 x 3)
+        (1.0, 2, 0.5),  # four of them together are 4 steps long
         (1.0, 0, 0.5),
     ],
 )
@@ -114,6 +114,47 @@ def test_updates_that_agree_weigh_less_if_they_are_long(cosine: float | None, st
     context = Context(0, 4, agreement=Agreement(cosine, updates=4))
     for strategy in (MomentumLookAhead(), HeLoCo()):
         assert strategy.weight(replace(update(samples=7), steps=steps), context) == pytest.approx(weight, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("steps", "reach"),
+    [
+        (1, 6.6),  # 0.9 + 1.9 x 3: the three others' whole way
+        (8, 6.6),  # 4 x 1/2 x 8: 16 steps
+        (16, 3.75),  # half of that way
+        (3200, 0.91425),
+    ],
+)
+def test_workers_are_sent_where_the_others_will_have_led(steps: int, reach: float) -> None:
+    # lr = 1; the first delta (4, 0), K = 4: d = (2, 0), m = (0.2, 0), x = (2.18, 0). A quarter of it where all agree: the next test
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0), 4)
+    center.commit(replace(update(1, 4, 0), steps=steps))
+    assert center.snapshot().weights.tolist() == pytest.approx([2.18, 0])
+    assert center.served()[1].weights.tolist() == pytest.approx([2.18 + reach * 0.2, 0])
+
+
+def test_updates_of_less_weight_are_told_further_in_advance() -> None:
+    # K = 4, 16 steps: 1/2 gives 3.75 (above); 1/4, of updates that agree: 4 x 1/4 x 16 = 16 steps, all of the way
+    strategy = MomentumLookAhead(learning_rate=1.0)
+    outer = strategy.init(floats(0, 0))
+    for weight, reach in ((0.5, 3.75), (0.25, 6.6)):
+        _, after = strategy.step(floats(0, 0), floats(1, 0), outer, Context(0, 4, weight=weight, steps=16))
+        assert after["reach"].tolist() == pytest.approx([reach])
+
+
+def test_one_worker_is_sent_what_its_own_momentum_leads_to() -> None:
+    # lr = 1, mu = 1/2: m = (2, 0), x = (5, 0); nobody else comes in between: x + m/2
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(1.0, 0.5), 1)
+    center.commit(update(0, 4, 0))
+    assert center.served()[1].weights.tolist() == [6, 0]
+
+
+def test_checkpoints_of_before_say_nothing_of_the_others() -> None:
+    # their workers were sent x + lr mu m
+    strategy = MomentumLookAhead(learning_rate=1.0, momentum=0.5)
+    assert strategy.serve(floats(5, 0), {"momentum": floats(2, 0)}, Context(0, 4)).tolist() == [6, 0]
+    _, after = strategy.step(floats(5, 0), floats(4, 0), {"momentum": floats(2, 0)}, Context(0, 4, weight=0.5, steps=1))
+    assert set(after) == {"momentum", "reach"}
 
 
 def test_the_center_knows_how_far_the_last_updates_agree() -> None:

@@ -15,15 +15,17 @@ from elephas_like.core.pieces import elementwise
 from elephas_like.core.strategies.algebra import Context, Memory, OuterState, Reduce, Strategy, Total
 from elephas_like.core.types import Mode, Update, Vector
 
-STRAIGHT = 32
+STRAIGHT = 4
 """Steps of K workers that may be added up although all were made from about the same weights."""
+AHEAD = 16
+"""Steps of the other workers that the momentum tells in advance."""
 _TINY = 1e-30
 """Vectors shorter than this have no direction."""
 
 
 @dataclass(frozen=True)
 class MomentumLookAhead(Strategy):
-    """Momentum look-ahead: m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m);  workers are sent x + lr mu m.
+    """Momentum look-ahead: m <- mu m + (1 - mu) d;  x <- x + lr (d + mu m);  workers are sent x + lr r m.
 
     d is the delta times its arrival weight a. K updates that differ by noise get a = K^-1/2: together they are as long as
     one. Updates of long rounds agree instead, and with K^-1/2 would be sqrt(K) times as long, far beyond what any worker
@@ -34,9 +36,14 @@ class MomentumLookAhead(Strategy):
     The second is the weight with which K updates of mean cosine c are together as long as one. The third lets short
     rounds have more: K deltas may add up to so many steps in a line.
 
+    Before an update comes back, K - 1 others come in between, and each moves x by about lr (1 + mu) m. Workers start
+    where those will have led, as far as a direction can be trusted, which is AHEAD of the K a h steps:
+
+        r = mu + (1 + mu) (K - 1) min(1, AHEAD / (K a h))
+
     Momentum look-ahead as in Ajanthan et al., "Momentum Look-Ahead for Asynchronous Distributed Low-Communication
-    Training" (ICLR 2025 workshop on modular, collaborative and decentralized deep learning); K^-1/2 as in HeLoCo
-    (arXiv:2606.00271); the rest is this library's (docs/convergence.md). Defaults here: lr 0.7, mu 0.9.
+    Training" (ICLR 2025 workshop on modular, collaborative and decentralized deep learning), where r = mu; K^-1/2 as in
+    HeLoCo (arXiv:2606.00271); the rest is this library's (docs/convergence.md). Defaults here: lr 0.7, mu 0.9.
     """
 
     name: ClassVar[str] = "mla"
@@ -52,8 +59,8 @@ class MomentumLookAhead(Strategy):
         share("momentum", self.momentum)
 
     def init(self, weights: Vector) -> OuterState:
-        """Return the momentum m, zero."""
-        return {"momentum": np.zeros_like(weights)}
+        """Return the momentum m, zero, and r, how far ahead of x along it workers are sent."""
+        return {"momentum": np.zeros_like(weights), "reach": np.array([self.momentum], np.float32)}
 
     def weight(self, update: Update, context: Context) -> float:
         """Return the arrival weight, from 1/K to K^-1/2, or 0 for an update that trained nothing."""
@@ -72,11 +79,19 @@ class MomentumLookAhead(Strategy):
         mu = self.momentum
         buffer: Vector = mu * outer["momentum"] + (1.0 - mu) * direction
         ahead: Vector = direction + mu * buffer
-        return weights + self.learning_rate * ahead, {"momentum": buffer}
+        return weights + self.learning_rate * ahead, {"momentum": buffer, "reach": self._reach(context)}
+
+    def _reach(self, context: Context) -> Vector:
+        """Return r."""
+        together = context.num_workers * context.weight * max(1, context.steps)
+        told = min(1.0, AHEAD / together) if together else 0.0
+        others = (context.num_workers - 1) * told
+        return np.array([self.momentum + (1 + self.momentum) * others], np.float32)
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
-        """Return x + lr mu m, the point that the momentum leads to."""
-        return weights + self.learning_rate * self.momentum * outer["momentum"]
+        """Return x + lr r m, where the others' next updates are expected to lead."""
+        reach = outer["reach"][0] if "reach" in outer else self.momentum  # checkpoints of earlier versions have none
+        return weights + np.float32(self.learning_rate * reach) * outer["momentum"]
 
 
 @dataclass(frozen=True)
