@@ -209,6 +209,12 @@ def measured(model: keras.Model, sample: tuple[object, ...], look: Callable[[], 
     return seen
 
 
+def evaluate_once(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Run a test step on a batch, or trace it, as the backend does to build a model. The model is left as it was."""
+    with state_restored(model):
+        BACKEND.build_by_test_step(model, _batch(sample))
+
+
 def _batch(sample: tuple[object, ...]) -> object:
     """Return a batch of arrays as a train or test step takes it."""
     x, *rest = (tensor_tree(part) for part in sample)
