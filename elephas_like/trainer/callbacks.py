@@ -366,7 +366,7 @@ class DriverHooks:
         if record.validation is not None:
             logs |= {
                 f"val_{name}": value
-                for name, value in metric_results(self.model, record.validation, self.sample).items()
+                for name, value in metric_results(self.model, record.validation, self.sample, evaluated=True).items()
             }
         self.history.metrics |= logs.keys()
         seconds = time.perf_counter() - self._epoch_started
