@@ -172,11 +172,11 @@ def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path
     base = keras.Model(inputs, [hidden, keras.layers.Dense(50)(cut_off)])
     step = keras.layers.Dense(4, "tanh", name="step")
     for _ in range(2):
-        keras.Model(base.inputs, step(step(base.get_layer("kept").output)))  # another model's, before ours
+        keras.Model(base.input, step(step(base.get_layer("kept").output)))  # another model's, before ours
     digests = []
     for _ in range(2):
         head = keras.layers.Dense(1)
-        model = keras.Model(base.inputs, head(step(step(base.get_layer("kept").output))))
+        model = keras.Model(base.input, head(step(step(base.get_layer("kept").output))))
         model.compile("sgd", "mse")
         pickled = live_pickle.dumps(model)
         assert max(np.size(value) for value in pickled.values) == 16  # of no kernel that is not the model's
@@ -189,7 +189,7 @@ def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path
     for each in (copy, keras.saving.load_model(tmp_path / "copy.keras"), keras.models.clone_model(copy)):
         each.set_weights(model.get_weights())
         np.testing.assert_array_equal(each.predict_on_batch(X), expected)
-    np.testing.assert_array_equal(keras.Model(copy.inputs, copy.outputs).predict_on_batch(X), expected)
+    np.testing.assert_array_equal(keras.Model(copy.input, copy.output).predict_on_batch(X), expected)
 
 
 def test_garbage_is_collected_again_where_two_threads_read_models() -> None:

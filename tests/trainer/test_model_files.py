@@ -61,12 +61,16 @@ class Unknown(keras.layers.Layer):
 
 
 class Stubborn(keras.layers.Layer):
-    def __init__(self, factor: float = 1.0) -> None:
+    """Its constructor does not take what its configuration has."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.factor = factor
 
     def call(self, x: object) -> object:
         return x
+
+    def get_config(self) -> dict[str, object]:
+        return {"factor": 1.0}
 
 
 KNOWN = {"Stubborn": Stubborn}
