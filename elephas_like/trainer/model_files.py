@@ -73,7 +73,7 @@ def told_in_short() -> Iterator[None]:
         if reason == str(error):
             raise
         raise type(error)(
-            f"the model in the file cannot be made again: {reason} Classes and functions of your own are given by "
+            f"the model in the file cannot be made again: {reason.rstrip('.')}. Classes and functions of your own are given by "
             "custom_objects={name: ...}, unless they are registered; an __init__ has to take what get_config returns, and **kwargs for Keras' own arguments."
         ) from error
 
