@@ -17,6 +17,7 @@ import numpy as np
 from elephas_like.spark.files import driver_path
 from elephas_like.trainer.building import build_optimizer
 from elephas_like.trainer.bytecode import refuse_bytecode_in_archive
+from elephas_like.trainer.model_files import told_in_short
 
 _FORMAT = 1
 _DESCRIPTION = "ensemble.json"
@@ -70,7 +71,8 @@ def read(path: Path, custom_objects: Mapping[str, object], safe_mode: bool) -> t
             member.write_bytes(archive.read(name))
             if safe_mode:
                 refuse_bytecode_in_archive(member)
-            models.append(keras.saving.load_model(member, custom_objects=dict(custom_objects), safe_mode=safe_mode))
+            with told_in_short():
+                models.append(keras.saving.load_model(member, custom_objects=dict(custom_objects), safe_mode=safe_mode))
             member.unlink()
     return models, description
 

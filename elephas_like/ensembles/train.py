@@ -36,7 +36,7 @@ from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks, check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
-from elephas_like.trainer.copies import reinitialized
+from elephas_like.trainer.copies import reinitialized, with_own_variables
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.request import as_tuple, class_weights, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
@@ -81,7 +81,7 @@ def train_ensemble(
     """Trains the members of an ensemble in parallel, each with weights and rows of its own, and returns them as one.
 
     Members begin with different weights: a function that builds a model is called once per member, on the driver, under the
-    member's seed, which it is given if it takes an argument. A model is copied, and its trainable weights are drawn anew
+    member's seed, which it is given if it takes an argument; models of it that share layers which are trained are copied. A model is copied, and its trainable weights are drawn anew
     (pretrained weights that are to be kept: pass a function, or freeze them).
 
     Args:
@@ -250,7 +250,7 @@ def _prepared(
     source = None if columns is not None else _source(given.pair)
     seeds = member_seeds(asked.seed, asked.members)
     with keras_lock:
-        models = [_built(build_or_model, seed) for seed in seeds]
+        models = with_own_variables([_built(build_or_model, seed) for seed in seeds])
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)

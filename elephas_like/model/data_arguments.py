@@ -281,7 +281,7 @@ def arrays(tree: Any) -> Any:
     """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are.
 
     Raises:
-        ValueError: arrays with masked values, or pandas' columns with missing ones.
+        ValueError: arrays with masked values, pandas' columns with missing ones, or lists whose rows have unequal shapes.
     """
     if np.ma.is_masked(tree):
         raise ValueError("an array has masked values, which stand for nothing: fill them, as x.filled(0) does.")
@@ -299,7 +299,12 @@ def arrays(tree: Any) -> Any:
         return _frame_values(tree)
     if hasattr(tree, "to_numpy"):
         return tree.to_numpy()
-    return np.asarray(tree)
+    try:
+        return np.asarray(tree)
+    except ValueError as error:  # NumPy's words for nested lists
+        raise ValueError(
+            "the rows of a list have unequal shapes: pad them (keras.utils.pad_sequences), as each batch needs one shape."
+        ) from error
 
 
 def column_values(column: pd.Series) -> Array:

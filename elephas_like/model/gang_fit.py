@@ -39,6 +39,7 @@ from elephas_like.exchange.security import new_token
 from elephas_like.model.gang_lead import Epochs, LeadingEpochs
 from elephas_like.model.plan import Fit, plan_of
 from elephas_like.rows.gang_rows import GangRows
+from elephas_like.rows.shards import SpoolOptions
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gang import (
     Member,
@@ -190,9 +191,11 @@ class GangFit:
         """
         name = f"{self._fit.spool.dataset}-{len(self._names)}"
         self._names.append(name)
-        training = self._write(self._rows, name, "train on")
+        spool = self._fit.spool
+        training = self._write(self._rows, replace(spool, dataset=name), "train on")
         held = self._validation
-        validation = None if held is None else self._write(held, validation_name(name), "validate with")
+        held_out = spool.for_validation(validation_name(name))
+        validation = None if held is None else self._write(held, held_out, "validate with")
         before, self._datasets = self._datasets, Datasets.of(self._names, training, validation)
         found = self._datasets.training
         if before is not None and [rows for rows, _ in found] != [rows for rows, _ in before.training]:
@@ -204,9 +207,9 @@ class GangFit:
         if before is not None and found != before.training:
             log.warning("%s: rows that were written again differ from those before; bits will, too", self._title)
 
-    def _write(self, rows: GangRows, dataset: str, purpose: str) -> list[ShardRef]:
+    def _write(self, rows: GangRows, options: SpoolOptions, purpose: str) -> list[ShardRef]:
         """Write one shard for each worker. Return their references."""
-        task = WriteShards(rows.read, replace(self._fit.spool, dataset=dataset))
+        task = WriteShards(rows.read, options)
         answers = self._run(rows.frame, task, "write shards", math.inf)
         if not all(answers):  # Spark makes no partition at all of a DataFrame that it knows to be empty
             raise ValueError(f"there are no rows to {purpose}: the DataFrame is empty.")

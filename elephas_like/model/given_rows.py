@@ -103,7 +103,16 @@ class Given:
         return Given.of(self.frame, **_in_order(self.named, model))
 
     def validation(self, data: Any, model: keras.Model | None) -> Any:
-        """Return validation data as its kind is read elsewhere; of a pandas DataFrame the columns are those of the data."""
+        """Return validation data as its kind is read elsewhere; of a pandas DataFrame the columns are those of the data.
+
+        Raises:
+            ValueError: arrays without labels, where those to train on have some.
+        """
+        parts = data if isinstance(data, tuple) or (isinstance(data, list) and not _are_pairs(data)) else ()
+        if self.y is not None and len(parts) in (1, 2) and (*parts, None)[1] is None:
+            raise ValueError(
+                "validation_data has no labels, and the rows to train on have: give (x, y) or (x, y, sample_weight)."
+            )
         if isinstance(data, pd.DataFrame) and self.named is not None:
             return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
         if isinstance(data, list) and _are_pairs(data):

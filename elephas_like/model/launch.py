@@ -48,7 +48,7 @@ from elephas_like.model.serving import server_kind, store_of
 from elephas_like.model.source import Source
 from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
-from elephas_like.rows.shards import finished_pairs, pairs, pairs_with_blocks
+from elephas_like.rows.shards import VALIDATION, finished_pairs, pairs, pairs_with_blocks
 from elephas_like.rows.spool import spool
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
@@ -133,7 +133,7 @@ def _on_spark(
         def shards(*, finished: bool = False) -> RDD:
             """The workers' shards; `finished` if they were written before, and only need to be found."""
             refs, options = data.sharded, replace(fit.spool, take_finished=finished)
-            held_out = replace(options, dataset=f"{fit.spool.dataset}-val", ahead=False)  # of another source
+            held_out = options.for_validation(f"{fit.spool.dataset}-val")
             if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset
                 return finished_pairs(context, options.dataset, validated, data.num_workers)
@@ -170,7 +170,7 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncW
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="elephas_like-"))
         factory = stack.enter_context(SharingFactory(fit.factory))
-        held = None if validation is None else list(_spooled(fit, validation, folder, "validation"))
+        held = None if validation is None else list(_spooled(fit, validation, folder, "validation", VALIDATION))
         workers = []
         for index, shard in enumerate(_spooled(fit, data, folder, "training")):
             worker = factory(index, shard, None if held is None else held[index])
@@ -185,7 +185,7 @@ def _in_process(fit: Fit, data: Data, validation: Data | None) -> Iterator[SyncW
             yield InProcessAsyncWorkers(workers, fit.config.seed)
 
 
-def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]:
+def _spooled(fit: Fit, data: Data, folder: str, name: str, place: str = "partition") -> Iterator[ShardRef]:
     for index, rows in enumerate(data.partitions()):
         yield spool(
             rows,
@@ -194,6 +194,7 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str) -> Iterator[ShardRef]
             base=folder,
             floatx=fit.spool.floatx,
             expect_target=fit.spool.expect_target,
+            place=place,
         )
 
 

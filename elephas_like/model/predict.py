@@ -273,7 +273,7 @@ def evaluate_rows(
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
     batch = example_batch(found[0][0], batch_size)
     warn_of_metrics(model, batch)
-    return metric_results(model, scores.add(metrics for _, metrics in found), batch)
+    return metric_results(model, scores.add(metrics for _, metrics in found), batch, evaluated=True)
 
 
 def refuse_labels(batch_size: object) -> None:

@@ -50,6 +50,10 @@ LARGEST_IN_TASK = 32 * 2**20
 Pair = tuple[ShardRef, ShardRef | None]
 
 
+VALIDATION = "validation rows, partition"
+"""What errors call a partition of validation rows."""
+
+
 @dataclass(frozen=True)
 class SpoolOptions:
     """How rows are written.
@@ -58,6 +62,7 @@ class SpoolOptions:
     take_finished: take the finished shard that lies on the host, if there is one, instead of writing the rows again.
     ahead: whether rows may be read before the ones before them are written (`spool`).
     allow_plain_text: whether rows may be written where Spark encrypts its own files.
+    place: what errors call the partition of a row, before its number.
     """
 
     dataset: str
@@ -67,6 +72,11 @@ class SpoolOptions:
     take_finished: bool = False
     ahead: bool = False
     allow_plain_text: bool = False
+    place: str = "partition"
+
+    def for_validation(self, dataset: str) -> SpoolOptions:
+        """Return how the validation rows that go with these rows are written: of another source, and errors say so."""
+        return replace(self, dataset=dataset, ahead=False, place=VALIDATION)
 
     def check_disks(self, context: SparkContext) -> None:
         """Do nothing if rows may be written on the executors. All that writes rows there asks first.
@@ -263,6 +273,7 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
             floatx=options.floatx,
             expect_target=options.expect_target,
             ahead=options.ahead,
+            place=options.place,
         )
     except InputCutError:
         raise

@@ -169,6 +169,8 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
         batch = _batch(sample)
         if not overrides(model, "train_step"):
             _build_by_step(model, batch)
+            if not _metrics_built(model):  # a test step of the user's that leaves them to the train step
+                _build_by_train_step(model, batch)
         else:
             if overrides(model, "call") and not model.built:
                 model(keras.utils.unpack_x_y_sample_weight(batch)[0])
@@ -176,11 +178,17 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
                 BACKEND.build_by_test_step(model, batch)
             optimizers = optimizers_of(model) if len(optimizers_of(model)) > 1 else []
             built = model in _built_by_step or not BACKEND.STEPS_BUILD
-            if not built and not all(part.built for part in [*layers_of(model), *optimizers]):
+            parts_built = all(part.built for part in [*layers_of(model), *optimizers])
+            if not built and not (parts_built and _metrics_built(model)):
                 _build_by_train_step(model, batch)
                 _built_by_step.add(model)
     _saw_rows.add(model)
     build_optimizer(model)
+
+
+def _metrics_built(model: keras.Model) -> bool:
+    """Return whether all metrics have their variables: those of `compile` get them by the step that first uses them."""
+    return all(getattr(metric, "built", True) for metric in model.metrics)
 
 
 def _build_by_step(model: keras.Model, batch: object) -> None:
@@ -207,6 +215,12 @@ def measured(model: keras.Model, sample: tuple[object, ...], look: Callable[[], 
             BACKEND.test_step(model, batch)
             seen.append(look())
     return seen
+
+
+def evaluate_once(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Run a test step on a batch, or trace it, as the backend does to build a model. The model is left as it was."""
+    with state_restored(model):
+        BACKEND.build_by_test_step(model, _batch(sample))
 
 
 def _batch(sample: tuple[object, ...]) -> object:

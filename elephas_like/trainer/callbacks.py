@@ -27,7 +27,7 @@ from elephas_like.core.report import write_report
 from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
 from elephas_like.trainer.graph import plain_attributes
-from elephas_like.trainer.learning_rate import ScaledVariables
+from elephas_like.trainer.learning_rate import ScaledVariables, step_counters
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.state import Variables
@@ -262,6 +262,7 @@ class DriverHooks:
         self._told_of_rounds = [
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
+        self._step_counters = step_counters(self.variables)
         self._compiled_with, self._trained = self._compiled(), self._trainable()
         self._noted_attributes = self._noted_slots = False
         self._bar: EpochBar | None = None
@@ -291,6 +292,7 @@ class DriverHooks:
         restored = _restored_epoch(self.model, self._list.on_train_begin)
         if self._trainable() != self._trained:  # frozen before anything is sent
             self.variables, self._trained = self._variables(), self._trainable()
+            self._step_counters = step_counters(self.variables)
         self._check_not_recompiled()
         return self.variables.read(), restored or initial_epoch
 
@@ -366,7 +368,7 @@ class DriverHooks:
         if record.validation is not None:
             logs |= {
                 f"val_{name}": value
-                for name, value in metric_results(self.model, record.validation, self.sample).items()
+                for name, value in metric_results(self.model, record.validation, self.sample, evaluated=True).items()
             }
         self.history.metrics |= logs.keys()
         seconds = time.perf_counter() - self._epoch_started
@@ -394,8 +396,9 @@ class DriverHooks:
         self._check_attributes(plain)
         after = self.variables.read()
         changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
-        if Role.SLOT in changed:
-            self._note_slots()
+        counters = changed.get(Role.COUNTER.value, state.counters)
+        if Role.SLOT.value in changed or any((counters[at] != state.counters[at]).any() for at in self._step_counters):
+            self._note_slots()  # of slots that are zeros here a callback that clears them changes the step counter alone
         return state.but(**changed) if changed else state
 
     def _note_slots(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import keras
 
@@ -10,6 +11,7 @@ from elephas_like.trainer.archive import custom_objects_of
 from elephas_like.trainer.graph import layers_of, reachable
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import ModelSpec
+from elephas_like.trainer.tensors import backend_variable
 
 
 def fresh_copy(model: keras.Model) -> keras.Model:
@@ -17,6 +19,33 @@ def fresh_copy(model: keras.Model) -> keras.Model:
     copy = ModelSpec.from_model(model).build()
     reset_optimizer(copy)
     return copy
+
+
+def with_own_variables(models: Iterable[keras.Model]) -> list[keras.Model]:
+    """Return the models, but a copy in place of each that shares with an earlier one what training changes.
+
+    So are models that a function builds on one base. What is frozen they may share.
+    """
+    seen: set[int] = set()
+    found: list[keras.Model] = []
+    for model in models:
+        own = model
+        if seen & _changing(model):
+            own = ModelSpec.from_model(model).build()
+        seen |= _changing(own)
+        found.append(own)
+    return found
+
+
+def _changing(model: keras.Model) -> set[int]:
+    """Return the ids of the variables that training may change."""
+    frozen = {
+        id(backend_variable(variable))
+        for layer in layers_of(model)
+        if not layer.trainable
+        for variable in layer.variables
+    }
+    return {id(backend_variable(variable)) for variable in model.variables} - frozen
 
 
 def reset_optimizer(model: keras.Model) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import cloudpickle
 
+from elephas_like.core.columns import difference, signature
 from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
@@ -15,7 +16,7 @@ from elephas_like.core.types import FitConfig, ShardRef
 from elephas_like.core.workers import Worker
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.programs import PROGRAMS, Program
+from elephas_like.trainer.programs import PROGRAMS, Program, check_validation
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import limit_threads
 from elephas_like.trainer.worker import LocalTrainer
@@ -85,6 +86,19 @@ class TrainerFactory:
                     _CHECKED.clear()
                 _CHECKED.add(seen)
 
+    def _check_validation(self, shard: ShardRef, validation: ShardRef | None, program: Program | None) -> None:
+        """Do nothing if validation rows have the shapes of those to train on, or the model can evaluate them as they are.
+
+        Raises:
+            DataError: it cannot, which would be found after a whole epoch.
+        """
+        if program is None or validation is None or not validation.rows or not shard.rows:
+            return
+        differ = difference(signature(shard), signature(validation))
+        sample = sample_of(validation, self.config.batch_size) if differ else None
+        if differ is not None and sample is not None:
+            check_validation(program.model, sample, differ)
+
     def limit_threads(self) -> None:
         """Limit this process to `cores` threads, if Keras' backend has not started yet."""
         if self.cores is not None and not limit_threads(self.cores):
@@ -95,6 +109,7 @@ class TrainerFactory:
     ) -> Worker:
         """Return a worker on a given program."""
         config = replace(self.config, batch_size=self.config.batch_size_of(worker), larger_batches=0)
+        self._check_validation(shard, validation, program)
         # Validation rows are read whole and as they came: no split, no shuffle.
         whole = replace(config, validation_split=0.0, shuffle=False, bootstrap=None)
         return LocalTrainer(

@@ -6,7 +6,7 @@ import functools
 import re
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import keras
 
@@ -179,6 +179,18 @@ def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[ob
         queue.extend(variables_in(thing))
         if into_functions or not isinstance(thing, types.FunctionType):
             queue.extend(reversed([value for _, value in children(thing)]))
+
+
+def nodes_in(reached: Iterable[object]) -> set[int]:
+    """Return the ids of the nodes that make up the functional graphs among some objects.
+
+    A layer that other models share has nodes of their graphs, too: of the heads that a base was given before, of what was cut off.
+    """
+    graphs = [vars(thing).get("_nodes_by_depth") or {} for thing in reached if isinstance(thing, _GRAPHS)]
+    return {id(node) for graph in graphs for nodes in graph.values() for node in nodes}
+
+
+_GRAPHS: tuple[type, ...] = (keras.Function, keras.Model)
 
 
 def _is_visited(thing: object) -> bool:

@@ -8,6 +8,7 @@ its attributes, with these exceptions:
 - Values of variables lie in a table beside the program. So does what no training depends on, such as the seeds that
   Keras draws for initializers. The program alone determines whether two models train alike.
 - All objects are first written without attributes, then the attributes: a deep graph needs no deep recursion.
+- Of the graphs of functional models, those of this model alone: a layer that others share leads to them, and to their layers.
 - Addresses (ids of tracked objects, keys of an optimizer's variables) are recomputed on loading.
 """
 
@@ -34,7 +35,7 @@ import numpy as np
 
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.code import CodePickler
-from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name
+from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
@@ -188,6 +189,7 @@ class _Pickler(CodePickler):
         self._omitted = omitted
         self._model = model
         self._constants = constants
+        self._nodes = nodes_in(reachable(model))
         self._keyed: dict[int, _VariableKeyed] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
@@ -229,6 +231,7 @@ class _Pickler(CodePickler):
         self._note_name(thing, attributes)
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
+            attributes |= self._own_graph(attributes)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
             for name, keyed in _keyed_by_variables(thing, attributes, self._model).items():
@@ -242,6 +245,19 @@ class _Pickler(CodePickler):
         if isinstance(thing, dict | list | set):
             return attributes, self._keyed.get(id(thing)) or list(thing.items() if isinstance(thing, dict) else thing)
         return attributes
+
+    def _own_graph(self, attributes: Mapping[str, Any]) -> dict[str, object]:
+        """Return the attributes that tie a layer or a tensor to graphs, without those of other models that share the layer."""
+        own: dict[str, object] = {
+            name: [node for node in attributes[name] if id(node) in self._nodes]
+            for name in ("_inbound_nodes", "_outbound_nodes")
+            if name in attributes
+        }
+        made_by = attributes.get("_keras_history")
+        if made_by is not None and made_by.operation is not None:
+            before = made_by.operation._inbound_nodes[: made_by.node_index]
+            own["_keras_history"] = made_by._replace(node_index=sum(id(node) in self._nodes for node in before))
+        return own
 
     def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
         """Return replacements for the automatic names found: "dense_7", the first of its kind, becomes "dense#0"."""

@@ -8,15 +8,19 @@ import keras
 import numpy as np
 
 from elephas_like.trainer.building import build
+from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.state import metric_variables, write_metrics
 from elephas_like.trainer.tensors import array_of, value_of
 
 
-def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None) -> dict[str, float]:
+def metric_results(
+    model: keras.Model, sums: np.ndarray, sample: tuple[object, ...] | None = None, *, evaluated: bool = False
+) -> dict[str, float]:
     """Return the metrics' results for summed states, by name; {} for an empty state. The model's metrics are reset.
 
     Args:
         sample: a batch like those behind the sums, to build metrics that are not built yet.
+        evaluated: whether test steps have made the sums.
     """
     if sums.size == 0:
         return {}
@@ -26,7 +30,7 @@ def metric_results(model: keras.Model, sums: np.ndarray, sample: tuple[object, .
     if sample is not None and (unbuilt or sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model))):
         build(model, sample)
     write_metrics(model, sums)
-    results = metrics_of(model)
+    results = evaluated_metrics(model) if evaluated else metrics_of(model)
     model.reset_metrics()
     return results
 
@@ -42,6 +46,16 @@ def metrics_of(model: keras.Model) -> dict[str, float]:
         return results
     if isinstance(tracker, keras.metrics.Mean) and tracker.name == "loss" and not float(value_of(tracker.count)):
         results.pop("loss", None)
+    return results
+
+
+def evaluated_metrics(model: keras.Model) -> dict[str, float]:
+    """Return the metrics' results after test steps, without means that a test step of the user's has left alone: 0 is no score."""
+    results = metrics_of(model)
+    if overrides(model, "test_step"):
+        for metric in (part for each in model.metrics for part in getattr(each, "metrics", [each])):
+            if isinstance(metric, keras.metrics.Mean) and not float(value_of(metric.count)):
+                results.pop(metric.name, None)
     return results
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import h5py
@@ -49,14 +50,32 @@ def load_model(
 
     Raises:
         ValueError: the file holds bytecode, and `safe_mode` is True.
+        TypeError, ValueError: a class or function is not known, or cannot be made from its configuration.
     """
     if path.endswith(".h5"):
-        return load_h5(path, custom_objects, safe_mode=safe_mode), _of_h5(path)
+        with told_in_short():
+            return load_h5(path, custom_objects, safe_mode=safe_mode), _of_h5(path)
     if safe_mode:
         refuse_bytecode_in_archive(path)
     with zipfile.ZipFile(path) as archive:
         found = json.loads(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else {}
-    return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found
+    with told_in_short():
+        return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found
+
+
+@contextmanager
+def told_in_short() -> Iterator[None]:
+    """Raise Keras' errors of loading without the configuration of the whole model, which they repeat for each object around the one in question."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        reason = str(error).rsplit("Exception encountered: ", 1)[-1].split(" Full object config")[0].strip()
+        if reason == str(error):
+            raise
+        raise type(error)(
+            f"the model in the file cannot be made again: {reason.rstrip('.')}. Classes and functions of your own are given by "
+            "custom_objects={name: ...}, unless they are registered; an __init__ has to take what get_config returns, and **kwargs for Keras' own arguments."
+        ) from error
 
 
 def _of_h5(path: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -14,7 +15,7 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
-from elephas_like.trainer.building import build
+from elephas_like.trainer.building import build, evaluate_once
 from elephas_like.trainer.corrections import Corrections
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import accumulations
@@ -142,6 +143,22 @@ class Programs:
 
 PROGRAMS = Programs()
 """Spark reuses Python processes across tasks; a global of a module survives between them."""
+
+
+def check_validation(model: keras.Model, sample: tuple[object, ...], difference: str) -> None:
+    """Raise DataError if a model cannot evaluate a batch of validation rows. It is left as it was.
+
+    Args:
+        difference: how the rows to train on differ from them.
+    """
+    try:
+        evaluate_once(model, sample)
+    except Exception as error:
+        first = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines() or [type(error).__name__]
+        reason = next((line for line in first if not line.endswith("call().") and line), first[0])
+        raise DataError(
+            f"the validation rows do not fit the model {model.name!r} as the rows to train on do: {difference}. Keras says: {reason}"
+        ) from error
 
 
 def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role, TrainState
-from elephas_like.trainer.graph import layers_of, reachable
+from elephas_like.trainer.graph import layers_of, nodes_in, reachable
 from elephas_like.trainer.tensors import (
     AnyVariable,
     assign,
@@ -105,19 +105,21 @@ def _momenta(reached: Sequence[object]) -> dict[int, float]:
     Those of layers that a step may call several times are left out: a step keeps less of them than their momentum.
     """
     wrapped = [thing.layer for thing in reached if isinstance(thing, keras.layers.TimeDistributed)]
+    known = nodes_in(reached)
+    wrapped += [thing for thing in reached if isinstance(thing, keras.Layer) and len(_calls(thing, known)) > 1]
     repeated = {id(layer) for each in wrapped for layer in (each, *layers_of(each))}
     return {
         id(variable): float(layer.momentum)
         for layer in reached
         if isinstance(layer, keras.layers.BatchNormalization) and layer.built
-        if id(layer) not in repeated and len(_nodes(layer)) < 2
+        if id(layer) not in repeated
         for variable in (layer.moving_mean, layer.moving_variance)
     }
 
 
-def _nodes(layer: keras.Layer) -> Sequence[object]:
-    """Return the places of functional models in which a layer is called: there is no public name for them."""
-    return getattr(layer, "_inbound_nodes", ())
+def _calls(layer: keras.Layer, known: set[int]) -> list[object]:
+    """Return the places of this model's graphs in which a layer is called: there is no public name for them."""
+    return [node for node in getattr(layer, "_inbound_nodes", ()) if id(node) in known]
 
 
 def _optimizers(model: keras.Model, reached: Sequence[object]) -> list[keras.optimizers.Optimizer]:

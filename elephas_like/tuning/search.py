@@ -34,6 +34,7 @@ from elephas_like.spark.session import conf_of, context_for, remote_session, set
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.callbacks import check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.copies import with_own_variables
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.request import as_tuple, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
@@ -430,11 +431,14 @@ def _restorer(
     seed: int,
     settings: KerasSettings,
 ) -> Callable[[Any, bytes, str], keras.Model]:
+    made: list[keras.Model] = []
+
     def restored(params: Any, content: bytes, suffix: str) -> keras.Model:
         with settings.applied(), seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
-            model = checked(build(with_own_objects(params)))
+            *_, model = with_own_variables([*made, checked(build(with_own_objects(params)))])
+            made.append(model)
             if sample is None:  # the rows were never here
                 source.for_model(model).build(model)
             return restore(model, path, sample)

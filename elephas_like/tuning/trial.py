@@ -34,7 +34,7 @@ from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
-from elephas_like.trainer.metric_results import metrics_of
+from elephas_like.trainer.metric_results import evaluated_metrics, metrics_of
 from elephas_like.trainer.programs import check_width
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
@@ -163,7 +163,7 @@ class _Training:
             model.reset_metrics()
             hooks.on_test_begin()
             run_in_chunks(self._testing, held, held_rows, self._batch)
-            results = metrics_of(model)
+            results = evaluated_metrics(model)
             hooks.on_test_end(results)
             logs |= {f"val_{name}": value for name, value in results.items()}
         return freshly_named(model, logs)

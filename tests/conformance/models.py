@@ -732,6 +732,26 @@ def own_compute_loss_with_two_outputs():
     return model, (X, Y)
 
 
+class Scores(keras.Model):
+    """Its test step is its own, and leaves the metrics of `compile` to the train step."""
+
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        self.score = keras.metrics.Mean(name="score")
+
+    def test_step(self, data):
+        self.score.update_state(self(data[0], training=False))
+        return {"score": self.score.result()}
+
+
+@entry
+def own_test_step_alone():
+    inputs = keras.Input((4,))
+    model = Scores(inputs, L.Dense(1)(inputs))
+    model.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
+    return model, (X, Y)
+
+
 class Ring(L.Layer):
     """A pointer that goes round, a mask that shrinks, and a raw variable that counts rows."""
 

@@ -32,6 +32,7 @@ NOT_ON = {
         "integers_bools_and_raw_variables": TENSORFLOW,
         "tables_constants_and_left_tensors": TENSORFLOW,
         "target_network": STATEFUL,
+        "own_test_step_alone": "its test_step takes no state, as JAX's must",
         "metric_of_several_numbers": LOGS,
     },
     "torch": {

@@ -53,6 +53,8 @@ def test_labels_of_another_kind(sc, labels: object, loss: str, expected: str) ->
 def test_among_validation_rows_and_in_evaluate(sc) -> None:
     with pytest.raises(DataError, match="label 9 in validation rows, partition 1, row 0"):
         SparkModel(classifier()).fit(rows(sc), validation_data=rows(sc, changed(10, 9)), verbose=0)
+    with pytest.raises(DataError, match=r"^validation rows, partition [01], row 0: expected a pair"):
+        SparkModel(classifier()).fit(rows(sc), validation_data=sc.parallelize(list(X), 2), verbose=0)
     with pytest.raises(DataError, match="label 9 in partition 1, row 0"):
         SparkModel(classifier()).evaluate(rows(sc, changed(10, 9)))
 

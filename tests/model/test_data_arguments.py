@@ -68,6 +68,12 @@ def test_missing_values_of_columns_that_know_them_are_refused(kind: str) -> None
         assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
 
 
+def test_lists_of_rows_of_unequal_length_are_refused_in_a_sentence() -> None:
+    for given in ([[1, 2], [3]], {"a": [[1, 2], [3]]}):
+        with pytest.raises(ValueError, match=r"unequal shapes: pad them"):
+            arrays(given)
+
+
 def test_masked_values_are_refused() -> None:
     masked = np.ma.array([[1.0, 2.0]], mask=[[False, True]])
     for given in (masked, {"a": masked}, (masked, masked)):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from elephas_like import SparkModel, VotingModel
+from elephas_like.core.errors import DataError
 from elephas_like.model.given_rows import Given
 
 X = np.linspace(-1, 1, 40, dtype="float32").reshape(20, 2)
@@ -195,11 +196,16 @@ def test_columns_for_dicts_go_by_their_keys_and_otherwise_in_their_order(feature
     assert SparkModel(made, engine="in_process").evaluate(*given.pair)[0] == 0
 
 
+LISTS = np.array([[1.0, 2.0], [3.0]], dtype=object)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "expected"),
     [
         (lambda fitted: fitted.fit(X), ValueError, r"labels are missing.*Give x and y, or \(x, y\)"),
         (lambda fitted: fitted.evaluate(X), ValueError, "labels are missing"),
+        (lambda fitted: fitted.fit(X, Y, validation_data=(X,)), ValueError, "validation_data has no labels"),
+        (lambda fitted: fitted.fit(X, Y, validation_data=(LISTS, Y[:2])), DataError, "^validation rows, partition 0, rows from 0: .*list"),
         (lambda fitted: fitted.predict(X, Y), TypeError, r"predict takes features alone.*evaluate\(x, y\)"),
         (lambda fitted: fitted.fit((X, Y, W), sample_weight=W), ValueError, "sample weights came twice"),
         (lambda fitted: fitted.fit(FRAME, Y, features_col="a"), ValueError, "name their columns"),
@@ -210,7 +216,7 @@ def test_columns_for_dicts_go_by_their_keys_and_otherwise_in_their_order(feature
         (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
     ],
-    ids=["fit", "evaluate", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "odd row", "shapes", "parts"],
+    ids=["fit", "evaluate", "validation", "validation rows", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "odd row", "shapes", "parts"],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):

@@ -328,14 +328,20 @@ def test_steps_are_unknown_until_workers_have_counted_their_rows() -> None:
     assert [*told, callback.params["steps"]] == [None, 2]  # None is Keras' own word for it
 
 
+@pytest.mark.parametrize("clears", [True, False])
 @pytest.mark.parametrize(("keeps", "said"), [(True, 1), (False, 0)])
-def test_slots_that_a_callback_sets_where_workers_keep_their_own_are_said_once(keeps: bool, said: int) -> None:
+def test_slots_that_a_callback_sets_where_workers_keep_their_own_are_said_once(
+    keeps: bool, said: int, clears: bool
+) -> None:
+    """The driver's are zeros while workers keep their own: of a callback that clears them all it sees the step counter."""
     model = mlp(keras.optimizers.SGD(0.1, momentum=0.9))
     build(model, (X[:1], Y[:1]))
 
     def forget(epoch: int, logs: object = None) -> None:
         for slot in model.optimizer.variables[2:]:
-            slot.assign(slot + 1)
+            slot.assign(slot * 0 if clears else slot + 1)
+        if clears:
+            model.optimizer.iterations.assign(0)
 
     forgets = keras.callbacks.LambdaCallback(on_epoch_begin=forget, on_epoch_end=forget)
     driver = DriverHooks(model, [forgets], epochs=3, verbose=0, keeps_slots=keeps)
@@ -346,7 +352,7 @@ def test_slots_that_a_callback_sets_where_workers_keep_their_own_are_said_once(k
         for epoch in range(3):
             state = driver.epoch_begin(epoch, state)
             counts.append(len(caught))
-            state = driver.epoch_end(EpochRecord(epoch, state, np.zeros(2), 4))
+            state = driver.epoch_end(EpochRecord(epoch, state.but(counters=state.counters + 1), np.zeros(2), 4))
     assert len(caught) == said
     assert counts[0] == 0  # before the first round all begin with what is set
     assert all("a callback has set variables of the optimizer" in str(each.message) for each in caught)

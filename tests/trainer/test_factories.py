@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core.errors import DataError
 from elephas_like.core.strategies import Average, Clipped, Context
 from elephas_like.core.types import Order, Span, TrainState, Update
 from elephas_like.trainer.building import build
@@ -51,6 +52,28 @@ def test_workers_that_share_a_model_train_as_workers_that_do_not(tmp_path: Path)
             update = train(trainer, start)
             for name, array in expected.arrays().items():
                 np.testing.assert_array_equal(update.arrays()[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_validation_rows_that_do_not_fit_are_found_before_any_training(tmp_path: Path, shared: bool) -> None:
+    """Of other lengths they may be, where the model takes any."""
+    factory = TrainerFactory(ModelSpec.from_model(prepared()), config(num_workers=1), Average(), "")
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(inputs)))
+    model.compile("sgd", "mse")
+    any_length = TrainerFactory(ModelSpec.from_model(model), config(num_workers=1), Average(), "")
+    refs = [
+        shard(tmp_path / str(number), x, y, worker=0)
+        for number, (x, y) in enumerate([(X, Y), (X[:, :2], Y), (X[:, None], Y), (np.stack([X, X], 1), Y)])
+    ]
+    with SharingFactory(factory) if shared else nullcontext(factory) as workers:
+        with pytest.raises(
+            DataError,
+            match=r"validation rows do not fit .*float32 of shape \(4,\) and float32 of shape \(2,\).*Keras says: \w+",
+        ):
+            workers(0, refs[0], refs[1])
+    with SharingFactory(any_length) if shared else nullcontext(any_length) as workers:
+        workers(0, refs[2], refs[3])
 
 
 class Clips(keras.callbacks.Callback):

@@ -164,6 +164,34 @@ def test_a_copy_can_be_saved_exported_and_taken_apart(tmp_path: Path) -> None:
     np.testing.assert_allclose(exported.serve(X), expected, rtol=1e-6)
 
 
+def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path) -> None:
+    """A base is given one head after the other, and is cut off below its own last layers."""
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(4, "relu", name="kept")(inputs)
+    cut_off = keras.layers.Dense(50, name="cut_off")(hidden)
+    base = keras.Model(inputs, [hidden, keras.layers.Dense(50)(cut_off)])
+    step = keras.layers.Dense(4, "tanh", name="step")
+    for _ in range(2):
+        keras.Model(base.input, step(step(base.get_layer("kept").output)))  # another model's, before ours
+    digests = []
+    for _ in range(2):
+        head = keras.layers.Dense(1)
+        model = keras.Model(base.input, head(step(step(base.get_layer("kept").output))))
+        model.compile("sgd", "mse")
+        pickled = live_pickle.dumps(model)
+        assert max(np.size(value) for value in pickled.values) == 16  # of no kernel that is not the model's
+        assert b"cut_off" not in pickled.program
+        digests.append(pickled.digest)
+    assert digests[0] == digests[1]
+    copy = live_pickle.loads(pickled.program, pickled.values)
+    copy.save(tmp_path / "copy.keras")
+    expected = model.predict_on_batch(X)
+    for each in (copy, keras.saving.load_model(tmp_path / "copy.keras"), keras.models.clone_model(copy)):
+        each.set_weights(model.get_weights())
+        np.testing.assert_array_equal(each.predict_on_batch(X), expected)
+    np.testing.assert_array_equal(keras.Model(copy.input, copy.output).predict_on_batch(X), expected)
+
+
 def test_garbage_is_collected_again_where_two_threads_read_models() -> None:
     """The second begins while the first is at it, and ends after it."""
     one, other = live_pickle._garbage_collection_paused(), live_pickle._garbage_collection_paused()

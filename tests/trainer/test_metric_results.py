@@ -53,6 +53,27 @@ def test_a_metric_per_class_is_an_array_in_the_results() -> None:
     np.testing.assert_allclose(metric_results(model, read_metrics(model))["f1"], [1.0, 2 / 3, 0.0], atol=1e-6)
 
 
+class Scores(keras.Model):
+    """Its test step leaves the metrics of `compile` alone."""
+
+    def __init__(self, *args: object, **named: object) -> None:
+        super().__init__(*args, **named)
+        self.score = keras.metrics.Mean(name="score")
+
+    def test_step(self, data: object) -> dict[str, object]:
+        self.score.update_state(self(data[0], training=False))
+        return {"score": self.score.result()}
+
+
+def test_a_metric_that_no_test_step_has_touched_has_no_score() -> None:
+    """As in Keras, which logs what a test step returns. A mean of nothing is 0, the best of all errors."""
+    inputs = keras.Input((4,))
+    model = Scores(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", metrics=["mae"])
+    history = SparkModel(model, num_workers=2, engine="in_process").fit(X, Y, validation_data=(X, Y), verbose=0).history
+    assert sorted(history) == ["loss", "mae", "score", "val_score"]
+
+
 def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
     """Losses of outputs in the outputs' order, then their metrics by name: results have them the other way round."""
     inputs = keras.Input((1,))

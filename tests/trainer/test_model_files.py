@@ -53,3 +53,49 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(model: kera
     with pytest.raises(TypeError, match="JSON"):
         save_model(model, str(tmp_path / "model.keras"), {"config": object()})
     assert list(tmp_path.iterdir()) == []
+
+
+def unknown() -> type[keras.layers.Layer]:
+    class Unknown(keras.layers.Layer):
+        """Nowhere to be imported from."""
+
+        def call(self, x: object) -> object:
+            return x
+
+    return Unknown
+
+
+class Stubborn(keras.layers.Layer):
+    """Its constructor does not take what its configuration has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def call(self, x: object) -> object:
+        return x
+
+    def get_config(self) -> dict[str, object]:
+        return {"factor": 1.0}
+
+
+KNOWN = {"Stubborn": Stubborn}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "layer", "given", "said"),
+    [
+        (".keras", unknown(), {}, "again: Could not locate class 'Unknown'.* custom_objects="),
+        (".keras", Stubborn, KNOWN, "again: .*unexpected keyword argument 'factor'. Classes .*an __init__ has to take"),
+        (".h5", Stubborn, KNOWN, "again: .*unexpected keyword argument 'factor'. Classes .*an __init__ has to take"),
+    ],
+)
+def test_what_cannot_be_made_again_is_said_without_the_model_s_configuration(
+    tmp_path: Path, suffix: str, layer: type, given: dict[str, object], said: str
+) -> None:
+    model = keras.Sequential([keras.Input((4,)), layer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    path = str(tmp_path / f"model{suffix}")
+    save_model(model, path, {})
+    with pytest.raises(TypeError, match=said) as caught:
+        load_model(path, given)
+    assert len(str(caught.value)) < 700

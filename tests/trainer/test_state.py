@@ -143,9 +143,12 @@ def test_a_layer_that_a_step_calls_more_than_once_has_no_momentum_of_its_own() -
     norm, inputs = keras.layers.BatchNormalization(), keras.Input((4, 2))
     each = keras.layers.TimeDistributed(keras.layers.BatchNormalization())(inputs)
     twice = norm(norm(each))
-    once = keras.layers.BatchNormalization(momentum=0.75)(twice)
+    inside = keras.Sequential([keras.Input((4, 2)), keras.layers.BatchNormalization()])
+    last = keras.layers.BatchNormalization(momentum=0.75)
+    once = last(inside(inside(twice)))
+    last(twice)  # in another model
     momenta = Variables(keras.Model(inputs, once)).layout.momenta.tolist()
-    assert (momenta.count(0.75), momenta.count(0.0)) == (4, 8)
+    assert (momenta.count(0.75), momenta.count(0.0)) == (4, 12)
 
 
 def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_does() -> None:

@@ -76,11 +76,12 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
 
 
-def test_each_model_has_copies_of_the_keras_objects_in_the_space() -> None:
+def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_that_the_function_holds() -> None:
     x, y = cancer()
+    base = keras.layers.Dense(5)
 
     def build(params: dict) -> keras.Model:
-        layers = [keras.Input((30,)), keras.layers.Dense(params["units"]), params["act"]]
+        layers = [keras.Input((30,)), base, keras.layers.Dense(params["units"]), params["act"]]
         model = keras.Sequential([*layers, keras.layers.Dense(1, activation="sigmoid")])
         model.compile(params["optimizer"], "binary_crossentropy", metrics=["accuracy"])
         return model
