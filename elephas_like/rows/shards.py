@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 DRAIN_SECONDS = 5.0
 """Seconds that the rest of the rows may take after a bad one: about what a new process needs to import TensorFlow."""
+SWEEPS_A_SLOT = 4
+"""Most tasks a slot that delete files: each executor is to get one, and thousands would take longer than they may."""
 LARGEST_IN_TASK = 32 * 2**20
 """Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB, or what `spark.rpc.message.maxSize` says."""
 
@@ -299,7 +301,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
     """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
 
     Args:
-        tasks: how many the killed job had. There are as many here, or as many as Spark has slots if that is more.
+        tasks: how many the killed job had. There are as many here, but at least one a slot and at most `SWEEPS_A_SLOT`.
     """
 
     def delete(_: object) -> None:
@@ -307,7 +309,8 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
             remove_dataset(dataset)
 
     def job() -> None:
-        count = max(tasks, slots(context, 0.0))  # not `spark.default.parallelism`, which may be hundreds
+        found = slots(context, 0.0)  # not `spark.default.parallelism`, which may be hundreds
+        count = max(found, min(tasks, SWEEPS_A_SLOT * max(1, found)))
         context.range(0, count, 1, count).foreach(delete)
 
     deleted_by(context, f"{tag}-sweep", datasets, job)

@@ -189,9 +189,12 @@ def test_rows_before_one_that_spark_cannot_compute_become_no_shard(spark, sc) ->
     sweep(sc, "cut", 1, [dataset])
 
 
-def test_a_sweep_has_a_task_for_each_slot_whatever_the_default_of_partitions_is(sc, monkeypatch) -> None:
+@pytest.mark.parametrize(("tasks", "sweeps"), [(1, 2), (3, 3), (3000, 8)])
+def test_a_sweep_has_a_few_tasks_for_each_slot_however_many_partitions_there_are(
+    sc, monkeypatch, tasks, sweeps
+) -> None:
     monkeypatch.setattr(type(sc), "defaultParallelism", 500)  # as spark.default.parallelism says
-    sweep(sc, "many-partitions", 1, ["nothing"])
-    jobs = list(sc._jsc.sc().statusTracker().getJobIdsForTag("many-partitions-sweep"))
+    sweep(sc, f"partitions-{tasks}", tasks, ["nothing"])
+    jobs = list(sc._jsc.sc().statusTracker().getJobIdsForTag(f"partitions-{tasks}-sweep"))
     (stage,) = sc.statusTracker().getJobInfo(jobs[0]).stageIds
-    assert (len(jobs), sc.statusTracker().getStageInfo(stage).numTasks) == (1, 2)
+    assert (len(jobs), sc.statusTracker().getStageInfo(stage).numTasks) == (1, sweeps)
