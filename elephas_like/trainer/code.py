@@ -125,7 +125,9 @@ def _with_imports(modules: list[types.ModuleType], script: list[types.ModuleType
     queue = [*modules, *script]
     while queue:
         for value in list(vars(queue.pop()).values()):
-            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            # Not `isinstance`, which asks proxies for what they stand for.
+            is_module = issubclass(type(value), types.ModuleType)
+            name = value.__name__ if is_module else getattr(value, "__module__", None)
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is not None and module.__name__ not in found and _is_users_file(module):
                 found[module.__name__] = module
