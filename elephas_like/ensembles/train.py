@@ -30,7 +30,7 @@ from elephas_like.model.source import Source
 from elephas_like.model.sources import column_source, source_of, validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice
-from elephas_like.spark.parallel import Outcome
+from elephas_like.spark.parallel import Outcome, cancelled_by_caller
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks, check_copied_callbacks
@@ -317,7 +317,7 @@ def _collected(
     """The results and the failures by member; each result is written into its model as it comes.
 
     Raises:
-        BaseException: the first failure, where there are more than `max_failures`, or no member is left.
+        BaseException: a failure, where there are more than `max_failures`, no member is left, or the caller has cancelled the jobs.
     """
     results: dict[int, MemberResult] = {}
     failures: dict[int, BaseException] = {}
@@ -330,7 +330,7 @@ def _collected(
                 outcome.add_note(f"It is member {number} of the ensemble that failed.")
                 failures[number] = outcome
                 show_failure(page, number, outcome)
-                if len(failures) > asked.max_failures:
+                if len(failures) > asked.max_failures or cancelled_by_caller(str(outcome)):
                     raise outcome
                 log.warning("member %d failed, and is left out: %s", number, outcome)
                 continue

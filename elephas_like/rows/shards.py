@@ -25,6 +25,7 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
+from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.session import is_local, settings_of
 from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import whole
@@ -44,6 +45,10 @@ log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 DRAIN_SECONDS = 5.0
 """Seconds that the rest of the rows may take after a bad one: about what a new process needs to import TensorFlow."""
+SWEEPS_A_SLOT = 4
+"""Most tasks a slot that delete files: each executor is to get one, and thousands would take longer than they may."""
+MOST_JOBS = 250
+"""Jobs that bring an RDD to the driver: of thousands of partitions, most of them empty, Spark needs longer to begin a job than for its rows."""
 LARGEST_IN_TASK = 32 * 2**20
 """Bytes of a block that may be part of a task. Spark refuses tasks above 128 MiB, or what `spark.rpc.message.maxSize` says."""
 
@@ -310,7 +315,7 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
     """Delete the files of killed tasks, by a task on every slot and on the driver's own host.
 
     Args:
-        tasks: how many the killed job had. There are as many here, or as many as Spark has slots if that is more.
+        tasks: how many the killed job had. There are as many here, but at least one a slot and at most `SWEEPS_A_SLOT`.
     """
 
     def delete(_: object) -> None:
@@ -318,7 +323,8 @@ def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) 
             remove_dataset(dataset)
 
     def job() -> None:
-        count = max(tasks, slots(context, 0.0))  # not `spark.default.parallelism`, which may be hundreds
+        found = slots(context, 0.0)  # not `spark.default.parallelism`, which may be hundreds
+        count = max(found, min(tasks, SWEEPS_A_SLOT * max(1, found)))
         context.range(0, count, 1, count).foreach(delete)
 
     deleted_by(context, f"{tag}-sweep", datasets, job)
@@ -351,9 +357,25 @@ def persisted_anew(refs: RDD) -> None:
 
 
 def rows_of_partitions(rdd: RDD) -> Iterator[list[object]]:
-    """Yield the rows of each partition, one partition at a time, on the driver."""
+    """Yield the rows of each partition on the driver, one partition at a time; of many partitions, a few at a time."""
     rdd = own_rows(rdd)
-    for index in range(rdd.getNumPartitions()):
+    count = rdd.getNumPartitions()
+    step = max(1, -(-count // MOST_JOBS))
+    for begin in range(0, count, step):
+        yield from _rows_together(rdd, range(begin, min(begin + step, count)))
+
+
+def _rows_together(rdd: RDD, indices: Sequence[int]) -> Iterator[list[object]]:
+    """Yield the rows of each of some partitions, by one job if Spark brings so many to the driver."""
+    if len(indices) > 1:
+        try:
+            with readable_errors(rdd.context):
+                found = rdd.context.runJob(rdd, lambda rows: [list(rows)], indices)
+            yield from found
+            return
+        except RefusedError:
+            log.debug("partitions %s come one by one", indices)
+    for index in indices:
         with readable_errors(rdd.context):
             rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
         yield rows

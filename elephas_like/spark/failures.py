@@ -26,6 +26,7 @@ _DIED = re.compile(
     r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
     r"[^\n]*Python worker exited unexpectedly"
 )
+_IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
@@ -90,6 +91,13 @@ def _refusal(text: str) -> str | None:
             f"a task has {size_text(int(task['size']))} of rows, and spark.rpc.message.maxSize allows {size_text(int(task['limit']))}: rows "
             "that sc.parallelize was given travel with their tasks. Give it more partitions, or the arrays themselves to fit; write the rows "
             "down (Parquet), or set it higher, in MiB, before the session starts."
+        )
+    idle = _IDLE.search(text)
+    if idle is not None:
+        return (
+            f"Spark has killed a Python worker that neither took nor gave a row for {idle['seconds']} s, as one does not while it trains, "
+            "predicts a batch, or imports Keras. Set spark.python.worker.killOnIdleTimeout to false before the session starts (for columns of "
+            "DataFrames spark.sql.execution.pyspark.udf.killOnIdleTimeout), or the idleTimeoutSeconds beside it higher than that takes."
         )
     if _BARRIER in text:
         return (

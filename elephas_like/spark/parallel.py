@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import queue
+import re
 import threading
 import time
 from collections import deque
@@ -34,8 +35,18 @@ TRIES = 4
 """Jobs that one run may lose to dying Python workers in local mode, where Spark retries no task; a cluster retries."""
 CANCELLED = " cancelled "
 """Part of what Spark says of a job that was cancelled: here, by Ctrl-C, or in its UI."""
-GROUP_CANCELLED = " cancelled job group "
-"""Part of what Spark says of a job that was cancelled with its job group, which is the caller's."""
+_CANCELLED_WITH = re.compile(r" cancelled job (?P<kind>group|tag)s? (?!elephas_like)| cancellation of all jobs")
+
+
+def cancelled_by_caller(text: str) -> str:
+    """Return what a caller has cancelled beside a job, by what Spark says of the job, as the begin of a sentence; empty if nothing.
+
+    Tags of this package are not the caller's. Spark's UI cancels one job alone.
+    """
+    found = _CANCELLED_WITH.search(text)
+    if found is None:
+        return ""
+    return "all Spark jobs were" if found["kind"] is None else f"the Spark job {found['kind']} of the caller was"
 
 
 class CancelledError(ElephasError):

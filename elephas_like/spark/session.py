@@ -213,7 +213,8 @@ def share_backend(context: SparkContext) -> None:
     Nothing is said where Keras takes TensorFlow because nobody chose: Spark starts new processes for a new environment.
     """
     name = keras_backend()
-    if name != DEFAULT_BACKEND or "KERAS_BACKEND" in os.environ:
+    theirs = settings_of(context).get("spark.executorEnv.KERAS_BACKEND", name)
+    if name != DEFAULT_BACKEND or "KERAS_BACKEND" in os.environ or theirs != name:
         context.environment["KERAS_BACKEND"] = name
     wide = keeps_64_bits()
     if wide or X64 in context.environment:

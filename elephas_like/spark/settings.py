@@ -43,6 +43,17 @@ def setting_findings(
     yield _speculation(conf, server)
     yield _task_cpus(conf)
     yield _encryption(conf, server, tls, allow_plain_text)
+    yield from _idle_workers(conf)
+
+
+def _idle_workers(conf: Mapping[str, str]) -> Iterator[Finding]:
+    seconds = conf.get("spark.python.worker.idleTimeoutSeconds", "0").removesuffix("s")
+    if is_on(conf, "spark.python.worker.killOnIdleTimeout") and seconds != "0":
+        text = (
+            f"Spark kills those that neither take nor give a row for {seconds} s (spark.python.worker.idleTimeoutSeconds), as one "
+            "does not while it trains. Set spark.python.worker.killOnIdleTimeout=false."
+        )
+        yield Finding("python workers", Level.PROBLEM, text)
 
 
 def _encryption(

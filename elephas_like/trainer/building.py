@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -26,6 +27,9 @@ from elephas_like.trainer.tensors import (
     value_of,
 )
 
+building_lock = threading.RLock()
+"""Lock for what builds a model, or has to see all of it: a thread may evaluate a model that another one begins to fit."""
+
 
 def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
@@ -41,8 +45,9 @@ def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     own = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
     if overrides(model, "train_step") and len(optimizers_of(model)) > 1:
         return model in _built_by_step or all(optimizer.built for optimizer in optimizers_of(model))
-    if own is not None and not own.built:
-        own.build(model.trainable_variables)
+    with building_lock:
+        if own is not None and not own.built:
+            own.build(model.trainable_variables)
     return True
 
 
@@ -87,11 +92,12 @@ def build(model: keras.Model, sample: tuple[object, ...]) -> None:
         sample: a batch, (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of rows. Its first row is
             enough for most built models. Other models, and those that rely on the batch size, get the whole batch.
     """
-    if _is_built_for(model, sample):
-        model.reset_metrics()  # as a step would
-        return
-    _build_parts(model, sample)
-    _built_for[model] = _parts(model), _shapes(sample)
+    with building_lock:
+        if _is_built_for(model, sample):
+            model.reset_metrics()  # as a step would
+            return
+        _build_parts(model, sample)
+        _built_for[model] = _parts(model), _shapes(sample)
 
 
 def _build_parts(model: keras.Model, sample: tuple[object, ...]) -> None:

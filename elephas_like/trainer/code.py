@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes", "elephas_like")
+_SCRIPT = "__main__"
 _lock = threading.RLock()
 _Result = TypeVar("_Result")
 
@@ -78,13 +79,20 @@ def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Res
     Returns:
         What `dump` returns.
     """
-    direct = _user_modules(roots)
-    imported = _with_imports(direct)
+    homes = _homes(roots)
+    direct = [module for module in homes if _is_users_file(module)]
+    imported = _with_imports(direct, [module for module in homes if module.__name__ == _SCRIPT])
     with _lock:
         try:
             with _sent_by_value(imported):
                 return dump()
-        except (TypeError, ValueError, AttributeError, pickle.PicklingError, RecursionError):
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            pickle.PicklingError,
+            RuntimeError,
+        ):  # pyspark's are RuntimeErrors
             if len(imported) == len(direct):
                 raise
             with _sent_by_value(direct):
@@ -100,24 +108,26 @@ def _roots(thing: object) -> list[object]:
     return list(thing.values()) if isinstance(thing, dict) else thing if isinstance(thing, list) else [thing]
 
 
-def _user_modules(roots: list[object]) -> list[types.ModuleType]:
-    """Return the user's own modules in which the roots, or their classes, are defined."""
+def _homes(roots: list[object]) -> list[types.ModuleType]:
+    """Return the modules in which the roots, or their classes, are defined."""
     found: dict[str, types.ModuleType] = {}
     for value in roots:
         for owner in [*getattr(value, "__mro__", ()), value, *type(value).__mro__]:
             module = sys.modules.get(getattr(owner, "__module__", None) or "")
-            if module is not None and _is_users_file(module):
+            if module is not None:
                 found[module.__name__] = module
     return list(found.values())
 
 
-def _with_imports(modules: list[types.ModuleType]) -> list[types.ModuleType]:
-    """Return the modules, and the user's own ones among their imports, transitively."""
+def _with_imports(modules: list[types.ModuleType], script: list[types.ModuleType]) -> list[types.ModuleType]:
+    """Return the modules, and the user's own ones among their imports and those of the script, transitively."""
     found = {module.__name__: module for module in modules}
-    queue = list(modules)
+    queue = [*modules, *script]
     while queue:
         for value in list(vars(queue.pop()).values()):
-            name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            # Not `isinstance`, which asks proxies for what they stand for.
+            is_module = issubclass(type(value), types.ModuleType)
+            name = value.__name__ if is_module else getattr(value, "__module__", None)
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is not None and module.__name__ not in found and _is_users_file(module):
                 found[module.__name__] = module
@@ -129,7 +139,7 @@ def _with_imports(modules: list[types.ModuleType]) -> list[types.ModuleType]:
 def _is_users_file(module: types.ModuleType) -> bool:
     """Return whether a module is the user's own file, which workers may not have."""
     file = getattr(module, "__file__", None)
-    if file is None or module.__name__.split(".")[0] in (*_FOREIGN, "__main__"):
+    if file is None or module.__name__.split(".")[0] in (*_FOREIGN, _SCRIPT):
         return False
     path = Path(file).resolve()
     return not any(path.is_relative_to(folder) for folder in _installed())

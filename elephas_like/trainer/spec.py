@@ -18,7 +18,7 @@ import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer import live_pickle
-from elephas_like.trainer.building import state_restored
+from elephas_like.trainer.building import building_lock, state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to, reachable
@@ -70,6 +70,11 @@ class ModelSpec:
             ElephasError: the model holds something that cannot be pickled, or the rebuilt model differs; the message
                 names the object.
         """
+        with building_lock:
+            return cls._from_model(model, carry)
+
+    @classmethod
+    def _from_model(cls, model: keras.Model, carry: Carry) -> ModelSpec:
         complete_compile_arguments(model)
         variables = Variables(model)
         without: list[object] = []

@@ -162,7 +162,7 @@ class Search:
 
         Raises:
             WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
-            ElephasError: the SparkContext was stopped, or the caller's job group was cancelled.
+            ElephasError: the SparkContext was stopped, or the caller's job group or tag, or all jobs, were cancelled.
         """
         with self._bar() as bar:
             try:

@@ -26,7 +26,7 @@ from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
 from elephas_like.spark.failures import GONE
 from elephas_like.spark.gang import default_parallelism
-from elephas_like.spark.parallel import CANCELLED, GROUP_CANCELLED, CancelledError, Runs, RunsInTurn
+from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn, cancelled_by_caller
 from elephas_like.spark.session import is_local, warn_if_stopped
 from elephas_like.spark.slots import slots as spark_slots
 from elephas_like.spark.waits import stopped
@@ -83,7 +83,7 @@ class TrialRuns:
             return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
         # Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a fit that failed by then was interrupted.
         said = result.failure.message
-        cancelled = GROUP_CANCELLED in said or (self._fits and (self.runs.cancelled or CANCELLED in said))
+        cancelled = cancelled_by_caller(said) or (self._fits and (self.runs.cancelled or CANCELLED in said))
         if cancelled or isinstance(found, CancelledError):
             return TrialResult(number, TrialStatus.INTERRUPTED, host=result.host, failure=result.failure)
         return result
@@ -96,13 +96,14 @@ class TrialRuns:
 def why_all_end(result: TrialResult) -> str:
     """Why no other trial is to run after one that was interrupted; empty if others may.
 
-    The SparkContext was stopped, or the job group in which the caller started the search was cancelled.
+    The SparkContext was stopped, or the caller has cancelled the job group or a job tag of the search, or all jobs.
     """
     if result.status is not TrialStatus.INTERRUPTED or result.failure is None:
         return ""
     if result.failure.message == GONE:
         return GONE
-    return "the Spark job group of the search was cancelled." if GROUP_CANCELLED in result.failure.message else ""
+    what = cancelled_by_caller(result.failure.message)
+    return what and f"{what} cancelled."
 
 
 def _on_copies(evaluate: Evaluate) -> Evaluate:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from problems import breast_cancer, diabetes, digits, mlp
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.core.voting import member_seeds
 from elephas_like.ensembles.train import train_ensemble
 from elephas_like.ensembles.voting_model import VotingModel
@@ -199,6 +200,23 @@ def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> 
 
 
 @pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
+def test_members_whose_jobs_the_caller_has_cancelled_are_no_failures_to_do_without(tmp_path) -> None:
+    build, (x, y, *_) = digits()
+
+    class Cancelled(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            if not (tmp_path / "once").exists():
+                (tmp_path / "once").touch()
+                raise ElephasError(
+                    "the Spark job was cancelled. Spark says: Job 3 cancelled part of cancelled job tag mine"
+                )
+
+    with pytest.raises(ElephasError, match="cancelled job tag mine"):
+        train_ensemble(
+            build, (x[:50], y[:50]), 2, engine="in_process", verbose=0, max_failures=1, callbacks=[Cancelled()]
+        )
+
+
 def test_keras_limits_of_epochs_count() -> None:
     keras.config.set_max_steps_per_epoch(2)
     try:

@@ -74,7 +74,7 @@ def test_a_search_ends_with_the_group_that_it_was_started_in(sc, tmp_path: Path)
 
         looking = threading.Thread(target=look)
         looking.start()
-        with pytest.raises(ElephasError, match=r"job group of the search was cancelled\. Trials that had ended: 0"):
+        with pytest.raises(ElephasError, match=r"job group of the caller was cancelled\. Trials that had ended: 0"):
             search(
                 build,
                 {"rate": ("loguniform", -6, -3)},

@@ -89,6 +89,24 @@ def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, w
         assert max(map(len, found)) - min(map(len, found)) <= 60 // partitions // 2
 
 
+@pytest.mark.parametrize(("refused", "jobs"), [(False, 2), (True, 2 + 5)], ids=["together", "too much for the driver"])
+def test_many_partitions_come_by_few_jobs(sc, monkeypatch, refused: bool, jobs: int) -> None:
+    monkeypatch.setattr("elephas_like.rows.shards.MOST_JOBS", 2)
+    asked, run = [], sc.runJob
+
+    def counted(rdd, function, partitions):
+        asked.append(partitions)
+        if refused and len(partitions) > 1:
+            raise RuntimeError(
+                "serialized results of 3 tasks (2.0 GiB) is bigger than spark.driver.maxResultSize (1.0 GiB)"
+            )
+        return run(rdd, function, partitions)
+
+    monkeypatch.setattr(sc, "runJob", counted)
+    assert list(rows_of_partitions(sc.parallelize([1, 2, 3], 5))) == [[], [1], [], [2], [3]]
+    assert len(asked) == jobs
+
+
 @pytest.mark.spark
 def test_rows_that_python_makes_in_the_same_task_are_read_one_by_one(sc) -> None:
     """What makes them may use an array again: their values are those that each had when its turn came."""
@@ -189,9 +207,12 @@ def test_rows_before_one_that_spark_cannot_compute_become_no_shard(spark, sc) ->
     sweep(sc, "cut", 1, [dataset])
 
 
-def test_a_sweep_has_a_task_for_each_slot_whatever_the_default_of_partitions_is(sc, monkeypatch) -> None:
+@pytest.mark.parametrize(("tasks", "sweeps"), [(1, 2), (3, 3), (3000, 8)])
+def test_a_sweep_has_a_few_tasks_for_each_slot_however_many_partitions_there_are(
+    sc, monkeypatch, tasks, sweeps
+) -> None:
     monkeypatch.setattr(type(sc), "defaultParallelism", 500)  # as spark.default.parallelism says
-    sweep(sc, "many-partitions", 1, ["nothing"])
-    jobs = list(sc._jsc.sc().statusTracker().getJobIdsForTag("many-partitions-sweep"))
+    sweep(sc, f"partitions-{tasks}", tasks, ["nothing"])
+    jobs = list(sc._jsc.sc().statusTracker().getJobIdsForTag(f"partitions-{tasks}-sweep"))
     (stage,) = sc.statusTracker().getJobInfo(jobs[0]).stageIds
-    assert (len(jobs), sc.statusTracker().getStageInfo(stage).numTasks) == (1, 2)
+    assert (len(jobs), sc.statusTracker().getStageInfo(stage).numTasks) == (1, sweeps)

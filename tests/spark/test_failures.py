@@ -98,6 +98,18 @@ def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
     assert "a task has 141.0 MiB of rows, and spark.rpc.message.maxSize allows 128.0 MiB" in str(error)
 
 
+def test_a_worker_that_spark_kills_because_it_is_idle_names_the_setting() -> None:
+    text = (
+        "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in "
+        "stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (10.0.0.7 executor driver): "
+        "org.apache.spark.api.python.PythonWorkerException: Python worker process terminated due to idle timeout (timeout: 30 seconds)"
+    )
+    error = readable(RuntimeError(f"{text}\n\tat org.apache"))
+    assert isinstance(error, RefusedError)
+    assert "neither took nor gave a row for 30 s" in str(error)
+    assert "Set spark.python.worker.killOnIdleTimeout to false" in str(error)
+
+
 def test_rows_of_a_barrier_stage_that_spark_does_not_read_so(sc) -> None:
     rows = sc.parallelize(range(4), 2).barrier().mapPartitions(lambda mine: mine)
     with pytest.raises(RefusedError, match=r"the rows come from rdd.barrier\(\).*rdd.repartition\(num_workers\)"):

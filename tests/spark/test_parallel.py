@@ -10,7 +10,7 @@ import pytest
 
 from elephas_like.core.errors import WorkerError
 from elephas_like.spark.failures import RefusedError
-from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn
+from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn, cancelled_by_caller
 
 
 def outcomes(sc, act, count: int = 4) -> dict[int, object]:
@@ -103,3 +103,18 @@ def test_calls_that_were_not_started_never_are(sc) -> None:
     assert len(started) < 6
     assert release.is_set()
     assert not [thread for thread in threading.enumerate() if "test" in thread.name and "elephas" in thread.name]
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("part of cancelled job group a-cell", "the Spark job group of the caller was"),
+        ("part of cancelled job tag mine", "the Spark job tag of the caller was"),
+        ("part of cancelled job tags mine", "the Spark job tag of the caller was"),  # as Spark 4 says it
+        ("as part of cancellation of all jobs", "all Spark jobs were"),
+        ("part of cancelled job tag elephas_like-search-1", ""),
+        ("because killed via the Web UI", ""),
+    ],
+)
+def test_what_a_caller_has_cancelled_is_known_by_what_spark_says(how: str, what: str) -> None:
+    assert cancelled_by_caller(f"the Spark job was cancelled. Spark says: Job 3 cancelled {how}") == what

@@ -28,6 +28,7 @@ from elephas_like.spark.session import (
     is_on,
     is_remote,
     settings_of,
+    share_backend,
     started_context,
 )
 
@@ -71,6 +72,17 @@ def test_threads_without_groups_of_their_own_are_warned_of(sc, monkeypatch: pyte
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
     with pytest.warns(ElephasWarning, match="may not be cancelled by time limits"):
         check_executors(sc)
+
+
+def test_executors_have_the_drivers_backend_whatever_their_environment_says(
+    sc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setattr(sc, "environment", {})
+    set_there = {"spark.executorEnv.KERAS_BACKEND": "another"}
+    monkeypatch.setattr("elephas_like.spark.session.settings_of", lambda context: set_there)
+    share_backend(sc)
+    assert sc.environment["KERAS_BACKEND"] == keras.backend.backend()
 
 
 def test_a_setting_is_on_in_any_case_and_off_if_it_is_not_set() -> None:

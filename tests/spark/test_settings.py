@@ -53,6 +53,14 @@ def test_speculation_is_noted_where_workers_hold_slots() -> None:
     assert found(conf(speculation="true"), server=False)["speculation"].level is Level.OK
 
 
+def test_workers_that_spark_kills_because_they_are_idle_are_a_problem() -> None:
+    kills = {"python_worker_killOnIdleTimeout": "true"}
+    assert "python workers" not in found(conf(**kills))  # without a time it kills none
+    finding = found(conf(**kills, python_worker_idleTimeoutSeconds=30))["python workers"]
+    assert finding.level is Level.PROBLEM
+    assert "spark.python.worker.killOnIdleTimeout=false" in finding.text
+
+
 def test_tasks_that_need_more_cores_than_executors_have_are_a_problem() -> None:
     assert "2 cores" in found(conf(task_cpus=2, executor_cores=2))["task cpus"].text
     finding = found(conf(task_cpus=3, executor_cores=2))["task cpus"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import keras
@@ -169,6 +170,27 @@ def test_rows_of_another_width_are_still_a_mistake() -> None:
     build(model, (X[:1], Y[:1]))
     with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
         build(model, (X[:1, :3], Y[:1]))
+
+
+def test_a_thread_waits_for_an_optimizer_that_another_one_builds() -> None:
+    begun, seen = threading.Event(), threading.Event()
+
+    class Slow(keras.optimizers.SGD):
+        def add_variable_from_reference(self, *args, **others):  # Keras says "built" before it makes the slots
+            begun.set()
+            seen.wait(0.2)
+            return super().add_variable_from_reference(*args, **others)
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(Slow(momentum=0.9), "mse")
+    building = threading.Thread(target=build_optimizer, args=(model,))
+    building.start()
+    begun.wait()
+    build_optimizer(model)
+    found = len(model.optimizer.variables)
+    seen.set()
+    building.join()
+    assert found == 2 + 2  # an iteration, a rate, and a slot for each of two weights
 
 
 class HalfBuilt(keras.Model):

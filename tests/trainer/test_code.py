@@ -50,6 +50,27 @@ def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp
     assert called_elsewhere(uses_of_mine.f, tmp_path) == "5"
 
 
+def test_what_the_script_imports(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cloudpickle sends the script's own functions, but names what they use of the user's other files."""
+    (own / "layers_of_mine.py").write_text("def scaled(x):\n    return 10 * x\n")
+    (own / "session_of_mine.py").write_text(
+        "class Session:\n    def __reduce__(self):\n        raise RuntimeError('as pyspark does')\nSESSION = Session()\n"
+    )
+    import layers_of_mine
+    import session_of_mine
+
+    def in_script(text: str) -> object:
+        names = {"__name__": "__main__", "layers": layers_of_mine, "session": session_of_mine}
+        exec(f"def f(x):\n    return {text}\n", names)
+        return names["f"]
+
+    for name, module in (("layers", layers_of_mine), ("session", session_of_mine)):
+        monkeypatch.setattr(sys.modules["__main__"], name, module, raising=False)
+    assert called_elsewhere(in_script("layers.scaled(x) + 1"), tmp_path) == "41"
+    assert b"session_of_mine" in pickle_by_value([in_script("session.SESSION")])  # by its name, as it cannot travel
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
 def test_code_keeps_the_name_of_its_file_by_which_tracebacks_show_its_lines() -> None:
     def outer() -> object:
         def inner() -> None:
