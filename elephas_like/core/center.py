@@ -209,7 +209,8 @@ class LockedCenter(_Center):
 
     def _apply(self, update: Update) -> None:
         """Step the weights once `quorum` updates are in. Move slots and statistics a share of the way to the worker's."""
-        context = replace(self._context(), agreement=self._monitor.agreement, steps=update.steps)
+        now = self._context()
+        context = replace(now, agreement=self._monitor.agreement, steps=update.steps, behind=now.staleness(update))
         weight = self._strategy.weight(update, context)
         self._reduction.add(update.delta, weight)
         self._came += 1

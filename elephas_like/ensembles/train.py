@@ -81,7 +81,7 @@ def train_ensemble(
     """Trains the members of an ensemble in parallel, each with weights and rows of its own, and returns them as one.
 
     Members begin with different weights: a function that builds a model is called once per member, on the driver, under the
-    member's seed, which it is given if it takes an argument; models of it that share layers which are trained are copied. A model is copied, and its trainable weights are drawn anew
+    member's seed, which it is given if it takes an argument; where models share layers that are trained, each gets its own copy of them. A model is copied, and its trainable weights are drawn anew
     (pretrained weights that are to be kept: pass a function, or freeze them).
 
     Args:

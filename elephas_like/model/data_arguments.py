@@ -303,7 +303,8 @@ def arrays(tree: Any) -> Any:
         return np.asarray(tree)
     except ValueError as error:  # NumPy's words for nested lists
         raise ValueError(
-            "the rows of a list have unequal shapes: pad them (keras.utils.pad_sequences), as each batch needs one shape."
+            "the rows of a list have unequal shapes: pad them (keras.utils.pad_sequences), as each batch needs one shape. "
+            f"NumPy says: {error}"
         ) from error
 
 

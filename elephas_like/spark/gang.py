@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyspark
-from pyspark import BarrierTaskContext, SparkContext
+from pyspark import BarrierTaskContext
 from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,9 +36,6 @@ CHUNK_BYTES = 2**20
 TASK_BYTES = 16 * 2**20
 """Bytes of notes in one of Spark's tasks, or one piece that is larger."""
 
-SLOT_SECONDS = 600.0
-"""How long Spark looks for slots, by default."""
-
 _RESULTS = "rank long, number long, payload binary"
 _NOTES = pa.schema([("key", pa.int64()), ("number", pa.int64()), ("note", pa.binary())])
 _ADVICE = "Use fewer (num_workers=), or give Spark more cores."
@@ -49,6 +47,7 @@ _NO_SLOTS = "SPARK-24819"
 _CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck"
 _CHECKS = (("interval", "15s"), ("maxFailures", "40"))
 _GROWING = "SPARK-24942"
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    _warn_of_few_slots(session, size, profile, seconds)
+    seconds -= _wait_for_slots(session, size, profile, seconds)
     job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
     try:
         found = run_job(session, name, title, seconds, job.collect)
@@ -245,38 +244,42 @@ def check_slots(session: SparkSession, size: int, resources: str | None = None) 
         raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
 
 
-def _warn_of_few_slots(session: SparkSession, size: int, profile: ResourceProfile | None, seconds: float) -> None:
+def _wait_for_slots(session: SparkSession, size: int, profile: ResourceProfile | None, seconds: float) -> float:
     """Warn if a gang has to wait for executors: Spark looks for slots for about ten minutes, and its own log alone says so.
 
-    Spark 3 cannot cancel a job that looks for slots, so there the wait is here.
-    """
-    context = context_of(session)
-    if context is None:
-        return
-    found = slots(context, 0.0, size, profile)
-    if found < size:
-        log.warning(
-            "a gang of %d needs as many slots, and Spark has %d now, as after the loss of an executor. Spark looks again every %s, "
-            "and gives up after %s times (spark.scheduler.barrier.maxConcurrentTasksCheck.*).",
-            *(size, found, *(settings_of(context).get(f"{_CHECK}.{name}", default) for name, default in _CHECKS)),
-        )
-        if older(pyspark.__version__, "4"):
-            _wait_for_slots(context, size, profile, seconds)
+    Spark 3 cannot cancel a job that looks for slots: there the wait is here, for as long as Spark's.
 
-
-def _wait_for_slots(context: SparkContext, size: int, profile: ResourceProfile | None, seconds: float) -> None:
-    """Return when Spark has as many slots.
+    Returns:
+        The seconds that it has waited.
 
     Raises:
-        Overdue: not in so many seconds. CapacityError: not in the time that Spark looks for them.
+        Overdue, CapacityError: no executor came, in `seconds` or in the time that Spark looks for slots.
     """
-    deadline = time.monotonic() + min(seconds, SLOT_SECONDS)
+    context = context_of(session)
+    if context is None or (found := slots(context, 0.0, size, profile)) >= size:
+        return 0.0
+    interval, times = (settings_of(context).get(f"{_CHECK}.{name}", default) for name, default in _CHECKS)
+    log.warning(
+        "a gang of %d needs as many slots, and Spark has %d now, as after the loss of an executor. Spark looks again every %s, "
+        "and gives up after %s times (spark.scheduler.barrier.maxConcurrentTasksCheck.*).",
+        *(size, found, interval, times),
+    )
+    if not older(pyspark.__version__, "4"):
+        return 0.0
+    began, patience = time.monotonic(), _seconds(interval) * int(times)
     while (found := slots(context, 0.0, size, profile)) < size:
-        if time.monotonic() > deadline:
-            if seconds < SLOT_SECONDS:
-                raise Overdue(f"cancelled after {seconds:g} s")
+        if time.monotonic() > began + seconds:
+            raise Overdue(f"cancelled after {seconds:g} s")
+        if time.monotonic() > began + patience:
             raise CapacityError(f"{size} workers must run at the same time, and Spark has {found} slots. {_ADVICE}")
         time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def _seconds(text: str) -> float:
+    """Return a time as Spark's settings have it, "15s" or "2min"; a number alone is seconds."""
+    number, unit = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", text).groups()  # type: ignore[union-attr]  # Spark has read it
+    return float(number) * _UNITS[unit.lower()]
 
 
 def _capacity_error(error: ElephasError, size: int) -> CapacityError | None:

@@ -22,6 +22,9 @@ from typing import Any, TypeVar
 import cloudpickle
 
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes", "elephas_like")
+_SPARK = ("pyspark", "py4j")
+"""spark-submit has them beside Python's own packages."""
+_PACKAGES = {"site-packages", "dist-packages"}
 _SCRIPT = "__main__"
 _lock = threading.RLock()
 _Result = TypeVar("_Result")
@@ -139,10 +142,10 @@ def _with_imports(modules: list[types.ModuleType], script: list[types.ModuleType
 def _is_users_file(module: types.ModuleType) -> bool:
     """Return whether a module is the user's own file, which workers may not have."""
     file = getattr(module, "__file__", None)
-    if file is None or module.__name__.split(".")[0] in (*_FOREIGN, _SCRIPT):
+    if file is None or module.__name__.split(".")[0] in (*_FOREIGN, *_SPARK, _SCRIPT):
         return False
     path = Path(file).resolve()
-    return not any(path.is_relative_to(folder) for folder in _installed())
+    return not _PACKAGES & set(path.parts) and not any(path.is_relative_to(folder) for folder in _installed())
 
 
 @cache

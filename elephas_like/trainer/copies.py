@@ -21,24 +21,29 @@ def fresh_copy(model: keras.Model) -> keras.Model:
     return copy
 
 
-def with_own_variables(models: Iterable[keras.Model]) -> list[keras.Model]:
-    """Return the models, but a copy in place of each that shares with an earlier one what training changes.
+def with_own_variables(models: Iterable[keras.Model], *, share_frozen: bool = True) -> list[keras.Model]:
+    """Return the models, but a copy in place of each that shares variables with an earlier one.
 
-    So are models that a function builds on one base. What is frozen they may share.
+    So do models that a function builds on one base.
+
+    Args:
+        share_frozen: whether models may share what no training changes.
     """
     seen: set[int] = set()
     found: list[keras.Model] = []
     for model in models:
         own = model
-        if seen & _changing(model):
+        if seen & _own(model, share_frozen):
             own = ModelSpec.from_model(model).build()
-        seen |= _changing(own)
+        seen |= _own(own, share_frozen)
         found.append(own)
     return found
 
 
-def _changing(model: keras.Model) -> set[int]:
-    """Return the ids of the variables that training may change."""
+def _own(model: keras.Model, share_frozen: bool) -> set[int]:
+    """Return the ids of the variables that a model must have for itself."""
+    if not share_frozen:
+        return {id(backend_variable(variable)) for variable in model.variables}
     frozen = {
         id(backend_variable(variable))
         for layer in layers_of(model)

@@ -24,7 +24,13 @@ from elephas_like.trainer.worker import LocalTrainer
 log = logging.getLogger(__name__)
 
 _CHECKED: set[tuple[object, ...]] = set()
-"""Shards of which this process has seen the labels, by what they were compared with: a round of jobs opens them anew."""
+"""What this process has found right in shards, by what they were compared with: a round of jobs opens them anew."""
+
+
+def _note(seen: tuple[object, ...]) -> None:
+    if len(_CHECKED) > 1000:
+        _CHECKED.clear()
+    _CHECKED.add(seen)
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,11 @@ class TrainerFactory:
             seen = (ref.dataset, ref.worker, ref.checksum, repr(self.labels))
             if seen not in _CHECKED:
                 check_shard_labels(self.labels, ref, f"{what} {ref.worker}")
-                if len(_CHECKED) > 1000:
-                    _CHECKED.clear()
-                _CHECKED.add(seen)
+                _note(seen)
 
-    def _check_validation(self, shard: ShardRef, validation: ShardRef | None, program: Program | None) -> None:
+    def _check_validation(
+        self, shard: ShardRef, validation: ShardRef | None, program: Program | None, batch_size: int
+    ) -> None:
         """Do nothing if validation rows have the shapes of those to train on, or the model can evaluate them as they are.
 
         Raises:
@@ -95,9 +101,13 @@ class TrainerFactory:
         if program is None or validation is None or not validation.rows or not shard.rows:
             return
         differ = difference(signature(shard), signature(validation))
-        sample = sample_of(validation, self.config.batch_size) if differ else None
-        if differ is not None and sample is not None:
+        seen = (self.spec.key, differ, str(signature(validation)))
+        if differ is None or seen in _CHECKED:
+            return
+        sample = sample_of(validation, batch_size)
+        if sample is not None:
             check_validation(program.model, sample, differ)
+            _note(seen)
 
     def limit_threads(self) -> None:
         """Limit this process to `cores` threads, if Keras' backend has not started yet."""
@@ -109,7 +119,7 @@ class TrainerFactory:
     ) -> Worker:
         """Return a worker on a given program."""
         config = replace(self.config, batch_size=self.config.batch_size_of(worker), larger_batches=0)
-        self._check_validation(shard, validation, program)
+        self._check_validation(shard, validation, program, config.batch_size)
         # Validation rows are read whole and as they came: no split, no shuffle.
         whole = replace(config, validation_split=0.0, shuffle=False, bootstrap=None)
         return LocalTrainer(

@@ -85,10 +85,25 @@ def dumps(
     Raises:
         PickleError: the model holds something that cannot be pickled.
     """
-    file = io.BytesIO()
     omitted = {id(backend_variable(variable)) for variable in without}
-    pickler = _Pickler(file, omitted, model, constants)
-    ends = [0]
+    nodes = nodes_in(reachable(model))
+    while True:
+        pickler, program, ends = _pickled(model, omitted, constants, nodes)
+        met = nodes_in(pickler.keras_objects)
+        if met <= nodes:
+            break
+        nodes |= met  # of a model that a method uses, such as a teacher that is a global of the script
+    view = [program[begin:end] for begin, end in pairwise(ends)]
+    names = pickler.automatic_names(frozenset(kept_names))
+    return LivePickle(program, tuple(pickler.values), digest(view, names), tuple(pickler.variables))
+
+
+def _pickled(
+    model: keras.Model, omitted: set[int], constants: bool, nodes: set[int]
+) -> tuple[_Pickler, bytes, list[int]]:
+    """Return the pickler that has written a model, the program, and where its parts end."""
+    file, ends = io.BytesIO(), [0]
+    pickler = _Pickler(file, omitted, model, constants, nodes)
 
     def dump(thing: object) -> None:
         pickler.dump(thing)
@@ -102,10 +117,7 @@ def dumps(
         dump(None)
     except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
         raise PickleError(str(error), pickler.last) from error
-    program = file.getvalue()
-    view = [program[begin:end] for begin, end in pairwise(ends)]
-    names = pickler.automatic_names(frozenset(kept_names))
-    return LivePickle(program, tuple(pickler.values), digest(view, names), tuple(pickler.variables))
+    return pickler, file.getvalue(), ends
 
 
 def loads(program: bytes, values: Sequence[object]) -> keras.Model:
@@ -180,8 +192,11 @@ class _Pickler(CodePickler):
     last: the object that was reduced last, the likely culprit of an error.
     """
 
-    def __init__(self, file: io.BytesIO, omitted: set[int], model: keras.Model, constants: bool) -> None:
+    def __init__(
+        self, file: io.BytesIO, omitted: set[int], model: keras.Model, constants: bool, nodes: set[int]
+    ) -> None:
         super().__init__(file)
+        self.keras_objects: list[object] = []
         self.pending: list[object] = []
         self.values: list[object] = []
         self.variables: list[object] = []
@@ -189,7 +204,7 @@ class _Pickler(CodePickler):
         self._omitted = omitted
         self._model = model
         self._constants = constants
-        self._nodes = nodes_in(reachable(model))
+        self._nodes = nodes
         self._keyed: dict[int, _VariableKeyed] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
@@ -232,6 +247,7 @@ class _Pickler(CodePickler):
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
             attributes |= self._own_graph(attributes)
+            self.keras_objects.append(thing)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
             for name, keyed in _keyed_by_variables(thing, attributes, self._model).items():

@@ -52,10 +52,19 @@ def metrics_of(model: keras.Model) -> dict[str, float]:
 def evaluated_metrics(model: keras.Model) -> dict[str, float]:
     """Return the metrics' results after test steps, without means that a test step of the user's has left alone: 0 is no score."""
     results = metrics_of(model)
-    if overrides(model, "test_step"):
-        for metric in (part for each in model.metrics for part in getattr(each, "metrics", [each])):
-            if isinstance(metric, keras.metrics.Mean) and not float(value_of(metric.count)):
-                results.pop(metric.name, None)
+    if not overrides(model, "test_step"):
+        return results
+    metrics = [part for each in model.metrics for part in getattr(each, "metrics", [each])]
+    names = {metric.name for metric in metrics}
+    keys: dict[str, list[str]] = {name: [] for name in ("", *names)}
+    for key in results:  # of several outputs, an output's name stands before the metric's
+        keys[max((name for name in names if key == name or key.endswith(f"_{name}")), key=len, default="")].append(key)
+    for name, found in keys.items():
+        named = [metric for metric in metrics if metric.name == name]
+        if len(named) == len(found):
+            for key, metric in zip(found, named, strict=True):
+                if isinstance(metric, keras.metrics.Mean) and not float(value_of(metric.count)):
+                    results.pop(key)
     return results
 
 

@@ -70,9 +70,9 @@ def told_in_short() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         reason = str(error).rsplit("Exception encountered: ", 1)[-1].split(" Full object config")[0].strip()
-        if reason == str(error):
+        if reason == str(error).strip():
             raise
-        raise type(error)(
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"the model in the file cannot be made again: {reason.rstrip('.')}. Classes and functions of your own are given by "
             "custom_objects={name: ...}, unless they are registered; an __init__ has to take what get_config returns, and **kwargs for Keras' own arguments."
         ) from error

@@ -437,7 +437,8 @@ def _restorer(
         with settings.applied(), seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
-            *_, model = with_own_variables([*made, checked(build(with_own_objects(params)))])
+            # Nothing is shared: one trial may have trained what another froze.
+            *_, model = with_own_variables([*made, checked(build(with_own_objects(params)))], share_frozen=False)
             made.append(model)
             if sample is None:  # the rows were never here
                 source.for_model(model).build(model)

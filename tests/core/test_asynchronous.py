@@ -142,6 +142,26 @@ def test_updates_of_less_weight_are_told_further_in_advance() -> None:
         assert after["reach"].tolist() == pytest.approx([reach])
 
 
+@pytest.mark.parametrize(
+    ("version", "reach"),
+    [
+        (4, 0.9),
+        (3, 2.8),
+        (0, 6.6),
+    ],  # of 4 exchanges: none, one and four came in between; four are no more than the three others
+)
+def test_workers_that_do_not_exchange_are_not_counted(version: int, reach: float) -> None:
+    # lr = 1, K = 4; the deltas cancel out: four of (4, 0), (-4, 0), (4, 0), (-4, 0), then m
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0), 4)
+    for worker in range(4):
+        center.commit(update(worker, 4, 0))
+    before = center.served()[1].weights[0] - center.snapshot().weights[0]
+    center.commit(update(0, 4, 0, version=version))
+    momentum = 2 * (1 - 0.9**5)  # of five deltas times 1/2
+    assert before == pytest.approx(6.6 * 2 * (1 - 0.9**4), rel=1e-5)
+    assert center.served()[1].weights[0] - center.snapshot().weights[0] == pytest.approx(reach * momentum, rel=1e-5)
+
+
 def test_one_worker_is_sent_what_its_own_momentum_leads_to() -> None:
     # lr = 1, mu = 1/2: m = (2, 0), x = (5, 0); nobody else comes in between: x + m/2
     center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(1.0, 0.5), 1)

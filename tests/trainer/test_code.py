@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import traceback
+import types
 from pathlib import Path
 
 import cloudpickle
@@ -85,6 +87,26 @@ def test_code_keeps_the_name_of_its_file_by_which_tracebacks_show_its_lines() ->
         inner()
     assert 'raise KeyError("no such weight")' in "".join(traceback.format_exception(caught.value))
     assert dumps(outer()) == dumps(outer())
+
+
+@pytest.mark.parametrize("place", ["spark/python/pyspark", "lib/python3/dist-packages/helpers"])
+def test_what_is_installed_elsewhere_travels_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Spark's own Python beside spark-submit, packages of the user or of the system: of a class there are to be no two."""
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    (folder / "rows.py").write_text("class Row:\n    pass\n")
+    spec = importlib.util.spec_from_file_location(f"{folder.name}.rows", folder / "rows.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, folder.name, sys.modules.get(folder.name, types.ModuleType(folder.name)))
+    monkeypatch.setattr(sys.modules["__main__"], "Row", module.Row, raising=False)
+    names = {"__name__": "__main__", "Row": module.Row}
+    exec("def f(x):\n    return isinstance(x, Row)\n", names)
+    for each in (module.Row, names["f"]):
+        assert b"_make_skeleton_class" not in pickle_by_value([each])  # no class is made anew
 
 
 def test_what_is_installed_is_foreign_and_travels_by_name() -> None:

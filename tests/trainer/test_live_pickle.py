@@ -164,6 +164,40 @@ def test_a_copy_can_be_saved_exported_and_taken_apart(tmp_path: Path) -> None:
     np.testing.assert_allclose(exported.serve(X), expected, rtol=1e-6)
 
 
+def test_a_functional_model_that_methods_alone_know_comes_along() -> None:
+    """A teacher that stands in the script, one that is an attribute of the class, one behind a function."""
+
+    def net(units: int) -> keras.Model:
+        inputs = keras.Input((3,))
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(units, "relu")(inputs)))
+
+    teacher, helping = net(5), net(6)
+
+    def helped(x: object) -> object:
+        return helping(x)
+
+    class Student(keras.Model):
+        aside = net(7)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net(2)
+
+        def call(self, x: object) -> object:
+            return self.net(x) + helped(x)
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            told = teacher(x) + self.aside(x)
+            return super().compute_loss(x, y, y_pred) + keras.ops.mean((told - y_pred) ** 2)
+
+    model = Student()
+    model.compile("sgd", "mse")
+    build(model, (X, Y))
+    copy = copied(model)
+    assert copy.evaluate(X, Y, verbose=0) == model.evaluate(X, Y, verbose=0)
+    assert trained_alike(model, copy)
+
+
 def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path) -> None:
     """A base is given one head after the other, and is cut off below its own last layers."""
     inputs = keras.Input((3,))

@@ -74,6 +74,26 @@ def test_a_metric_that_no_test_step_has_touched_has_no_score() -> None:
     assert sorted(history) == ["loss", "mae", "score", "val_score"]
 
 
+class ScoresOne(keras.Model):
+    """Its test step leaves one output's metrics alone."""
+
+    def test_step(self, data: object) -> dict[str, object]:
+        outputs = self(data[0], training=False)
+        _, error = (metric for each in self.metrics for metric in getattr(each, "metrics", []) if metric.name == "mae")
+        error.update_state(data[1][1], outputs[1])
+        return {"b_mae": error.result()}
+
+
+def test_of_two_outputs_one_has_no_score() -> None:
+    inputs = keras.Input((4,))
+    model = ScoresOne(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
+    model.compile("sgd", ["mse", "mse"], metrics=[["mae"], ["mae"]])
+    both = (X, (Y, Y))
+    history = SparkModel(model, num_workers=2, engine="in_process").fit(*both, validation_data=both, verbose=0).history
+    assert [name for name in sorted(history) if name.startswith("val_")] == ["val_b_mae"]
+    assert history["val_b_mae"][0] > 0
+
+
 def test_results_are_listed_in_the_order_of_keras_evaluate() -> None:
     """Losses of outputs in the outputs' order, then their metrics by name: results have them the other way round."""
     inputs = keras.Input((1,))

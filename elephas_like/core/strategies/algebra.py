@@ -44,7 +44,7 @@ class Context:
     progress: share of the fit's rows that have been trained, 0 to 1.
     learning_rate: of the workers' optimizers at the exchange; 1 where it is not known.
     weight: in `step`, the sum of the weights of this exchange's updates.
-    steps: in asynchronous `step`, how many steps the last update has taken.
+    steps, behind: in asynchronous `step`, how many steps the last update has taken, and its staleness.
     agreement: how much updates agree: in synchronous rounds this exchange's, known to `step`; in asynchronous exchanges the
         last ones of all workers, the new one among them.
     """
@@ -56,6 +56,7 @@ class Context:
     learning_rate: float = 1.0
     weight: float = 0.0
     steps: int = 0
+    behind: int = 0
     agreement: Agreement = UNKNOWN
 
     def staleness(self, update: Update) -> int:

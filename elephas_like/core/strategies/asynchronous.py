@@ -36,10 +36,12 @@ class MomentumLookAhead(Strategy):
     The second is the weight with which K updates of mean cosine c are together as long as one. The third lets short
     rounds have more: K deltas may add up to so many steps in a line.
 
-    Before an update comes back, K - 1 others come in between, and each moves x by about lr (1 + mu) m. Workers start
-    where those will have led, as far as a direction can be trusted, which is AHEAD of the K a h steps:
+    Before an update comes back, b others come in between, and each moves x by about lr (1 + mu) m. Workers start where
+    those will have led, as far as a direction can be trusted, which is AHEAD of the K a h steps:
 
-        r = mu + (1 + mu) (K - 1) min(1, AHEAD / (K a h))
+        r = mu + (1 + mu) b min(1, AHEAD / (K a h)),   b = min(tau, K - 1)
+
+    tau is the staleness of the update that the worker has just brought; during the first K exchanges b is K - 1.
 
     Momentum look-ahead as in Ajanthan et al., "Momentum Look-Ahead for Asynchronous Distributed Low-Communication
     Training" (ICLR 2025 workshop on modular, collaborative and decentralized deep learning), where r = mu; K^-1/2 as in
@@ -83,10 +85,11 @@ class MomentumLookAhead(Strategy):
 
     def _reach(self, context: Context) -> Vector:
         """Return r."""
-        together = context.num_workers * context.weight * max(1, context.steps)
+        workers = context.num_workers
+        together = workers * context.weight * max(1, context.steps)
         told = min(1.0, AHEAD / together) if together else 0.0
-        others = (context.num_workers - 1) * told
-        return np.array([self.momentum + (1 + self.momentum) * others], np.float32)
+        others = workers - 1 if context.version < workers else min(context.behind, workers - 1)
+        return np.array([self.momentum + (1 + self.momentum) * others * told], np.float32)
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
         """Return x + lr r m, where the others' next updates are expected to lead."""
