@@ -19,6 +19,9 @@ ELEPHAS := .venv-elephas
 ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
 
+# pip would compile every module of TensorFlow: Python compiles those that are imported, once.
+PIP_OPTIONS := --quiet --no-compile
+
 # Executors run the Python of this environment; TensorFlow speaks up for errors only, and looks for no GPU.
 export PYSPARK_PYTHON := $(BIN)/python
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -41,7 +44,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) tools/check_machine.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -e '.[dev]'
 	@touch $(STAMP)
 
 demo: machine $(STAMP) ## train on real MNIST images over local Spark, beside plain Keras
@@ -55,7 +58,7 @@ lint: $(STAMP) ## style, types, layers
 	$(BIN)/lint-imports
 
 test: machine $(STAMP) lint ## lint, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 3
 
 postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a line where it cannot be installed
 	@$(PYTHON) tools/postgresql.py
@@ -64,7 +67,7 @@ chromium: ## a browser for the slow tests, likewise
 	@$(PYTHON) tools/chromium.py
 
 test-slow: machine $(STAMP) postgresql chromium ## clusters, killed executors, big shards, examples, a database, a browser
-	$(BIN)/python -m pytest -m slow -n 2
+	$(BIN)/python -m pytest -m slow -n 3
 
 # Spark takes a free port for its Connect server if it is told that it is tested.
 test-connect: machine $(STAMP) ## the tests of DataFrames over Spark Connect (test-slow has a selection)
@@ -75,7 +78,7 @@ $(LOWEST_STAMP): pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
 	$(PYTHON) tools/lowest.py >$(LOWEST)/pins.txt
-	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/pins.txt -e '.[dev]'
+	$(LOWEST)/bin/python -m pip install $(PIP_OPTIONS) -c $(LOWEST)/pins.txt -e '.[dev]'
 	@touch $(LOWEST_STAMP)
 
 # Old packages warn about each other, and an old hypothesis about what Python's collector was told not to look at (tests/conftest.py);
@@ -89,7 +92,7 @@ $(JAX_STAMP): pyproject.toml
 	@$(PYTHON) tools/check_machine.py
 	$(PYTHON) -m venv --clear $(JAX)
 	$(JAX)/bin/python -m pip install --quiet --upgrade pip
-	$(JAX)/bin/python -m pip install --quiet -e '.[dev-jax]'
+	$(JAX)/bin/python -m pip install $(PIP_OPTIONS) -e '.[dev-jax]'
 	@touch $(JAX_STAMP)
 
 test-jax: export PYSPARK_PYTHON := $(abspath $(JAX))/bin/python
@@ -103,7 +106,7 @@ $(TORCH_STAMP): pyproject.toml tools/cpu_build.py
 	$(PYTHON) -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
 	$(TORCH)/bin/python tools/cpu_build.py torch >$(TORCH)/pins.txt
-	$(TORCH)/bin/python -m pip install --quiet -c $(TORCH)/pins.txt -e '.[dev-torch]'
+	$(TORCH)/bin/python -m pip install $(PIP_OPTIONS) -c $(TORCH)/pins.txt -e '.[dev-torch]'
 	@touch $(TORCH_STAMP)
 
 test-torch: export PYSPARK_PYTHON := $(abspath $(TORCH))/bin/python

@@ -1,4 +1,7 @@
-"""What of a run one process does. Two run at a time: all that shares Spark's session is for one, the rest goes by files.
+"""What of a run one process does. All that shares a Spark session is for one, the rest goes by files.
+
+The tests of Spark wait more than they compute: for jobs, and for what is killed or hangs to be noticed. So there are two sessions, and more
+processes than cores.
 
 xdist's own groups are marks on tests; since pytest 9.2 they do not reach it, and every test goes where there is room.
 """
@@ -36,7 +39,7 @@ def asking(file: Path) -> frozenset[str]:
 
 
 class Lanes(LoadScopeScheduling):
-    """Begins with the group of most tests, which is that of the session, and gives a process the next when it is done."""
+    """Begins with the groups of most tests, those of the sessions among them, and gives a process the next when it is done."""
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         super().__init__(config, log)
@@ -46,5 +49,5 @@ class Lanes(LoadScopeScheduling):
         """The group of a test. Slow tests without the session are scripts: each is a group of its own."""
         file, _, test = nodeid.partition("::")
         if test.partition("[")[0] in asking(self.config.rootpath / file):
-            return "spark"
+            return "spark, integration" if file.startswith("tests/integration/") else "spark"
         return nodeid if self._slow else file
