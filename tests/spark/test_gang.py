@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from elephas_like.core.errors import CapacityError, WorkerError
 from elephas_like.spark.gang import (
     CHUNK_BYTES,
+    _seconds,
     check_slots,
     default_parallelism,
     keyed_notes,
@@ -116,6 +117,11 @@ def test_a_gang_that_waits_for_slots_says_so(sc, spark, caplog: pytest.LogCaptur
     (said,) = (record.message for record in caplog.records)
     assert "a gang of 3 needs as many slots, and Spark has 2 now" in said
     assert "looks again every 15s, and gives up after 40 times" in said
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("15s", 15), ("2min", 120), (" 500ms ", 0.5), ("20", 20), ("1H", 3600)])
+def test_times_of_sparks_settings(text: str, seconds: float) -> None:
+    assert _seconds(text) == seconds
 
 
 def test_too_few_slots_are_said_at_once(spark) -> None:

@@ -66,7 +66,7 @@ class Scores(keras.Model):
 
 
 def test_a_metric_that_no_test_step_has_touched_has_no_score() -> None:
-    """As in Keras, which logs what a test step returns. A mean of nothing is 0, the best of all errors."""
+    """A mean of nothing is 0, the best of all errors."""
     inputs = keras.Input((4,))
     model = Scores(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse", metrics=["mae"])
