@@ -14,7 +14,7 @@ from elephas_like.core.fault_plan import FaultPlan
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
-from elephas_like.core.strategies import Average, Strategy
+from elephas_like.core.strategies import Average, DownPour, Strategy
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
 from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
@@ -97,7 +97,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     training = sum(worker.rows > 0 for worker in joined)
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None
-    alone = training == 1 and fit.strategy == Average() and not packs
+    alone = training == 1 and fit.strategy in (Average(), DownPour()) and not packs
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,

@@ -50,7 +50,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: for several synchronous workers "nesterov", but "average"
             where the model's optimizer gathers speed by itself (SGD with momentum, Lion, Muon, ScheduleFreeAdamW); "average" for
-            one worker, "mla" asynchronous, "downpour" hogwild. docs/strategies.md has the table.
+            one worker; "mla" for several asynchronous workers, "downpour" for one and in mode "hogwild". docs/strategies.md has the table.
         codec: compression applied to updates before they are sent, a name or an object: "fp16", "int8", "int4", "one_bit"
             or "top_k". None sends them uncompressed.
         state_codec: in synchronous mode, compression of what workers receive: the steps from one round's weights to the next, a codec as

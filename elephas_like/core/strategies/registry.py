@@ -68,7 +68,7 @@ def resolve(strategy: Strategy | str | None, mode: Mode, num_workers: int, *, ou
     if strategy is None:
         if mode is Mode.SYNCHRONOUS:
             return Nesterov() if num_workers > 1 and outer_step else Average()
-        return MomentumLookAhead() if mode is Mode.ASYNCHRONOUS else DownPour()
+        return MomentumLookAhead() if mode is Mode.ASYNCHRONOUS and num_workers > 1 else DownPour()
     if isinstance(strategy, str):
         if strategy not in STRATEGIES:
             near = did_you_mean(strategy, STRATEGIES)
