@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -16,22 +17,20 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 LINES = 60
 
 
+def check(printed: str, said: str, least: float | None, most: float | None) -> None:
+    assert said in printed
+    if least is not None:
+        (number,) = re.findall(rf"^{re.escape(said)}([\d.]+)", printed, re.MULTILINE)
+        assert least <= float(number) <= most
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said", "least", "most"),
     [
         ("mnist_synchronous.py", "test accuracy: ", 0.9, 1),
         ("mnist_asynchronous.py", "test accuracy: ", 0.8, 1),
-        ("ensemble.py", "test accuracy of the ensemble: ", 0.9, 1),
-        ("multi_input.py", "topics: [0 1 0 1]", None, None),
-        ("regression.py", "on all rows, as an RDD: {'loss': ", 0, 0.99),
         ("search.py", "test accuracy: ", 0.9, 1),
-        ("spark_ml_pipeline.py", "test accuracy: ", 0.8, 1),
-        ("ensemble_pipeline.py", "test accuracy: ", 0.9, 1),
-        ("dataframe_udf.py", "mean squared error: ", 0, 0.99),
-        ("mllib.py", "accuracy: ", 0.9, 1),
-        ("hadoop_files.py", "served as predicted: True", None, None),
-        ("tfrecord.py", "rows written: ", 1797, 1797),
         ("images.py", "test accuracy: ", 0.8, 1),
         ("mlflow_tracking.py", "nested runs: 4", None, None),
     ],
@@ -45,10 +44,35 @@ def test_an_example_says_what_it_should(
         arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert said in done.stdout
-    if least is not None:
-        (number,) = re.findall(rf"^{re.escape(said)}([\d.]+)", done.stdout, re.MULTILINE)
-        assert least <= float(number) <= most
+    check(done.stdout, said, least, most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said", "least", "most"),
+    [
+        ("ensemble.py", "test accuracy of the ensemble: ", 0.9, 1),
+        ("multi_input.py", "topics: [0 1 0 1]", None, None),
+        ("regression.py", "on all rows, as an RDD: {'loss': ", 0, 0.99),
+        ("spark_ml_pipeline.py", "test accuracy: ", 0.8, 1),
+        ("ensemble_pipeline.py", "test accuracy: ", 0.9, 1),
+        ("dataframe_udf.py", "mean squared error: ", 0, 0.99),
+        ("mllib.py", "accuracy: ", 0.9, 1),
+        ("hadoop_files.py", "served as predicted: True", None, None),
+        ("tfrecord.py", "rows written: ", 1797, 1797),
+    ],
+)
+def test_an_example_without_settings_of_its_own_says_what_it_should(
+    spark, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path, name: str, said: str, least: float, most: float
+) -> None:
+    """In the session of the tests, which saves a JVM and three imports of TensorFlow for each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("EPOCHS", "4")
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path / "model.keras")])
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    check(capsys.readouterr().out, said, least, most)
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
