@@ -84,7 +84,7 @@ def runs_over_connect(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
-    """Who runs what, of two processes."""
+    """Who runs what, of several processes."""
     return Lanes(config, log)
 
 
