@@ -199,7 +199,6 @@ def test_arguments_that_make_no_sense(options: dict, kind: type, match: str) -> 
         train_ensemble(**given)
 
 
-@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
 def test_members_whose_jobs_the_caller_has_cancelled_are_no_failures_to_do_without(tmp_path) -> None:
     build, (x, y, *_) = digits()
 
@@ -217,6 +216,7 @@ def test_members_whose_jobs_the_caller_has_cancelled_are_no_failures_to_do_witho
         )
 
 
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="this Keras has no limit of steps")
 def test_keras_limits_of_epochs_count() -> None:
     keras.config.set_max_steps_per_epoch(2)
     try:
