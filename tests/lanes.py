@@ -1,7 +1,7 @@
 """What of a run one process does. All that shares a Spark session is for one, the rest goes by files.
 
-The tests of Spark wait more than they compute: for jobs, and for what is killed or hangs to be noticed. So there are two sessions, and more
-processes than cores.
+The tests of Spark also wait: for jobs, and for what is killed or hangs to be noticed. So there are two sessions, and more processes than
+cores.
 
 xdist's own groups are marks on tests; since pytest 9.2 they do not reach it, and every test goes where there is room.
 """
