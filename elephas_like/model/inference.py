@@ -15,6 +15,7 @@ from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.data_arguments import arrays, cut_targets
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.given_rows import Given
+from elephas_like.model.one_at_a_time import evaluating
 from elephas_like.model.predict import (
     evaluate_rows,
     feature_arrays,
@@ -129,6 +130,9 @@ class Inference(ABC):
 
         Returns:
             A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
+
+        Raises:
+            ElephasError: arrays, while another thread fits or evaluates this model: its metrics would count for both.
         """
         x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
@@ -150,15 +154,16 @@ class Inference(ABC):
             check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
             features = feature_arrays(given.x, self._model)
             refuse_no_rows(features)
-            return self._model.evaluate(
-                features,
-                cut_targets(arrays(given.y), self._model),
-                batch_size=rows,
-                sample_weight=arrays(given.sample_weight),
-                return_dict=return_dict,
-                verbose=keras_verbose(verbose),
-                callbacks=callbacks,
-            )
+            with evaluating(self._model):
+                return self._model.evaluate(
+                    features,
+                    cut_targets(arrays(given.y), self._model),
+                    batch_size=rows,
+                    sample_weight=arrays(given.sample_weight),
+                    return_dict=return_dict,
+                    verbose=keras_verbose(verbose),
+                    callbacks=callbacks,
+                )
         refuse_callbacks(callbacks)
         source = source_of(x, y, sample_weight, given.columns, self._model).for_model(self._model)
         results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))

@@ -1,4 +1,4 @@
-"""Fits of one process that would spoil each other: two of one model, or two that write checkpoints to one place."""
+"""Fits and evaluations of one process that would spoil each other: two of one model, or two fits that write checkpoints to one place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import keras
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark import files
 
-_taken: dict[Hashable, int] = {}
+_taken: dict[Hashable, tuple[int, str]] = {}
+"""Who holds a model or a directory, and what they do with it."""
 _lock = threading.Lock()
 
 
@@ -21,36 +22,40 @@ def one_at_a_time(model: keras.Model, checkpoint_dir: str | os.PathLike[str] | N
     """Hold a model and a directory of checkpoints during a fit. The thread that holds them may go on: a callback fits, too.
 
     Raises:
-        ElephasError: a fit of another thread holds one of them.
+        ElephasError: a fit or an evaluation of another thread holds one of them.
     """
     with ExitStack() as held:
-        held.enter_context(
-            _taking(
-                ("model", id(model)),
-                f"another thread is fitting the model {model.name!r}: both would write its weights. Give each fit its own, as "
-                "keras.models.clone_model and compile make it.",
-            )
-        )
+        held.enter_context(_taking(("model", id(model)), f"fitting the model {model.name!r}", _A_MODEL_EACH))
         if checkpoint_dir is not None:
             place = os.fspath(checkpoint_dir)
-            held.enter_context(
-                _taking(
-                    ("checkpoints", files.canonical(place)),
-                    f"another thread's fit writes its checkpoints to {place}, and each would go on from the other's. Give each fit "
-                    "a checkpoint_dir of its own.",
-                )
-            )
+            doing = f"writing the checkpoints of its fit to {place}"
+            held.enter_context(_taking(("checkpoints", files.canonical(place)), doing, _A_DIRECTORY_EACH))
         yield
 
 
 @contextmanager
-def _taking(key: Hashable, message: str) -> Iterator[None]:
+def evaluating(model: keras.Model) -> Iterator[None]:
+    """Hold a model while its own metrics count rows: a fit, or another evaluation, would reset them. As `one_at_a_time` otherwise."""
+    with _taking(("model", id(model)), f"evaluating the model {model.name!r}", _A_MODEL_EACH):
+        yield
+
+
+_A_MODEL_EACH = (
+    "both would write its weights or its metrics. Give each a model of its own, as keras.models.clone_model, set_weights and "
+    "compile make it."
+)
+_A_DIRECTORY_EACH = "each would go on from the other's. Give each fit a checkpoint_dir of its own."
+
+
+@contextmanager
+def _taking(key: Hashable, doing: str, advice: str) -> Iterator[None]:
     this = threading.get_ident()
     with _lock:
         holder = _taken.get(key)
-        if holder not in (None, this):
-            raise ElephasError(message)
-        _taken[key] = this
+        if holder is not None and holder[0] != this:
+            raise ElephasError(f"another thread is {holder[1]}: {advice}")
+        if holder is None:
+            _taken[key] = this, doing
     try:
         yield
     finally:

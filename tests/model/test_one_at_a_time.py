@@ -1,4 +1,4 @@
-"""Two fits at once: of one model, or with one directory of checkpoints."""
+"""Two fits at once: of one model, or with one directory of checkpoints; and evaluations of a model that is being fitted."""
 
 from __future__ import annotations
 
@@ -58,6 +58,31 @@ def test_a_model_is_fitted_by_one_thread_at_a_time() -> None:
         _ = 1 / 0
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: fitted(model)).result().epoch == [0]
+
+
+def evaluated(model: keras.Model) -> float:
+    return SparkModel(model, 2, engine="in_process").evaluate(X, Y)
+
+
+def test_a_model_is_evaluated_by_one_thread_at_a_time() -> None:
+    """The fit resets the model's metrics: what another thread counted with them was [0, 0]."""
+    model = line()
+    other, nested = Meanwhile(lambda: evaluated(model)), Meanwhile(lambda: evaluated(model), here=True)
+    fitted(model, callbacks=[other, nested])
+    assert "another thread is fitting the model" in str(other.error)
+    assert nested.error is None
+
+    class During(keras.callbacks.Callback):
+        """Fits in another thread while this one evaluates."""
+
+        def on_test_begin(self, logs: object = None) -> None:
+            with (
+                ThreadPoolExecutor(1) as pool,
+                pytest.raises(ElephasError, match="another thread is evaluating the model"),
+            ):
+                pool.submit(lambda: fitted(model)).result()
+
+    assert SparkModel(model, 2).evaluate(X, Y, callbacks=[During()]) == evaluated(model)
 
 
 def test_a_directory_of_checkpoints_is_one_fits(tmp_path: Path) -> None:
