@@ -1,10 +1,11 @@
 """Seconds of the first fit of a session, with and without `elephas_like.daemon`.
 
-    python benchmarks/first_fit.py [--rounds 5] [--slots 2]
+    python benchmarks/first_fit.py [--rounds 5] [--slots 2] [--imports]
 
 Each contestant is a program of its own: it starts Spark, fits a small MLP on 60,000 rows of MNIST's size for one epoch, then a second
 model of another size. The goal is a first fit of at most 1.5 x (import of TensorFlow in one process + second fit). It also prints the
-memory that a Python worker has for itself (its proportional share of what is shared counts). Contestants alternate; medians, and
+memory that a Python worker has for itself (its proportional share of what is shared counts), and what imports take: a worker's modules
+import TensorFlow while Python looks for no garbage. Contestants alternate; medians, and
 (lowest, highest).
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -59,14 +61,27 @@ def run(kind: str, slots: int) -> dict[str, float]:
     return {"first": seconds[0], "second": seconds[1], "memory": sum(memory) / slots}
 
 
-def import_seconds() -> float:
-    """Seconds that a new process needs to import TensorFlow and Keras, beyond Python's own start."""
+IMPORTS = {
+    "TensorFlow and Keras": "import tensorflow, keras",
+    "then a worker's modules": "import tensorflow, keras, elephas_like.trainer.worker",
+    "a worker's modules, which import both": "import elephas_like.trainer.worker",
+}
+
+
+def import_seconds(code: str) -> tuple[float, float]:
+    """(seconds, CPU seconds) that a new process needs to import something, beyond Python's own start."""
     found = []
-    for code in ("pass", "import tensorflow, keras"):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL)
-        found.append(time.perf_counter() - began)
-    return found[1] - found[0]
+    for program in ("pass", code):
+        began, cpu = time.perf_counter(), _children()
+        subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL)
+        found.append((time.perf_counter() - began, _children() - cpu))
+    (least, least_cpu), (wall, cpu) = found
+    return wall - least, cpu - least_cpu
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -74,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slots", type=int, default=2)
+    parser.add_argument("--imports", action="store_true", help="measure the imports alone")
     parser.add_argument("--run", help="one contestant, in this process")
     given = parser.parse_args()
     if given.run:
@@ -81,17 +97,24 @@ def main() -> None:
         return
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     environment["PYSPARK_PYTHON"] = sys.executable
-    imports: list[float] = []
+    imports: dict[str, list[tuple[float, float]]] = {name: [] for name in IMPORTS}
     seen: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     for _ in range(given.rounds):
-        imports.append(import_seconds())
-        for kind in KINDS:
+        for name, code in IMPORTS.items():
+            imports[name].append(import_seconds(code))
+        for kind in () if given.imports else KINDS:
             command = [sys.executable, __file__, "--run", kind, "--slots", str(given.slots)]
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
             seen[kind].append(json.loads(done.stdout.splitlines()[-1]))
-    least = statistics.median(imports)
-    print(f"import of TensorFlow and Keras: {_spread(imports)} s; {given.slots} slots\n")
-    print("| daemon | first fit, s | second fit, s | first / (import + second) | MB a worker |\n|---|---|---|---|---|")
+    print("| import of | s | CPU s |\n|---|---|---|")
+    for name, times in imports.items():
+        print(f"| {name} | {_spread([wall for wall, _ in times])} | {_spread([cpu for _, cpu in times])} |")
+    if given.imports:
+        return
+    least = statistics.median(wall for wall, _ in imports["TensorFlow and Keras"])
+    print(
+        f"\n{given.slots} slots\n\n| daemon | first fit, s | second fit, s | first / (import + second) | MB a worker |\n|---|---|---|---|---|"
+    )
     for kind, found in seen.items():
         first, second = ([each[name] for each in found] for name in ("first", "second"))
         ratio = statistics.median(first) / (least + statistics.median(second))

@@ -35,5 +35,8 @@ Others
 """
 
 from elephas_like.core.extras import keras_backend, require
+from elephas_like.core.garbage import collection_paused
 
 require(keras_backend())
+with collection_paused():
+    import keras  # noqa: F401  on JAX and PyTorch, which do not import it themselves

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import collections
 import copyreg
-import gc
 import io
 import pickle
 import re
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -33,6 +30,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from elephas_like.core.garbage import collection_paused
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.code import CodePickler
 from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable
@@ -123,7 +121,7 @@ def _pickled(
 def loads(program: bytes, values: Sequence[object]) -> keras.Model:
     """Return the model that `dumps` wrote. The bytes come from this package's own driver, through Spark."""
     unpickler = _Unpickler(program, values)
-    with _garbage_collection_paused():
+    with collection_paused():
         model = unpickler.load()
         restored: list[tuple[object, object]] = []
         while (batch := unpickler.load()) is not None:
@@ -134,32 +132,6 @@ def loads(program: bytes, values: Sequence[object]) -> keras.Model:
             _recompute_addresses(thing, state)
     assert isinstance(model, keras.Model)
     return model
-
-
-_pausing = 0
-_paused = False
-_pause = threading.Lock()
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Make thousands of objects, all of them in use, without looking for garbage among all of TensorFlow's: half the time.
-
-    The last of several threads puts back what the first has found.
-    """
-    global _pausing, _paused
-    with _pause:
-        if not _pausing:
-            _paused = gc.isenabled()
-            gc.disable()
-        _pausing += 1
-    try:
-        yield
-    finally:
-        with _pause:
-            _pausing -= 1
-            if not _pausing and _paused:
-                gc.enable()
 
 
 @dataclass(frozen=True)

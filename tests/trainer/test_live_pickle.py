@@ -226,17 +226,6 @@ def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path
     np.testing.assert_array_equal(keras.Model(copy.input, copy.output).predict_on_batch(X), expected)
 
 
-def test_garbage_is_collected_again_where_two_threads_read_models() -> None:
-    """The second begins while the first is at it, and ends after it."""
-    one, other = live_pickle._garbage_collection_paused(), live_pickle._garbage_collection_paused()
-    one.__enter__()
-    other.__enter__()
-    one.__exit__(None, None, None)
-    assert not gc.isenabled()
-    other.__exit__(None, None, None)
-    assert gc.isenabled()
-
-
 def test_garbage_is_collected_again_after_a_model_is_read() -> None:
     pickled = live_pickle.dumps(small(keras.layers.Dense(1)))
     live_pickle.loads(pickled.program, pickled.values)
