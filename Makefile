@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.installed
+ARCHIVE := $(VENV)/spark.jsa
 LOWEST ?= .venv-lowest
 LOWEST_STAMP := $(LOWEST)/.installed
 JAX ?= .venv-jax
@@ -66,7 +67,11 @@ postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a l
 chromium: ## a browser for the slow tests, likewise
 	@$(PYTHON) tools/chromium.py
 
-test-slow: machine $(STAMP) postgresql chromium ## clusters, killed executors, big shards, examples, a database, a browser
+# Java's classes for the clusters and scripts, which start a hundred JVMs.
+$(ARCHIVE): $(STAMP) tools/class_archive.py
+	@$(BIN)/python tools/class_archive.py $@
+
+test-slow: machine $(STAMP) $(ARCHIVE) postgresql chromium ## clusters, killed executors, big shards, examples, a database, a browser
 	$(BIN)/python -m pytest -m slow -n 3
 
 # Spark takes a free port for its Connect server if it is told that it is tested.

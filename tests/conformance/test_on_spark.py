@@ -53,6 +53,7 @@ def test_classes_and_closures_of_a_script_train_over_spark_as_in_keras(sc, of_ma
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", [0, 1])
 def test_the_whole_table_trains_over_spark_as_in_keras(part: int, tmp_path: Path) -> None:
     names = list(TABLE)[part::2]

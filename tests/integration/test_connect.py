@@ -13,6 +13,7 @@ TESTS = Path(__file__).parents[1] / "connect"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_everything_over_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's packages are not installed (pyspark[connect])")
     left_out = ("PYSPARK_SUBMIT_ARGS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST")

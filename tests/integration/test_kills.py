@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripts import Script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SEEDS = 20
 
 
