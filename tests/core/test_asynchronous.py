@@ -143,15 +143,15 @@ def test_updates_of_less_weight_are_told_further_in_advance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "reach"),
+    ("version", "others"),
     [
-        (4, 0.9),
-        (3, 2.8),
-        (0, 6.6),
-    ],  # of 4 exchanges: none, one and four came in between; four are no more than the three others
+        (4, 2.25),
+        (3, 2.5),
+        (0, 3),
+    ],  # of 4 exchanges: none, one and four came in between, so that b = 3 moves by a quarter of -3, -2 and 1; there are three others
 )
-def test_workers_that_do_not_exchange_are_not_counted(version: int, reach: float) -> None:
-    # lr = 1, K = 4; the deltas cancel out: four of (4, 0), (-4, 0), (4, 0), (-4, 0), then m
+def test_workers_that_do_not_exchange_are_counted_less_and_less(version: int, others: float) -> None:
+    # lr = 1, K = 4; four deltas (4, 0), and a fifth that started from `version`
     center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0), 4)
     for worker in range(4):
         center.commit(update(worker, 4, 0))
@@ -159,7 +159,17 @@ def test_workers_that_do_not_exchange_are_not_counted(version: int, reach: float
     center.commit(update(0, 4, 0, version=version))
     momentum = 2 * (1 - 0.9**5)  # of five deltas times 1/2
     assert before == pytest.approx(6.6 * 2 * (1 - 0.9**4), rel=1e-5)
+    reach = 0.9 + 1.9 * others
     assert center.served()[1].weights[0] - center.snapshot().weights[0] == pytest.approx(reach * momentum, rel=1e-5)
+
+
+def test_the_only_worker_that_exchanges_is_soon_sent_what_its_own_momentum_leads_to() -> None:
+    center = LockedCenter(state(0, 0), LAYOUT, MomentumLookAhead(learning_rate=1.0), 4)
+    for exchange in range(60):
+        center.commit(update(0, 4, 0, version=exchange))
+    momentum = 2 * (1 - 0.9**60)
+    # b = 3 (3/4)^56, after four exchanges that tell nothing
+    assert center.served()[1].weights[0] - center.snapshot().weights[0] == pytest.approx(0.9 * momentum, rel=1e-4)
 
 
 def test_one_worker_is_sent_what_its_own_momentum_leads_to() -> None:
@@ -174,7 +184,8 @@ def test_checkpoints_of_before_say_nothing_of_the_others() -> None:
     strategy = MomentumLookAhead(learning_rate=1.0, momentum=0.5)
     assert strategy.serve(floats(5, 0), {"momentum": floats(2, 0)}, Context(0, 4)).tolist() == [6, 0]
     _, after = strategy.step(floats(5, 0), floats(4, 0), {"momentum": floats(2, 0)}, Context(0, 4, weight=0.5, steps=1))
-    assert set(after) == {"momentum", "reach"}
+    assert set(after) == {"momentum", "reach", "others"}
+    assert after["others"].tolist() == [3]
 
 
 def test_the_center_knows_how_far_the_last_updates_agree() -> None:

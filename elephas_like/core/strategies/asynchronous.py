@@ -39,9 +39,10 @@ class MomentumLookAhead(Strategy):
     Before an update comes back, b others come in between, and each moves x by about lr (1 + mu) m. Workers start where
     those will have led, as far as a direction can be trusted, which is AHEAD of the K a h steps:
 
-        r = mu + (1 + mu) b min(1, AHEAD / (K a h)),   b = min(tau, K - 1)
+        r = mu + (1 + mu) b min(1, AHEAD / (K a h)),   b <- min(b + (tau - b) / K, K - 1)
 
-    tau is the staleness of the update that the worker has just brought; during the first K exchanges b is K - 1.
+    tau is the staleness of the update that the worker has just brought; on average it is the number of the other workers that
+    exchange. During the first K exchanges b is K - 1.
 
     Momentum look-ahead as in Ajanthan et al., "Momentum Look-Ahead for Asynchronous Distributed Low-Communication
     Training" (ICLR 2025 workshop on modular, collaborative and decentralized deep learning), where r = mu; K^-1/2 as in
@@ -61,8 +62,8 @@ class MomentumLookAhead(Strategy):
         share("momentum", self.momentum)
 
     def init(self, weights: Vector) -> OuterState:
-        """Return the momentum m, zero, and r, how far ahead of x along it workers are sent."""
-        return {"momentum": np.zeros_like(weights), "reach": np.array([self.momentum], np.float32)}
+        """Return the momentum m, zero, r, how far ahead of x along it workers are sent, and b, which is not known yet."""
+        return {"momentum": np.zeros_like(weights), "reach": _number(self.momentum), "others": _number(0)}
 
     def weight(self, update: Update, context: Context) -> float:
         """Return the arrival weight, from 1/K to K^-1/2, or 0 for an update that trained nothing."""
@@ -81,20 +82,32 @@ class MomentumLookAhead(Strategy):
         mu = self.momentum
         buffer: Vector = mu * outer["momentum"] + (1.0 - mu) * direction
         ahead: Vector = direction + mu * buffer
-        return weights + self.learning_rate * ahead, {"momentum": buffer, "reach": self._reach(context)}
+        others = self._others(outer, context)
+        after = {"momentum": buffer, "reach": _number(self._reach(others, context)), "others": _number(others)}
+        return weights + self.learning_rate * ahead, after
 
-    def _reach(self, context: Context) -> Vector:
-        """Return r."""
+    def _others(self, outer: OuterState, context: Context) -> float:
+        """Return b: the mean of many, as one update may have met twice as many others as the next."""
         workers = context.num_workers
-        together = workers * context.weight * max(1, context.steps)
+        if context.version < workers or "others" not in outer:  # checkpoints of earlier versions have none
+            return workers - 1
+        before = float(outer["others"][0])
+        return min(before + (context.behind - before) / workers, workers - 1)
+
+    def _reach(self, others: float, context: Context) -> float:
+        """Return r."""
+        together = context.num_workers * context.weight * max(1, context.steps)
         told = min(1.0, AHEAD / together) if together else 0.0
-        others = workers - 1 if context.version < workers else min(context.behind, workers - 1)
-        return np.array([self.momentum + (1 + self.momentum) * others * told], np.float32)
+        return self.momentum + (1 + self.momentum) * others * told
 
     def serve(self, weights: Vector, outer: OuterState, context: Context) -> Vector:
         """Return x + lr r m, where the others' next updates are expected to lead."""
         reach = outer["reach"][0] if "reach" in outer else self.momentum  # checkpoints of earlier versions have none
         return weights + np.float32(self.learning_rate * reach) * outer["momentum"]
+
+
+def _number(value: float) -> Vector:
+    return np.array([value], np.float32)
 
 
 @dataclass(frozen=True)
