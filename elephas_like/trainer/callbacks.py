@@ -364,6 +364,7 @@ class DriverHooks:
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
+        self.variables.write(record.state)  # before any result, which may read the model, such as its learning rate
         logs = metric_results(self.model, record.metrics, self.sample)
         if record.validation is not None:
             logs |= {
@@ -378,14 +379,17 @@ class DriverHooks:
         if self.verbose:
             Bar.write(epoch_line(f"Epoch {record.epoch + 1}/{self.epochs}", seconds, record.samples, logs))
         self._epoch_started = time.perf_counter()
-        return self._call_with_state(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), load=True)
+        return self._call_with_state(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), loaded=True)
 
-    def _call_with_state(self, state: TrainState, call: Callable[[], None], load: bool = False) -> TrainState:
+    def _call_with_state(self, state: TrainState, call: Callable[[], None], loaded: bool = False) -> TrainState:
         """Call hooks with `state` in the model, if the user has callbacks; return it with their changes.
 
         Parts that no callback changed are returned as they were: a variable of fewer bits would round them.
+
+        Args:
+            loaded: whether the model has the state already.
         """
-        if load or self._user_callbacks:
+        if self._user_callbacks and not loaded:
             self.variables.write(state)
         if not self._user_callbacks:
             call()

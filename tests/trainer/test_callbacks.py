@@ -139,6 +139,19 @@ def test_an_epoch_s_sums_become_logs_and_history() -> None:
     assert driver.history.history == {"loss": [1.5], "mae": [0.5], "val_loss": [0.5], "val_mae": [2.0]}
 
 
+def test_a_result_that_reads_a_variable_of_the_model_is_that_of_the_epoch() -> None:
+    """So does a learning rate in `get_metrics_result`, or a temperature that is trained."""
+    driver = hooks()
+    own = driver.model.get_metrics_result
+    driver.model.get_metrics_result = lambda: own() | {"bias": driver.model.layers[-1].bias[0]}
+    state, _ = driver.train_begin(0)
+    state = driver.epoch_begin(0, state)
+    weights = state.weights.copy()
+    weights[-1] = 3.0  # the bias of the last layer
+    driver.epoch_end(epoch(state.but(weights=weights), validation=np.array([1.0, 2.0, 4.0, 2.0])))
+    assert (driver.history.history["bias"], driver.history.history["val_bias"]) == ([3.0], [3.0])
+
+
 def test_the_loss_of_a_round_is_the_mean_of_the_tracker_in_front() -> None:
     driver = hooks()
     assert driver.loss_of(np.array([6.0, 4.0, 2.0, 4.0])) == 1.5
