@@ -6,6 +6,7 @@ beside the script, a notebook's helper) are not installed on workers, so they ar
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -17,9 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import cloudpickle
+from cloudpickle.cloudpickle import _class_setstate
+
+from elephas_like.core.own_classes import note_own_class, set_class_state
 
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes", "elephas_like")
 _SPARK = ("pyspark", "py4j")
@@ -60,11 +64,23 @@ def _code_reduction(code: types.CodeType) -> tuple[Any, ...]:
     return make, (*arguments[:_FILENAME], "".join(code.co_filename), *arguments[_FILENAME + 1 :])
 
 
-class CodePickler(cloudpickle.Pickler):
-    """cloudpickle's pickler, but code keeps the name of its file.
+_set_state = functools.partial(set_class_state, _class_setstate)
+"""How the attributes of a class are set that a pickle holds by value."""
 
-    Since version 3.1.3 cloudpickle leaves it out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
+
+class CodePickler(cloudpickle.Pickler):
+    """cloudpickle's pickler, but code keeps the name of its file, and a process that reads its own classes keeps them as they are.
+
+    Since version 3.1.3 cloudpickle leaves the name out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
     """
+
+    def reducer_override(self, thing: object) -> Any:
+        """Return cloudpickle's reduction, that of a class with our own way to set its attributes."""
+        found = super().reducer_override(thing)
+        if not isinstance(found, tuple) or found[-1] is not _class_setstate:
+            return found
+        note_own_class(cast("type", thing))
+        return (*found[:-1], _set_state)
 
     dispatch_table = ChainMap({types.CodeType: _code_reduction}, cloudpickle.Pickler.dispatch_table)
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 import types
 from pathlib import Path
+from typing import ClassVar
 
 import cloudpickle
 import pytest
@@ -116,3 +117,50 @@ def test_what_is_installed_is_foreign_and_travels_by_name() -> None:
     assert not is_foreign(called_elsewhere)
     assert b"keras" in pickle_by_value([keras.losses.MeanSquaredError])
     assert len(pickle_by_value([keras.losses.MeanSquaredError])) < 200
+
+
+def scaling() -> type:
+    """A class that is sent by value."""
+
+    class Scaling:
+        factor = 1
+        makers: ClassVar[list[str]] = []
+
+        def scaled(self, x: int) -> int:
+            return self.factor * x
+
+    return Scaling
+
+
+def test_a_process_that_reads_its_own_class_keeps_it_as_it_is() -> None:
+    """Its methods go on to use the globals of the script, such as a helper that a notebook defines again after a fit."""
+    own = scaling()
+    before, pickled = dict(vars(own)), dumps(own())
+    own.factor = 2
+    read = cloudpickle.loads(pickled)
+    assert type(read) is own
+    assert read.scaled(4) == 8
+    assert vars(own)["scaled"] is before["scaled"]
+    assert vars(own)["makers"] is before["makers"]
+
+
+def test_a_process_that_has_read_a_class_gets_what_it_became(tmp_path: Path) -> None:
+    """A worker, which two fits send one class with another factor."""
+    own, pickled = scaling(), []
+    for factor in (1, 2):
+        own.factor = factor
+        pickled.append(dumps(own()))
+    (tmp_path / "both").write_bytes(b"".join(pickled))
+    script = """
+import pickle, sys
+from elephas_like.trainer.code import dumps
+with open(sys.argv[1], "rb") as file:
+    one = pickle.load(file)
+    print(one.scaled(4), end=" ")
+    dumps(one)  # as it sends what it was sent
+    other = pickle.load(file)
+print(other.scaled(4), type(one) is type(other))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "both")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert printed.stdout.split() == ["4", "8", "True"], printed.stderr
