@@ -146,6 +146,9 @@ class Round:
         """Return the next state and the strategy's memory; those of the start if no worker trained."""
         self.agreement = self.monitor.measure()
         direction = self._weights.result()
+        # All weights are frozen: statistics move on, such as BatchNorm's averages over other rows.
+        if self._moved and not self.start.weights.size:
+            return self.start.but(**self._parts.result(self.start)), self.outer
         if not self._moved or direction is None:
             return self.start, self.outer
         if self.control_variates:

@@ -12,9 +12,10 @@ from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 from elephas_like.core.averaging import Round, admit, record
 from elephas_like.core.drift import DriftMonitor
 from elephas_like.core.errors import ElephasError, NonFiniteError
+from elephas_like.core.layout import Layout
 from elephas_like.core.merging import Replaced
 from elephas_like.core.strategies import Average, Context, Nesterov, Strategy
-from elephas_like.core.types import OnNaN, RoundRecord, Update, WorkerRecord
+from elephas_like.core.types import OnNaN, Role, RoundRecord, Update, WorkerRecord
 
 NAN, INF = float("nan"), float("inf")
 
@@ -22,6 +23,23 @@ NAN, INF = float("nan"), float("inf")
 def test_weights_are_weighted_by_samples() -> None:
     # 1 + (1 x 4 + 3 x 0)/4 = 2 and 2 + (1 x 0 + 3 x 8)/4 = 8
     assert after(update(0, 4, 0, samples=1), update(1, 0, 8, samples=3)).weights.tolist() == [2, 8]
+
+
+@pytest.mark.parametrize("strategy", [Average(), Nesterov()])
+def test_without_weights_statistics_move_on(strategy: Strategy) -> None:
+    """All layers are frozen but a BatchNormalization's averages, which learn other rows."""
+    layout = Layout(tuple(entry for entry in LAYOUT.entries if entry.role is not Role.WEIGHT))
+    updates = [
+        replace(update(worker, samples=samples, statistics=floats(mean, 1)), delta=floats())
+        for worker, samples, mean in ((0, 1, 4), (1, 3, 0))
+    ]
+    start = state().but(weights=floats())
+    merged = Round(start, strategy.init(start.weights), layout, strategy, Context(0, 2, layout))
+    for each in updates:
+        merged.add(each)
+    after_it, _ = merged.finish()
+    assert after_it.statistics[0] == 1  # (1 x 4 + 3 x 0) / 4
+    assert after_it.counters is updates[0].counters
 
 
 def test_the_learning_rate_is_the_drivers() -> None:
