@@ -259,6 +259,7 @@ class DriverHooks:
             steps=self.steps,
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
+        self._met_nan = False
         self._told_of_rounds = [
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
@@ -336,7 +337,7 @@ class DriverHooks:
             warnings.warn(
                 f"round {record.round}: invalid loss, terminating training (TerminateOnNaN).", UserWarning, stacklevel=2
             )
-            self.model.stop_training = True
+            self.model.stop_training = self._met_nan = True
         if self._bar is not None:
             self._bar.update(record.samples, record.loss)
         for told in self._told_of_rounds:
@@ -344,9 +345,12 @@ class DriverHooks:
 
     def loss_of(self, metrics: Floats) -> float | None:
         """Return the mean loss in metric sums, or None. Keras' loss tracker comes first, as (total, count)."""
-        if metrics.size < 2 or not self.model.metrics or self.model.metrics[0].name != "loss":
+        if metrics.size < 2 or not self._tracks_loss():
             return None
         return float(metrics[0] / metrics[1]) if metrics[1] else None
+
+    def _tracks_loss(self) -> bool:
+        return bool(self.model.metrics) and self.model.metrics[0].name == "loss"
 
     def evaluated(self, state: TrainState) -> TrainState:
         """Return the state as SwapEMAWeights has it for an evaluation: with the moving averages in place of the weights."""
@@ -366,6 +370,8 @@ class DriverHooks:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
         self.variables.write(record.state)  # before any result, which may read the model, such as its learning rate
         logs = metric_results(self.model, record.metrics, self.sample)
+        if self._met_nan and self._tracks_loss():  # as in Keras' logs; the sums are those of the other rounds
+            logs = {"loss": math.nan} | {name: value for name, value in logs.items() if name != "loss"}
         if record.validation is not None:
             logs |= {
                 f"val_{name}": value

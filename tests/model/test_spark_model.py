@@ -713,6 +713,7 @@ def test_terminate_on_nan_ends_the_training_with_the_last_good_weights() -> None
             broken, Y, epochs=5, shuffle=False, callbacks=[keras.callbacks.TerminateOnNaN()], verbose=0
         )
     assert history.epoch == [0]
+    assert np.isnan(history.history["loss"]).all()
     assert np.isfinite(state(model)["weights"]).all()
 
 

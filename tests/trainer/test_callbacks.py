@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -238,6 +239,9 @@ def test_terminate_on_nan_looks_at_rounds(loss: float, dropped: int, stops: bool
         warnings.simplefilter("always")
         driver.round_end(finished(loss, dropped), np.zeros(0))
     assert driver.stopped() is stops
+    for sums in (np.zeros(0), np.array([6.0, 4.0, 2.0, 4.0])):  # of no round, or of those before
+        driver.epoch_end(replace(epoch(driver.variables.read()), metrics=sums))
+    assert np.isnan(driver.history.history.get("loss", [0.0])).all() == stops
     assert ["TerminateOnNaN" in str(warning.message) for warning in caught] == [True] * stops
 
 
