@@ -54,16 +54,27 @@ def _own(model: keras.Model, share_frozen: bool) -> set[int]:
 
 
 def reset_optimizer(model: keras.Model) -> None:
-    """Reset the optimizer of a built model: no steps, no momenta, the same learning rate."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or not model.built:
-        return
-    if not optimizer.built:
-        optimizer.build(model.trainable_variables)
-    new = type(optimizer).from_config(optimizer.get_config())
-    new.build(model.trainable_variables)
-    for variable, value in zip(optimizer.variables, new.variables, strict=True):
-        variable.assign(value)
+    """Reset the optimizers of a model, several of its own too: no steps, no momenta, the same learning rates.
+
+    Raises:
+        ValueError: Keras cannot make one of them from its configuration.
+    """
+    own = getattr(model, "optimizer", None)
+    if own is not None and model.built and not own.built:
+        own.build(model.trainable_variables)
+    for optimizer in reachable(model):
+        if not isinstance(optimizer, keras.optimizers.Optimizer) or not optimizer.built:
+            continue
+        try:
+            new = type(optimizer).from_config(optimizer.get_config())
+        except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
+            raise ValueError(
+                f"the optimizer {type(optimizer).__name__} of the model {model.name!r} cannot be begun anew, because Keras cannot make it "
+                f"from its configuration: {cause}\nGive its class a get_config, or compile the model with another one."
+            ) from cause
+        new.build(optimizer._trainable_variables or model.trainable_variables)  # there is no public name for its own
+        for variable, value in zip(optimizer.variables, new.variables, strict=True):
+            variable.assign(value)
 
 
 def reinitialized(model: keras.Model, seed: int) -> keras.Model:

@@ -92,6 +92,30 @@ def test_an_optimizer_is_reset_to_what_a_new_one_is() -> None:
         assert float(optimizer.learning_rate) == 0.5
 
 
+def test_each_of_several_optimizers_is_reset_on_its_own_variables() -> None:
+    model = trained()
+    model.second = keras.optimizers.Adam()
+    head = model.layers[-1].trainable_variables
+    model.second.build(head)
+    model.second.apply([np.ones(variable.shape, "float32") for variable in head])
+    copy = fresh_copy(model)
+    assert (copy.second.iterations, model.second.iterations, copy.optimizer.iterations) == (0, 1, 0)
+    assert not any(np.any(variable) for variable in copy.second.variables[2:])
+    assert len(copy.second.variables) == len(model.second.variables)
+
+
+class OneOwn(keras.optimizers.SGD):
+    def __init__(self, by: float) -> None:
+        super().__init__(0.1 / by)
+
+
+def test_an_optimizer_that_keras_cannot_make_again_is_named() -> None:
+    model = trained()
+    model.compile(OneOwn(by=2.0), "mse")
+    with pytest.raises(ValueError, match=r"the optimizer OneOwn of the model .* cannot be begun anew.*\n.*get_config"):
+        fresh_copy(model)
+
+
 def test_a_fresh_copy_computes_the_same() -> None:
     model = trained()
     copy = fresh_copy(model)
