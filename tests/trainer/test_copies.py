@@ -97,7 +97,7 @@ def test_each_of_several_optimizers_is_reset_on_its_own_variables() -> None:
     model.second = keras.optimizers.Adam()
     head = model.layers[-1].trainable_variables
     model.second.build(head)
-    model.second.apply([np.ones(variable.shape, "float32") for variable in head])
+    model.second.apply([keras.ops.ones(variable.shape) for variable in head])
     copy = fresh_copy(model)
     assert (copy.second.iterations, model.second.iterations, copy.optimizer.iterations) == (0, 1, 0)
     assert not any(np.any(variable) for variable in copy.second.variables[2:])
