@@ -21,6 +21,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ is a Windows path
+_BEFORE_PATH = re.compile(r"^[^/]+:(//[^/]*)?")
 
 
 def is_url(path: str) -> bool:
@@ -145,8 +146,11 @@ def staged(target: str, context: SparkContext | None) -> Iterator[str]:
 
 
 def local_path(path: str) -> str:
-    """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it."""
-    return unquote(urlparse(path).path) if is_url(path) else os.path.expanduser(path)
+    """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it.
+
+    As on Hadoop's filesystems `#` and `?` are letters of a name.
+    """
+    return unquote(_BEFORE_PATH.sub("", path)) if is_url(path) else os.path.expanduser(path)
 
 
 def driver_path(path: str | os.PathLike[str], what: str) -> Path:

@@ -115,6 +115,14 @@ def test_without_spark_urls_are_refused_but_for_files(tmp_path) -> None:
     assert (tmp_path / "a b.txt").read_text() == "one"
 
 
+def test_signs_of_urls_are_letters_of_a_files_name() -> None:
+    """As to Hadoop: cut there, runs of one name and two numbers would be one place."""
+    for name in ("run#1", "run?of=1", "run;1", "a b"):
+        for url in (f"file:///tmp/{name}", f"file:/tmp/{name}", f"file://localhost/tmp/{name}"):
+            assert files.local_path(url) == str(files.driver_path(url, "a file")) == f"/tmp/{name}"
+    assert files.canonical("file:///tmp/run#1") != files.canonical("file:///tmp/run#2")
+
+
 def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch) -> None:
     home = tmp_path / "there"
     home.mkdir()
