@@ -26,6 +26,10 @@ _DIED = re.compile(
     r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
     r"[^\n]*Python worker exited unexpectedly"
 )
+_LOST = re.compile(
+    r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
+    r"ExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
+)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
@@ -63,6 +67,14 @@ def readable(error: BaseException) -> BaseException:
             return ElephasError(
                 f"the Python worker of a task died on {died['where']}, and Spark has tried it {times} "
                 f"(spark.task.maxFailures). {why} Look at the logs there, and give it more memory, or the executor fewer slots."
+            )
+        lost = _LOST.search(text)
+        if lost is not None:
+            return ElephasError(
+                f"the executor of a task was lost, last on {lost['where']}, and Spark has tried it {lost['times']} "
+                f"time{'s' * (lost['times'] != '1')} (spark.task.maxFailures). Spark says: {lost['why'].strip().rstrip('.')}. Most often the "
+                "system or the cluster's manager has killed it for want of memory: Python's lies beside Java's, in "
+                "spark.executor.memoryOverhead. Look at its logs, and give it more memory or fewer slots."
             )
         cancelled = _CANCELLED.search(text)
         if cancelled is not None:

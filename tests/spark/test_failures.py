@@ -88,6 +88,21 @@ def test_a_python_worker_that_died_is_said_with_its_host() -> None:
     assert "It said 'Fatal Python error: Segmentation fault'." in fatal
 
 
+def test_an_executor_that_was_lost_is_said_with_what_spark_says_of_it() -> None:
+    text = (
+        "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in "
+        "stage 7.0 failed 4 times, most recent failure: Lost task 0.3 in stage 7.0 (TID 12) (10.0.0.7 executor 4): "
+        "ExecutorLostFailure (executor 4 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:"
+    )
+    said = str(readable(RuntimeError(f"{text}\n\tat org.apache")))
+    assert said.startswith(
+        "the executor of a task was lost, last on 10.0.0.7 executor 4, and Spark has tried it 4 times"
+    )
+    assert "Spark says: Command exited with code 137. Most often" in said
+    assert "\n" not in said
+    assert "org.apache" not in said
+
+
 def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
     text = (
         "Job aborted due to stage failure: Serialized task 3:0 was 147849216 bytes, which exceeds max allowed: "
