@@ -46,6 +46,10 @@ class Stage(MLReadable, MLWritable):
         """Set Params by name, in either style."""
         return self._set(**params)
 
+    def setParams(self, **params: Any) -> Any:
+        """Set Params by name, as `set_params`: Spark's name of it."""
+        return self._set(**params)
+
     def write(self) -> StageWriter:
         """Return the writer, for `write().overwrite().save(path)`."""
         return StageWriter(self)

@@ -176,6 +176,10 @@ def test_setters_of_spark_and_of_elephas_work(spark) -> None:
     assert transformer.setPredictionCol("q").getOutputCol() == "q" == transformer.get_config()["outputCol"]
     assert transformer.outputCol is transformer.predictionCol
     assert estimator.set_mode("hogwild").get_config()["mode"] == "hogwild"
+    for either in (estimator.setParams, estimator.set_params):
+        assert either(epochs=3, batchSize=5) is estimator
+        assert (estimator.getEpochs(), estimator.getBatchSize()) == (3, 5)
+        estimator.setEpochs(1)
     with pytest.raises(ValueError, match="mode must be one of"):
         estimator.set_mode("foobar")
     with pytest.raises(TypeError, match=r"model must be a keras\.Model"):
