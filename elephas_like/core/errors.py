@@ -133,7 +133,11 @@ class Failure:
     def of(cls, worker: int, error: BaseException) -> Failure:
         """Return the failure that describes an exception on `worker`."""
         text = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error), text, worker)
+        try:
+            message = str(error)
+        except Exception as other:  # the user's own class
+            message = f"(its __str__ raised {type(other).__name__})"
+        return cls(type(error).__name__, message, text, worker)
 
     def error(self) -> WorkerError:
         """Return the error to raise on the driver."""

@@ -147,6 +147,21 @@ def test_a_failure_survives_pickling() -> None:
         raise there.error()
 
 
+@pytest.mark.parametrize("text", [None, KeyError("attribute")])
+def test_an_exception_whose_text_cannot_be_read_is_a_failure_as_any_other(text: object) -> None:
+    """As of a class that was pickled without what its `__str__` needs: that would end the task, and what it failed by was lost."""
+
+    class TheirsError(Exception):
+        def __str__(self) -> str:
+            if isinstance(text, Exception):
+                raise text
+            return text  # type: ignore[return-value]
+
+    failure = Failure.of(1, TheirsError())
+    kind = "KeyError" if text else "TypeError"
+    assert str(failure.error()).startswith(f"TheirsError on worker 1: (its __str__ raised {kind})")
+
+
 def test_a_failure_shows_its_cause() -> None:
     def fail() -> None:
         try:
