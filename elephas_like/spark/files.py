@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -148,9 +148,9 @@ def staged(target: str, context: SparkContext | None) -> Iterator[str]:
 def local_path(path: str) -> str:
     """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it.
 
-    As on Hadoop's filesystems `#` and `?` are letters of a name.
+    `#`, `?` and `%` are letters of a name, as to Spark: so a URL is the same place with a session and without.
     """
-    return unquote(_BEFORE_PATH.sub("", path)) if is_url(path) else os.path.expanduser(path)
+    return _BEFORE_PATH.sub("", path) if is_url(path) else os.path.expanduser(path)
 
 
 def driver_path(path: str | os.PathLike[str], what: str) -> Path:

@@ -111,16 +111,23 @@ def test_a_filesystem_that_nobody_has_says_so(sc, tmp_path) -> None:
 def test_without_spark_urls_are_refused_but_for_files(tmp_path) -> None:
     with pytest.raises(ValueError, match="start a SparkSession first"):
         files.exists("hdfs://x/y")
-    files.put(written(tmp_path), f"file://{tmp_path}/a%20b.txt")
-    assert (tmp_path / "a b.txt").read_text() == "one"
+    files.put(written(tmp_path), f"file://{tmp_path}/a.txt")
+    assert (tmp_path / "a.txt").read_text() == "one"
 
 
 def test_signs_of_urls_are_letters_of_a_files_name() -> None:
-    """As to Hadoop: cut there, runs of one name and two numbers would be one place."""
-    for name in ("run#1", "run?of=1", "run;1", "a b"):
+    """As to Spark: cut there, runs of one name and two numbers would be one place."""
+    for name in ("run#1", "run?of=1", "run;1", "a b", "at=12%3A00"):
         for url in (f"file:///tmp/{name}", f"file:/tmp/{name}", f"file://localhost/tmp/{name}"):
             assert files.local_path(url) == str(files.driver_path(url, "a file")) == f"/tmp/{name}"
     assert files.canonical("file:///tmp/run#1") != files.canonical("file:///tmp/run#2")
+
+
+def test_a_url_of_a_file_is_one_place_with_spark_and_without(sc, tmp_path) -> None:
+    url = f"file://{tmp_path}/there/a%20b#1.txt"
+    files.put(written(tmp_path), url, sc)
+    files.get(url, str(tmp_path / "back.txt"))
+    assert (tmp_path / "back.txt").read_text() == "one"
 
 
 def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch) -> None:
