@@ -6,6 +6,7 @@ its own title, and is retried by Spark alone: no run waits for another one's los
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -138,8 +139,9 @@ class TaskRuns(JobRuns[Any]):
 
     def __enter__(self) -> TaskRuns:
         """Ships the function."""
-        function = self._shipped.enter_context(shipped(self._spark, cloudpickle.dumps(self._evaluate)))
-        self._task = _task(function, self._shards, self._lines, versions(), self._keep)
+        function, broadcasts = _pickled(self._evaluate)
+        shipping = self._shipped.enter_context(shipped(self._spark, function))
+        self._task = _task((shipping, *broadcasts), self._shards, self._lines, versions(), self._keep)
         return self
 
     def __exit__(
@@ -167,19 +169,43 @@ class TaskRuns(JobRuns[Any]):
         return found
 
 
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle's pickler, which keeps the broadcasts that it meets."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.broadcasts: list[Broadcast[Any]] = []
+
+    def reducer_override(self, thing: object) -> Any:
+        if isinstance(thing, Broadcast):
+            self.broadcasts.append(thing)
+        return super().reducer_override(thing)
+
+
+def _pickled(function: RunFunction) -> tuple[bytes, list[Broadcast[Any]]]:
+    """Return a function as bytes, and the broadcasts of the user's that it refers to."""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(function)
+    return file.getvalue(), pickler.broadcasts
+
+
 def _task(
-    evaluate: Broadcast[bytes],
+    sent: tuple[Broadcast[Any], ...],
     shards: Sequence[OpenShard],
     lines: LineFactory | None,
     driver: Mapping[str, str],
     keep: bool,
 ) -> Callable[[int, object, Iterator[object]], Iterator[object]]:
-    """What runs on a slot for one run."""
+    """What runs on a slot for one run.
+
+    sent: what it evaluates, and the broadcasts to which that refers: PySpark ships those that a function names.
+    """
 
     def run(order: object, own: Sequence[ShardRef], report: Report) -> object:
         check_versions(driver)
         take_gpu()
-        function: RunFunction = cloudpickle.loads(evaluate.value)  # our driver's own bytes, handed over by Spark
+        function: RunFunction = cloudpickle.loads(sent[0].value)  # our driver's own bytes, handed over by Spark
         return function(order, [*own, *(open_shard() for open_shard in shards)], report)
 
     def task(number: int, order: object, given: Iterator[object]) -> Iterator[object]:

@@ -54,7 +54,7 @@ from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import context_of, is_local, settings_of
 from elephas_like.spark.waits import destroy
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.code import broadcasts_of, pickle_by_value
 from elephas_like.trainer.factories import SharingFactory, parts_of
 
 _runs = itertools.count(1)
@@ -201,9 +201,10 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str, place: str = "partiti
 @contextmanager
 def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, tag: str, title: str) -> Iterator[JobRounds]:
     shipped = context.broadcast(fit.factory)
+    sent = (shipped, *broadcasts_of(fit.factory))  # PySpark ships the broadcasts that a function names
 
     def make() -> WorkerFactory:
-        return SharingFactory(shipped.value)
+        return SharingFactory(sent[0].value)
 
     def describe(order: Order | None) -> str:
         if order is None:
@@ -330,9 +331,10 @@ def _server(
     with ExitStack() as stack:
         shipped = context.broadcast(fit.factory)
         stack.callback(destroy, context, shipped)
+        sent = (shipped, *broadcasts_of(fit.factory))  # PySpark ships the broadcasts that a function names
 
         def factory(worker: int, shard: ShardRef, validation: ShardRef | None) -> Worker:
-            made: Worker = shipped.value(worker, shard, validation)
+            made: Worker = sent[0].value(worker, shard, validation)
             return made
 
         stack.enter_context(

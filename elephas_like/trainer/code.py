@@ -13,9 +13,11 @@ import sys
 import sysconfig
 import threading
 import types
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -44,10 +46,43 @@ def pickle_by_value(thing: object) -> bytes:
 
 
 def dumps(thing: object) -> bytes:
-    """Return a cloudpickle whose code keeps the names of its files."""
+    """Return a cloudpickle whose code keeps the names of its files. One that refers to Spark's broadcasts is a `Pickled`."""
     file = io.BytesIO()
-    CodePickler(file).dump(thing)
-    return file.getvalue()
+    pickler = CodePickler(file)
+    pickler.dump(thing)
+    return pickler.pickled(file.getvalue())
+
+
+class Pickled(bytes):
+    """A cloudpickle that refers to Spark's broadcasts.
+
+    They are part of its state: so PySpark, which ships the broadcasts that it finds in what it pickles for a task, finds them.
+    """
+
+    broadcasts: tuple[object, ...]
+
+
+def broadcasts_of(thing: object) -> tuple[object, ...]:
+    """Return the broadcasts to which the pickles in the fields of an object, and in those of its fields, refer."""
+    if isinstance(thing, Pickled):
+        return thing.broadcasts
+    if not is_dataclass(thing):
+        return ()
+    return tuple(found for value in vars(thing).values() for found in broadcasts_of(value))
+
+
+_met: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+
+
+def _broadcast_of(number: int, loaded: Callable[[int], object]) -> object:
+    """Return a broadcast: on the driver the one that was pickled, in a task the one that Spark has shipped with it."""
+    found = _met.get(number)
+    return loaded(number) if found is None else found
+
+
+def is_broadcast(thing: object) -> bool:
+    """Return whether an object is a broadcast of Spark's."""
+    return type(thing).__name__ == "Broadcast" and type(thing).__module__.split(".")[0] == "pyspark"
 
 
 _FILENAME, _NAME = 10, 11
@@ -83,6 +118,27 @@ class CodePickler(cloudpickle.Pickler):
         return (*found[:-1], _set_state)
 
     dispatch_table = ChainMap({types.CodeType: _code_reduction}, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._broadcasts: list[object] = []
+
+    def reducer_override(self, thing: object) -> Any:
+        """Return how an object is written, where that is no matter of its type alone."""
+        if not is_broadcast(thing):
+            return super().reducer_override(thing)
+        loaded, (number,) = cast("tuple[Any, tuple[int]]", thing.__reduce__())
+        self._broadcasts.append(thing)
+        _met[number] = thing
+        return _broadcast_of, (number, loaded)
+
+    def pickled(self, content: bytes) -> bytes:
+        """Return what was written, with the broadcasts that were met."""
+        if not self._broadcasts:
+            return content
+        found = Pickled(content)
+        found.broadcasts = tuple(self._broadcasts)
+        return found
 
 
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:

@@ -32,7 +32,7 @@ import numpy as np
 
 from elephas_like.core.garbage import collection_paused
 from elephas_like.core.pickle_digest import digest
-from elephas_like.trainer.code import CodePickler
+from elephas_like.trainer.code import CodePickler, is_broadcast
 from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
@@ -93,7 +93,7 @@ def dumps(
         nodes |= met  # of a model that a method uses, such as a teacher that is a global of the script
     view = [program[begin:end] for begin, end in pairwise(ends)]
     names = pickler.automatic_names(frozenset(kept_names))
-    return LivePickle(program, tuple(pickler.values), digest(view, names), tuple(pickler.variables))
+    return LivePickle(pickler.pickled(program), tuple(pickler.values), digest(view, names), tuple(pickler.variables))
 
 
 def _pickled(
@@ -194,7 +194,7 @@ class _Pickler(CodePickler):
         if kind is types.FunctionType:
             duplicate = self._duplicate_of(thing)
             return super().reducer_override(thing) if duplicate is thing else (_same, (duplicate,))
-        if isinstance(thing, type):
+        if isinstance(thing, type) or is_broadcast(thing):
             return super().reducer_override(thing)
         if isinstance(thing, io.IOBase) and not isinstance(thing, io.BytesIO | io.StringIO):
             raise TypeError("cannot pickle an open file")  # cloudpickle would send its content

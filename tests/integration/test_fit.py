@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from small import classifier, digits, line, points, rows, trained
 
 import elephas_like
 from elephas_like import CapacityError, SparkModel
+from elephas_like.trainer.code import pickle_by_value
 
 
 def slow(*values: object) -> object:
@@ -165,6 +167,31 @@ def test_jobs_have_a_tag_a_readable_description_and_the_callers_group(sc, engine
     assert sc.getLocalProperty("spark.jobGroup.id") == "mine"
     sc.setLocalProperty("spark.jobGroup.id", None)
     sc.setLocalProperty("spark.job.description", None)
+
+
+@pytest.mark.parametrize("engine", ["server", slow("jobs"), slow("gang")])
+def test_what_workers_get_may_refer_to_broadcasts(sc, engine: str) -> None:
+    """As PySpark's own functions may. A pickle of them is loaded on the driver, too."""
+    factor = sc.broadcast(3.0)
+
+    class Scaled(keras.layers.Layer):
+        def call(self, x: object) -> object:
+            return x * factor.value
+
+    class Sees(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            assert factor.value == 3.0
+
+    assert cloudpickle.loads(pickle_by_value([lambda: factor]))[0]() is factor
+    model = keras.Sequential([keras.Input((2,)), Scaled(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    worker_callbacks = [Sees()] if engine == "server" else None
+    rdd = sc.parallelize(points(20), 2)
+    fitted = SparkModel(model, 2, engine=engine)
+    assert trained(fitted.fit(rdd, verbose=0, worker_callbacks=worker_callbacks)) == 20
+    features = [row[0] for row in points(20)]
+    found = fitted.predict(sc.parallelize(features, 2))
+    np.testing.assert_allclose(found, model.predict(np.array(features), verbose=0), rtol=1e-5)
 
 
 def _listed(jobs: object) -> list:
