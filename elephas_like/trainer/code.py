@@ -27,11 +27,15 @@ from cloudpickle.cloudpickle import _class_setstate
 
 from elephas_like.core.own_classes import note_own_class, set_class_state
 
+from elephas_like.core.errors import ElephasError
+
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes", "elephas_like")
 _SPARK = ("pyspark", "py4j")
 """spark-submit has them beside Python's own packages."""
 _PACKAGES = {"site-packages", "dist-packages"}
 _SCRIPT = "__main__"
+_DRIVERS_OWN = "ONLY_VALID_ON_DRIVER"
+"""In what Spark says of a SparkContext, and of an RDD, that is pickled."""
 _lock = threading.RLock()
 _Result = TypeVar("_Result")
 
@@ -41,8 +45,36 @@ def pickle_by_value(thing: object) -> bytes:
 
     Modules which that code imports are sent by value too if they are not installed, unless one holds something that
     cannot be pickled.
+
+    Raises:
+        RefersToSparkError: it refers to what only the driver has.
     """
-    return with_code_by_value(_roots(thing), lambda: dumps(thing))
+    roots = _roots(thing)
+    try:
+        return with_code_by_value(roots, lambda: dumps(thing))
+    except RuntimeError as error:  # pyspark's
+        if _DRIVERS_OWN not in str(error):
+            raise
+        raise RefersToSparkError(_refers(roots)) from error
+
+
+class RefersToSparkError(ElephasError):
+    """Something to send refers to a session, a SparkContext, a DataFrame or an RDD."""
+
+
+def _refers(roots: list[object]) -> str:
+    names = []
+    for root in roots:
+        try:
+            dumps(root)
+        except RuntimeError as error:
+            if _DRIVERS_OWN in str(error):
+                names.append(getattr(root, "__qualname__", type(root).__qualname__).rsplit(".", 1)[-1])
+    return (
+        f"{' and '.join(names) or 'it'} refers to Spark (a session, a SparkContext, a DataFrame or an RDD), which only the driver has, "
+        "and is sent to workers. Get what it needs from Spark before, as plain objects: df.toPandas(), rdd.collect(), or the value of "
+        "a broadcast. The callbacks of SparkModel.fit run on the driver, and may use Spark."
+    )
 
 
 def dumps(thing: object) -> bytes:

@@ -11,7 +11,6 @@ from inspect import Signature
 from typing import Any
 
 import cloudpickle
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
@@ -24,7 +23,7 @@ from elephas_like.model.launch import server_identity
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.session import context_for, remote_session
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.code import RefersToSparkError, pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
@@ -200,11 +199,10 @@ def _sent(function: Callable[..., Any]) -> bytes | Callable[..., Any]:
     """Return a function as tasks get it; or itself if it refers to Spark, which only the driver has."""
     try:
         return pickle_by_value([function])
-    except PySparkRuntimeError as error:
-        if "CONTEXT_ONLY_VALID_ON_DRIVER" not in str(error):
-            raise
+    except RefersToSparkError:
+        pass
     log.warning(
-        "%s refers to Spark (a session or a DataFrame), which only the driver has: its trials run there, one at a time. What they do "
+        "%s refers to Spark (a session, a DataFrame or an RDD), which only the driver has: its trials run there, one at a time. What they do "
         "with Spark takes its slots.",
         getattr(function, "__name__", "the function"),
     )

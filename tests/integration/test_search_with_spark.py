@@ -234,11 +234,22 @@ def test_any_function_is_searched_on_slots_and_pruned_while_it_runs(sc) -> None:
     assert found.best_value == found.best_params["x"] == found.trials["loss"].min()
 
 
-def test_a_function_that_uses_spark_is_searched_on_the_driver(sc, spark, caplog: pytest.LogCaptureFixture) -> None:
-    frame = spark.range(8)
+@pytest.mark.parametrize("kind", ["DataFrame", "RDD"])
+def test_a_function_that_uses_spark_is_searched_on_the_driver(
+    sc, spark, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame, rdd = spark.range(8), sc.parallelize(range(8))
+
+    def of_frame(params: dict) -> int:
+        return frame.filter(frame.id >= params["least"]).count()
+
+    def of_rdd(params: dict) -> int:
+        return rdd.filter(lambda number: number >= params["least"]).count()
+
+    count = of_rdd if kind == "RDD" else of_frame
 
     def counts(params: dict, trial) -> dict:
-        found = frame.filter(frame.id >= params["least"]).count()
+        found = count(params)
         return {"loss": -found, "process": os.getpid(), "seen": trial.report(-found)}
 
     with caplog.at_level("WARNING", "elephas_like"):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import cloudpickle
 import pytest
 
-from elephas_like.trainer.code import dumps, is_foreign, pickle_by_value
+from elephas_like.trainer.code import RefersToSparkError, dumps, is_foreign, pickle_by_value
 
 SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
 
@@ -164,3 +164,17 @@ print(other.scaled(4), type(one) is type(other))
     command = [sys.executable, "-c", script, str(tmp_path / "both")]
     printed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert printed.stdout.split() == ["4", "8", "True"], printed.stderr
+
+
+@pytest.mark.parametrize("kind", ["session", "context", "DataFrame", "RDD"])
+def test_what_refers_to_spark_is_named_and_not_sent(sc, spark, kind: str) -> None:
+    own = {"session": spark, "context": sc, "DataFrame": spark.range(1), "RDD": sc.range(1)}[kind]
+
+    def builds() -> object:
+        return own
+
+    def innocent() -> None:
+        return None
+
+    with pytest.raises(RefersToSparkError, match=r"^builds refers to Spark .* which only the driver has"):
+        pickle_by_value([innocent, builds])
