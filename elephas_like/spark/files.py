@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least: C:/ is a Windows path
-_BEFORE_PATH = re.compile(r"^[^/]+:(//[^/]*)?")
+_BEFORE_PATH = re.compile(r"^[^/]+:(//(?P<host>[^/]*))?")
 
 
 def is_url(path: str) -> bool:
@@ -149,8 +149,19 @@ def local_path(path: str) -> str:
     """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it.
 
     `#`, `?` and `%` are letters of a name, as to Spark: so a URL is the same place with a session and without.
+
+    Raises:
+        ValueError: the URL names a host, as one with a slash too few does.
     """
-    return _BEFORE_PATH.sub("", path) if is_url(path) else os.path.expanduser(path)
+    if not is_url(path):
+        return os.path.expanduser(path)
+    before = _BEFORE_PATH.match(path)
+    host = "" if before is None else (before["host"] or "")
+    if host not in ("", "localhost"):
+        raise ValueError(
+            f"{path!r} names a host, {host!r}, and a file: URL is of this machine: file:/// and an absolute path, or a path alone."
+        )
+    return _BEFORE_PATH.sub("", path)
 
 
 def driver_path(path: str | os.PathLike[str], what: str) -> Path:
@@ -160,9 +171,11 @@ def driver_path(path: str | os.PathLike[str], what: str) -> Path:
         what: what is kept there, for the error.
 
     Raises:
-        ValueError: a URL of another filesystem.
+        ValueError: nothing, or a URL of another filesystem.
     """
     text = os.fspath(path)
+    if not text:
+        raise ValueError(f"{what} must be a path; got {text!r}.")
     if is_url(text) and urlparse(text).scheme != "file":
         raise ValueError(
             f"{what} is kept on a disk of the driver; got {text!r}. Give a local path, which may be of a mounted disk, and "

@@ -152,6 +152,18 @@ def test_what_is_kept_on_the_driver_goes_to_no_other_filesystem(tmp_path, monkey
     )
     with pytest.raises(ValueError, match=r"a file is kept on a disk of the driver; got 'hdfs:///a/b'"):
         files.driver_path("hdfs:///a/b", "a file")
+    with pytest.raises(ValueError, match=r"a file must be a path; got ''"):  # it was the working directory
+        files.driver_path("", "a file")
+
+
+@pytest.mark.parametrize(
+    "use", [files.local_path, files.canonical, files.exists, lambda url: files.driver_path(url, "")]
+)
+@pytest.mark.parametrize("url", ["file://runs", "file://runs/1"])
+def test_a_file_url_with_a_slash_too_few_is_refused(use, url: str) -> None:
+    """Without its host it was the working directory, or a directory of the root's."""
+    with pytest.raises(ValueError, match="names a host, 'runs', and a file: URL is of this machine"):
+        use(url)
 
 
 def test_urls_are_told_from_paths() -> None:
