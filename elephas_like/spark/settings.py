@@ -11,6 +11,8 @@ from elephas_like.spark.session import is_on
 
 TENSORFLOW_BYTES = 512 * 2**20
 """About the memory of a Python process that has imported TensorFlow."""
+ADDRESS_SPACE = 2 * 2**30
+"""About the address space of such a process, most of which is no memory."""
 COPIES_ON_WORKER = 5
 """Copies of the state that a worker holds at most: its variables, gradients, the order and the update."""
 _LEAST_OVERHEAD, _OVERHEAD_FACTOR = 384 * 2**20, 0.1
@@ -44,6 +46,7 @@ def setting_findings(
     yield _task_cpus(conf)
     yield _encryption(conf, server, tls, allow_plain_text)
     yield from _idle_workers(conf)
+    yield from _address_space(conf)
 
 
 def _idle_workers(conf: Mapping[str, str]) -> Iterator[Finding]:
@@ -54,6 +57,23 @@ def _idle_workers(conf: Mapping[str, str]) -> Iterator[Finding]:
             "does not while it trains. Set spark.python.worker.killOnIdleTimeout=false."
         )
         yield Finding("python workers", Level.PROBLEM, text)
+
+
+def _address_space(conf: Mapping[str, str]) -> Iterator[Finding]:
+    limit = size_bytes(conf.get("spark.executor.pyspark.memory", "0"), 2**20)
+    if limit:
+        each = limit // int(conf.get("spark.executor.cores", "1"))  # as Spark divides it
+        little = each < ADDRESS_SPACE
+        text = (
+            f"spark.executor.pyspark.memory limits the address space of each to {size_text(each)}, and libraries and mapped files count. "
+            + (
+                f"TensorFlow takes about {size_text(ADDRESS_SPACE)} before it trains: leave the setting out"
+                if little
+                else "Better leave it out"
+            )
+            + ", and raise spark.executor.memoryOverhead in its place."
+        )
+        yield Finding("python workers", Level.PROBLEM if little else Level.NOTE, text)
 
 
 def _encryption(

@@ -61,6 +61,22 @@ def test_workers_that_spark_kills_because_they_are_idle_are_a_problem() -> None:
     assert "spark.python.worker.killOnIdleTimeout=false" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [
+        ({}, None),
+        ({"executor_pyspark_memory": "0"}, None),
+        ({"executor_pyspark_memory": "1200m"}, Level.PROBLEM),
+        ({"executor_pyspark_memory": "2048"}, Level.NOTE),
+        ({"executor_pyspark_memory": "3g", "executor_cores": 2}, Level.PROBLEM),
+    ],
+)
+def test_an_address_space_in_which_tensorflow_cannot_be_imported_is_a_problem(settings: dict, level: object) -> None:
+    finding = found(conf(**settings)).get("python workers")
+    assert (None if finding is None else finding.level) is level
+    assert finding is None or "raise spark.executor.memoryOverhead in its place" in finding.text
+
+
 def test_tasks_that_need_more_cores_than_executors_have_are_a_problem() -> None:
     assert "2 cores" in found(conf(task_cpus=2, executor_cores=2))["task cpus"].text
     finding = found(conf(task_cpus=3, executor_cores=2))["task cpus"]
