@@ -25,6 +25,7 @@ from elephas_like.rows.shards import own_rows
 from elephas_like.rows.spool import Block
 from elephas_like.spark.gang import noted, notes, partition_keys
 from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.task_input import said_as_utf8
 
 Read = Callable[[Iterable[pa.RecordBatch]], Iterator[object]]
 """Yields rows, or Blocks of rows, of a member's batches. Picklable."""
@@ -65,7 +66,7 @@ def rows_of_rdd(session: SparkSession, rdd: RDD) -> GangRows:
 
     def packed(index: int, rows: Iterable[object]) -> Iterator[tuple[int, int, bytearray]]:
         number, batch = 0, list[object]()
-        for row in rows:
+        for row in said_as_utf8(rows):
             batch.append(row)
             if len(batch) == _ROW_BATCH or isinstance(row, Block):
                 yield keys[index], number, bytearray(pickle.dumps(batch, 5))

@@ -28,6 +28,22 @@ def whole(rows: Iterable[Row]) -> Iterator[Row]:
         raise InputCutError("Spark could not compute all rows of this task.")
 
 
+def said_as_utf8(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows. An error whose text is no UTF-8, such as one of a file with such a name, is raised with one that is.
+
+    PySpark fails to write such a text to Spark, which then waits for it without end.
+    """
+    try:
+        yield from rows
+    except Exception as error:
+        text = str(error)
+        shown = text.encode("utf-8", "backslashreplace").decode()
+        if shown == text:
+            raise
+        alike = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+        raise alike(shown).with_traceback(error.__traceback__) from None
+
+
 def _input() -> Any:
     """Return the stream from which PySpark reads a task's rows, which has no public name; None in other processes."""
     frame: FrameType | None = sys._getframe()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elephas_like.spark.task_input import whole
+from elephas_like.spark.task_input import said_as_utf8, whole
 
 pytestmark = pytest.mark.classic
 
@@ -79,3 +80,21 @@ def test_rows_that_a_function_makes_of_others_and_rows_that_are_left(sc) -> None
         yield next(iter(rows))
 
     assert sc.parallelize(range(10), 2).mapPartitions(first).mapPartitions(whole).collect() == [0, 5]
+
+
+@pytest.mark.parametrize("name", ["caf\udce9.png", "café.png"])
+def test_an_error_that_pyspark_could_not_write_is_raised_as_text_that_it_can(name: str) -> None:
+    """Of a file whose name is no UTF-8: Spark would wait for the text of the error without end."""
+
+    def rows():
+        yield 1
+        raise FileNotFoundError(f"no such file: {name}")
+
+    coming = said_as_utf8(rows())
+    assert next(coming) == 1
+    with pytest.raises(Exception, match="no such file: caf") as caught:
+        next(coming)
+    written = "".join(traceback.format_exception(caught.value)).encode()
+    assert b"FileNotFoundError: no such file" in written
+    assert b'raise FileNotFoundError(f"no such file' in written  # the line of the user's
+    assert isinstance(caught.value, FileNotFoundError) == (name == "café.png")  # any other is raised as it is
