@@ -24,6 +24,7 @@ from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import failed_tasks, tasks
 from elephas_like.spark.session import is_on, settings_of
 from elephas_like.spark.slots import task_progress
+from elephas_like.spark.task_input import said_as_utf8
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
@@ -111,7 +112,7 @@ def prediction_chunks(rdd: RDD, predictor: Callable[[], Predict], batch_size: in
 
     def chunks(index: int, rows: Iterator[object]) -> Iterator[Chunk | Failure]:
         try:
-            yield from predicted(index, rows, predictor, batch_size, options)
+            yield from predicted(index, said_as_utf8(rows), predictor, batch_size, options)
         except DataError as error:  # as a value: Spark would print its own stack, and try the same rows again
             read_to_the_end(rows, DRAIN_SECONDS)
             yield Failure.of(index, error)

@@ -14,6 +14,7 @@ from elephas_like.core.errors import WaitError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.rows.spool import Block
 from elephas_like.spark.slots import task_progress
+from elephas_like.spark.task_input import said_as_utf8
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
 MOST_ROWS = 1000
@@ -71,7 +72,7 @@ def first_element(rdd: RDD, seconds: float = math.inf) -> list[object]:
             context,
             tag,
             "elephas_like: first row",
-            lambda: rdd.take(1),
+            lambda: rdd.mapPartitions(said_as_utf8).take(1),
             progress=lambda: task_progress(context, tag),
         )
     except BaseException as error:
@@ -86,7 +87,7 @@ def first_element(rdd: RDD, seconds: float = math.inf) -> list[object]:
 
 def _sample(index: int, rows: Iterable[object]) -> Iterator[PartitionSample]:
     count, first = 0, None
-    for row in rows:
+    for row in said_as_utf8(rows):
         if isinstance(row, Block) and not row.rows:
             continue
         if not count:

@@ -28,7 +28,7 @@ from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.session import is_local, settings_of
 from elephas_like.spark.slots import slots
-from elephas_like.spark.task_input import whole
+from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import (
     TIDY_SECONDS,
@@ -370,14 +370,14 @@ def _rows_together(rdd: RDD, indices: Sequence[int]) -> Iterator[list[object]]:
     if len(indices) > 1:
         try:
             with readable_errors(rdd.context):
-                found = rdd.context.runJob(rdd, lambda rows: [list(rows)], indices)
+                found = rdd.context.runJob(rdd, lambda rows: [list(said_as_utf8(rows))], indices)
             yield from found
             return
         except RefusedError:
             log.debug("partitions %s come one by one", indices)
     for index in indices:
         with readable_errors(rdd.context):
-            rows = rdd.context.runJob(rdd, lambda rows: rows, [index])
+            rows = rdd.context.runJob(rdd, said_as_utf8, [index])
         yield rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elephas_like.core.errors import ElephasError
-from elephas_like.rows.samples import MOST_ROWS, PartitionSample, first_row, sampled
+from elephas_like.rows.samples import MOST_ROWS, PartitionSample, first_element, first_row, sampled
 from elephas_like.rows.spool import Block
 from elephas_like.spark.waits import Overdue
 
@@ -47,3 +47,13 @@ def test_rows_that_never_come_and_rows_that_raise(sc) -> None:
         sampled(sc.parallelize(range(2), 2).mapPartitions(waits), [0], 0.5)
     with pytest.raises(ElephasError, match="ZeroDivisionError"):
         sampled(sc.parallelize(range(2), 2).map(lambda number: 1 / number), [0], 60)
+
+
+def test_an_error_whose_text_is_no_utf8_ends_the_reading(sc) -> None:
+    """As of a file with such a name: PySpark cannot write it, and Spark would wait for it."""
+
+    def fails(row: object) -> object:
+        raise FileNotFoundError("no caf\udce9.png")
+
+    with pytest.raises(FileNotFoundError, match="no caf"):
+        first_element(sc.parallelize([1, 2], 2).map(fails), 60)
