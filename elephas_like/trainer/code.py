@@ -25,9 +25,8 @@ from typing import Any, TypeVar, cast
 import cloudpickle
 from cloudpickle.cloudpickle import _class_setstate
 
-from elephas_like.core.own_classes import note_own_class, set_class_state
-
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.own_classes import note_own_class, set_class_state
 
 _FOREIGN = ("keras", "tensorflow", "numpy", "builtins", "jax", "torch", "ml_dtypes", "elephas_like")
 _SPARK = ("pyspark", "py4j")
@@ -141,14 +140,6 @@ class CodePickler(cloudpickle.Pickler):
     Since version 3.1.3 cloudpickle leaves the name out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
     """
 
-    def reducer_override(self, thing: object) -> Any:
-        """Return cloudpickle's reduction, that of a class with our own way to set its attributes."""
-        found = super().reducer_override(thing)
-        if not isinstance(found, tuple) or found[-1] is not _class_setstate:
-            return found
-        note_own_class(cast("type", thing))
-        return (*found[:-1], _set_state)
-
     dispatch_table = ChainMap({types.CodeType: _code_reduction}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -156,9 +147,13 @@ class CodePickler(cloudpickle.Pickler):
         self._broadcasts: list[object] = []
 
     def reducer_override(self, thing: object) -> Any:
-        """Return how an object is written, where that is no matter of its type alone."""
+        """Return how an object is written: broadcasts, and classes whose attributes are set in our own way; else as cloudpickle says."""
         if not is_broadcast(thing):
-            return super().reducer_override(thing)
+            found = super().reducer_override(thing)
+            if not isinstance(found, tuple) or found[-1] is not _class_setstate:
+                return found
+            note_own_class(cast("type", thing))
+            return (*found[:-1], _set_state)
         loaded, (number,) = cast("tuple[Any, tuple[int]]", thing.__reduce__())
         self._broadcasts.append(thing)
         _met[number] = thing
