@@ -13,10 +13,14 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
-    """Make many thousands of objects that all stay, without looking for garbage among them again and again as their number grows.
+def collection_paused(*, all_stay: bool = False) -> Iterator[None]:
+    """Make many thousands of objects without looking for garbage among them again and again as their number grows.
 
-    Afterwards they are old: only full collections look at them. The last of several threads puts back what the first has found.
+    The last of several threads puts back what the first has found.
+
+    Args:
+        all_stay: whether all of them are kept for good, as what an import makes. They are old then: only full collections look at
+            them. Python does not count what becomes old so, and would not begin such a collection for garbage among it.
     """
     global _pausing, _paused
     with _lock:
@@ -30,7 +34,7 @@ def collection_paused() -> Iterator[None]:
         with _lock:
             _pausing -= 1
             if not _pausing and _paused:
-                if not gc.get_freeze_count():  # else it would be undone
+                if all_stay and not gc.get_freeze_count():  # else it would be undone
                     gc.freeze()
                     gc.unfreeze()  # into the oldest generation
                 gc.enable()

@@ -7,16 +7,19 @@ the old one for every later model of the class.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
+
+from elephas_like.core.quiet import is_worker
 
 _own: weakref.WeakSet[type] = weakref.WeakSet()
 _read: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def note_own_class(kind: type) -> None:
-    """Note that a class is pickled by value here. One that was read here is another process's."""
-    if kind not in _read:
+    """Note that a class is pickled by value here. One that was read here is another process's, and so is any on a worker of Spark's."""
+    if kind not in _read and not is_worker(os.environ):
         _own.add(kind)
 
 

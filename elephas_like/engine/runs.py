@@ -24,6 +24,7 @@ from elephas_like.rows.replicas import Replica, blocks_of, replicated
 from elephas_like.rows.row_values import FLOATS
 from elephas_like.rows.shard_files import remove
 from elephas_like.rows.shards import SpoolOptions, attempt_id
+from elephas_like.spark.broadcasts import unlisted
 from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.parallel import JobRuns, tries
 from elephas_like.spark.versions import check_versions, versions
@@ -139,7 +140,8 @@ class TaskRuns(JobRuns[Any]):
 
     def __enter__(self) -> TaskRuns:
         """Ships the function."""
-        function, broadcasts = _pickled(self._evaluate)
+        with unlisted(self._spark):
+            function, broadcasts = _pickled(self._evaluate)
         shipping = self._shipped.enter_context(shipped(self._spark, function))
         self._task = _task((shipping, *broadcasts), self._shards, self._lines, versions(), self._keep)
         return self

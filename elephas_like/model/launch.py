@@ -50,6 +50,7 @@ from elephas_like.model.watching import watched
 from elephas_like.rows.data import Data
 from elephas_like.rows.shards import VALIDATION, finished_pairs, pairs, pairs_with_blocks
 from elephas_like.rows.spool import spool
+from elephas_like.spark.broadcasts import ship
 from elephas_like.spark.encryption import wants_tls
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import context_of, is_local, settings_of
@@ -200,7 +201,7 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str, place: str = "partiti
 
 @contextmanager
 def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, tag: str, title: str) -> Iterator[JobRounds]:
-    shipped = context.broadcast(fit.factory)
+    shipped = ship(context, fit.factory)
     sent = (shipped, *broadcasts_of(fit.factory))  # PySpark ships the broadcasts that a function names
 
     def make() -> WorkerFactory:
@@ -329,7 +330,7 @@ def _server(
     listening: Listening,
 ) -> Iterator[None]:
     with ExitStack() as stack:
-        shipped = context.broadcast(fit.factory)
+        shipped = ship(context, fit.factory)
         stack.callback(destroy, context, shipped)
         sent = (shipped, *broadcasts_of(fit.factory))  # PySpark ships the broadcasts that a function names
 

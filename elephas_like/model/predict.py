@@ -38,6 +38,7 @@ from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shard_files import attempt_directory
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, is_unpickled
 from elephas_like.rows.spool import spool
+from elephas_like.spark.broadcasts import ship
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import on_gpus, profile_for
 from elephas_like.spark.session import check_executors, conf_of, settings_of
@@ -45,6 +46,7 @@ from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.callbacks import warn_of_metrics
+from elephas_like.trainer.code import broadcasts_of
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
@@ -125,8 +127,9 @@ def predict_rows(
         return _predict_without_context(features, predictor, batch_size, options, timeout, resources)
     check_executors(context)
     profile = profile_for(context, resources)
-    shipped = context.broadcast(predictor)
-    chunks = on_gpus(prediction_chunks(features.rdd, lambda: shipped.value, batch_size, options), profile)
+    shipped = ship(context, predictor)
+    sent = (shipped, *broadcasts_of(predictor))  # PySpark ships the broadcasts that a function names
+    chunks = on_gpus(prediction_chunks(features.rdd, lambda: sent[0].value, batch_size, options), profile)
     if not collect:
         return rows_of(chunks)
     try:
@@ -187,11 +190,12 @@ def score_shards(
     with ExitStack() as stack:
         stack.enter_context(Interrupts())
         refs = data.references(context, options, stack)
-        shipped = context.broadcast(scorer)
+        shipped = ship(context, scorer)
+        sent = (shipped, *broadcasts_of(scorer))
         stack.callback(destroy, context, shipped)
 
         def score(_: int, ref: ShardRef) -> tuple[str, Score]:
-            return signature(ref), shipped.value(ref)
+            return signature(ref), sent[0].value(ref)
 
         job = MapJob(_title("evaluate", refs), options.dataset, timeout, data.kept, profile_for(context, resources))
         found = data.rewriting(lambda: of_shards(refs, score, job))

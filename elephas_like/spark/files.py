@@ -157,7 +157,7 @@ def local_path(path: str) -> str:
         return os.path.expanduser(path)
     before = _BEFORE_PATH.match(path)
     host = "" if before is None else (before["host"] or "")
-    if host not in ("", "localhost"):
+    if host.lower() not in ("", "localhost"):
         raise ValueError(
             f"{path!r} names a host, {host!r}, and a file: URL is of this machine: file:/// and an absolute path, or a path alone."
         )

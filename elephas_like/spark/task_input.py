@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from elephas_like.core.errors import InputCutError
+from elephas_like.core.errors import ElephasError, Failure, InputCutError
 
 Row = TypeVar("Row")
 
@@ -31,16 +32,21 @@ def whole(rows: Iterable[Row]) -> Iterator[Row]:
 def said_as_utf8(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield rows. An error whose text is no UTF-8, such as one of a file with such a name, is raised with one that is.
 
-    PySpark fails to write such a text to Spark, which then waits for it without end.
+    PySpark fails to write such a text to Spark, which then waits for it without end. It writes causes and notes, too.
     """
     try:
         yield from rows
     except Exception as error:
-        text = str(error)
-        shown = text.encode("utf-8", "backslashreplace").decode()
-        if shown == text:
+        try:
+            "".join(traceback.format_exception(error)).encode()
+        except UnicodeEncodeError:
+            shown = Failure.of(0, error).message.encode("utf-8", "backslashreplace").decode()
+        else:
             raise
-        alike = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+        same = isinstance(error, ElephasError)
+        alike = (
+            type(error) if same else type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+        )
         raise alike(shown).with_traceback(error.__traceback__) from None
 
 

@@ -38,5 +38,5 @@ from elephas_like.core.extras import keras_backend, require
 from elephas_like.core.garbage import collection_paused
 
 require(keras_backend())
-with collection_paused():
+with collection_paused(all_stay=True):
     import keras  # noqa: F401  on JAX and PyTorch, which do not import it themselves

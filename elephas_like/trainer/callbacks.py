@@ -370,7 +370,8 @@ class DriverHooks:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
         self.variables.write(record.state)  # before any result, which may read the model, such as its learning rate
         logs = metric_results(self.model, record.metrics, self.sample)
-        if self._met_nan and self._tracks_loss():  # as in Keras' logs; the sums are those of the other rounds
+        met_nan, self._met_nan = self._met_nan, False
+        if met_nan and self._tracks_loss():  # as in Keras' logs; the sums are those of the other rounds
             logs = {"loss": math.nan} | {name: value for name, value in logs.items() if name != "loss"}
         if record.validation is not None:
             logs |= {

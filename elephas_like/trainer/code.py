@@ -54,7 +54,7 @@ def pickle_by_value(thing: object) -> bytes:
     except RuntimeError as error:  # pyspark's
         if _DRIVERS_OWN not in str(error):
             raise
-        raise RefersToSparkError(_refers(roots)) from error
+        raise RefersToSparkError(with_code_by_value(roots, lambda: _refers(roots))) from error
 
 
 class RefersToSparkError(ElephasError):
@@ -94,15 +94,29 @@ class Pickled(bytes):
 
 
 def broadcasts_of(thing: object) -> tuple[object, ...]:
-    """Return the broadcasts to which the pickles in the fields of an object, and in those of its fields, refer."""
+    """Return the broadcasts to which the pickles in what is pickled of an object, and of its fields, refer."""
     if isinstance(thing, Pickled):
         return thing.broadcasts
-    if not is_dataclass(thing):
+    if is_dataclass(thing) and not isinstance(thing, type):
+        state = thing.__getstate__()
+        thing = tuple(state.values()) if isinstance(state, dict) else state
+    if not isinstance(thing, tuple | list):
         return ()
-    return tuple(found for value in vars(thing).values() for found in broadcasts_of(value))
+    return tuple(found for value in thing for found in broadcasts_of(value))
 
 
 _met: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+
+
+def _named(broadcast: Any) -> tuple[Callable[[int], object], int]:
+    """Return what finds a broadcast in a task that Spark has shipped it with, and its number.
+
+    Its own `__reduce__` would have PySpark ship it with the next job of this thread, and raises in a task. So these are private names.
+    """
+    module: Any = sys.modules[type(broadcast).__module__]
+    if broadcast._jbroadcast is not None:
+        return module._from_id, broadcast._jbroadcast.id()
+    return module._from_id, next(number for number, each in module._broadcastRegistry.items() if each is broadcast)
 
 
 def _broadcast_of(number: int, loaded: Callable[[int], object]) -> object:
@@ -154,7 +168,7 @@ class CodePickler(cloudpickle.Pickler):
                 return found
             note_own_class(cast("type", thing))
             return (*found[:-1], _set_state)
-        loaded, (number,) = cast("tuple[Any, tuple[int]]", thing.__reduce__())
+        loaded, number = _named(thing)
         self._broadcasts.append(thing)
         _met[number] = thing
         return _broadcast_of, (number, loaded)

@@ -10,6 +10,7 @@ import keras
 from elephas_like.trainer.archive import custom_objects_of
 from elephas_like.trainer.graph import layers_of, reachable
 from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import backend_variable
 
@@ -57,7 +58,7 @@ def reset_optimizer(model: keras.Model) -> None:
     """Reset the optimizers of a model, several of its own too: no steps, no momenta, the same learning rates.
 
     Raises:
-        ValueError: Keras cannot make one of them from its configuration.
+        ValueError: Keras cannot make one of them from its configuration, and its steps use it.
     """
     own = getattr(model, "optimizer", None)
     if own is not None and model.built and not own.built:
@@ -68,11 +69,13 @@ def reset_optimizer(model: keras.Model) -> None:
         try:
             new = type(optimizer).from_config(optimizer.get_config())
         except (TypeError, ValueError, NotImplementedError, AttributeError) as cause:
+            if optimizer is not own and not overrides(model, "train_step"):
+                continue  # of a model inside: Keras' own step does not use it
             raise ValueError(
                 f"the optimizer {type(optimizer).__name__} of the model {model.name!r} cannot be begun anew, because Keras cannot make it "
                 f"from its configuration: {cause}\nGive its class a get_config, or compile the model with another one."
             ) from cause
-        new.build(optimizer._trainable_variables or model.trainable_variables)  # there is no public name for its own
+        new.build(optimizer._trainable_variables)  # there is no public name for its own
         for variable, value in zip(optimizer.variables, new.variables, strict=True):
             variable.assign(value)
 

@@ -23,6 +23,15 @@ def test_the_last_of_several_pauses_ends_them() -> None:
     assert gc.isenabled()
 
 
+def test_what_stays_for_good_is_old_and_nothing_else() -> None:
+    """Python would not begin a full collection for dead models among the old."""
+    gc.unfreeze()  # what other tests froze
+    for all_stay in (False, True):
+        with collection_paused(all_stay=all_stay):
+            made = [[]]
+        assert any(each is made for each in gc.get_objects(generation=2)) is all_stay
+
+
 def test_an_error_ends_a_pause() -> None:
     with pytest.raises(ZeroDivisionError), collection_paused():
         assert not gc.isenabled()

@@ -14,6 +14,7 @@ from small import classifier, digits, line, points, rows, trained
 
 import elephas_like
 from elephas_like import CapacityError, SparkModel
+from elephas_like.strategies import Average
 from elephas_like.trainer.code import pickle_by_value
 
 
@@ -170,7 +171,7 @@ def test_jobs_have_a_tag_a_readable_description_and_the_callers_group(sc, engine
 
 
 @pytest.mark.parametrize("engine", ["server", slow("jobs"), slow("gang")])
-def test_what_workers_get_may_refer_to_broadcasts(sc, engine: str) -> None:
+def test_what_workers_get_may_refer_to_broadcasts(sc, spark, engine: str) -> None:
     """As PySpark's own functions may. A pickle of them is loaded on the driver, too."""
     factor = sc.broadcast(3.0)
 
@@ -182,16 +183,27 @@ def test_what_workers_get_may_refer_to_broadcasts(sc, engine: str) -> None:
         def on_epoch_end(self, epoch: int, logs: dict) -> None:
             assert factor.value == 3.0
 
+    class Own(Average):
+        def weight(self, update: object, context: object) -> float:
+            return factor.value / 3 * super().weight(update, context)
+
     assert cloudpickle.loads(pickle_by_value([lambda: factor]))[0]() is factor
     model = keras.Sequential([keras.Input((2,)), Scaled(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     worker_callbacks = [Sees()] if engine == "server" else None
     rdd = sc.parallelize(points(20), 2)
-    fitted = SparkModel(model, 2, engine=engine)
+    fitted = SparkModel(model, 2, engine=engine, strategy=Own())
     assert trained(fitted.fit(rdd, verbose=0, worker_callbacks=worker_callbacks)) == 20
     features = [row[0] for row in points(20)]
-    found = fitted.predict(sc.parallelize(features, 2))
-    np.testing.assert_allclose(found, model.predict(np.array(features), verbose=0), rtol=1e-5)
+    expected = model.predict(np.array(features), verbose=0)
+    np.testing.assert_allclose(fitted.predict(sc.parallelize(features, 2)), expected, rtol=1e-5)
+    assert fitted.evaluate(rdd) == pytest.approx(
+        float(model.evaluate(*map(np.array, zip(*points(20), strict=True)), verbose=0))
+    )
+    frame = spark.createDataFrame([(list(row),) for row in features], "features array<double>")
+    np.testing.assert_allclose(fitted.predict(frame), expected, rtol=1e-5)
+    # What this thread's next job ships is its own, and no broadcast that its user may have destroyed.
+    assert list(sc._pickled_broadcast_vars) == []
 
 
 def _listed(jobs: object) -> list:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from elephas_like.core.errors import DataError
 from elephas_like.spark.task_input import said_as_utf8, whole
 
 pytestmark = pytest.mark.classic
@@ -82,19 +83,65 @@ def test_rows_that_a_function_makes_of_others_and_rows_that_are_left(sc) -> None
     assert sc.parallelize(range(10), 2).mapPartitions(first).mapPartitions(whole).collect() == [0, 5]
 
 
-@pytest.mark.parametrize("name", ["caf\udce9.png", "café.png"])
-def test_an_error_that_pyspark_could_not_write_is_raised_as_text_that_it_can(name: str) -> None:
-    """Of a file whose name is no UTF-8: Spark would wait for the text of the error without end."""
+FOREIGN = "caf\udce9.png"
+"""The name of a file that is no UTF-8, as Python has it."""
+
+
+class Unsaid(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def noted() -> ValueError:
+    error = ValueError("no such file")
+    error.add_note(FOREIGN)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (FileNotFoundError(f"no such file: {FOREIGN}"), r"no such file: caf\udce9.png"),
+        (FileNotFoundError("no such file: café.png"), None),
+        (noted(), "no such file"),
+        (ExceptionGroup("all", [OSError(FOREIGN)]), "all (1 sub-exception)"),
+        (DataError(FOREIGN), r"caf\udce9.png"),
+        (Unsaid(), None),
+    ],
+)
+def test_an_error_that_pyspark_could_not_write_is_raised_as_text_that_it_can(
+    error: Exception, shown: str | None
+) -> None:
+    """Spark would wait for the text of the error without end."""
 
     def rows():
         yield 1
-        raise FileNotFoundError(f"no such file: {name}")
+        raise error
 
     coming = said_as_utf8(rows())
     assert next(coming) == 1
-    with pytest.raises(Exception, match="no such file: caf") as caught:
+    try:
         next(coming)
-    written = "".join(traceback.format_exception(caught.value)).encode()
-    assert b"FileNotFoundError: no such file" in written
-    assert b'raise FileNotFoundError(f"no such file' in written  # the line of the user's
-    assert isinstance(caught.value, FileNotFoundError) == (name == "café.png")  # any other is raised as it is
+    except Exception as raised:  # whose text may not be asked for
+        found = raised
+    written = "".join(traceback.format_exception(found)).encode()
+    assert type(error).__name__.encode() in written
+    assert b"raise error" in written  # the line of the user's
+    if shown is None:  # any other is raised as it is
+        assert found is error
+    else:
+        assert str(found) == shown
+        assert isinstance(found, DataError) == isinstance(error, DataError)
+
+
+def test_the_cause_of_an_error_may_be_what_cannot_be_written() -> None:
+    def rows():
+        try:
+            raise OSError(FOREIGN)
+        except OSError as error:
+            raise ValueError("cannot read") from error
+        yield 1
+
+    with pytest.raises(Exception, match="cannot read") as caught:
+        next(said_as_utf8(rows()))
+    assert b"cannot read" in "".join(traceback.format_exception(caught.value)).encode()

@@ -235,14 +235,17 @@ def finished(loss: float | None, dropped: int = 0) -> RoundRecord:
 def test_terminate_on_nan_looks_at_rounds(loss: float, dropped: int, stops: bool) -> None:
     driver = hooks(keras.callbacks.TerminateOnNaN())
     driver.train_begin(0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        driver.round_end(finished(loss, dropped), np.zeros(0))
-    assert driver.stopped() is stops
     for sums in (np.zeros(0), np.array([6.0, 4.0, 2.0, 4.0])):  # of no round, or of those before
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            driver.round_end(finished(loss, dropped), np.zeros(0))
+        assert driver.stopped() is stops
         driver.epoch_end(replace(epoch(driver.variables.read()), metrics=sums))
+        assert ["TerminateOnNaN" in str(warning.message) for warning in caught] == [True] * stops
     assert np.isnan(driver.history.history.get("loss", [0.0])).all() == stops
-    assert ["TerminateOnNaN" in str(warning.message) for warning in caught] == [True] * stops
+    driver.round_end(finished(1.0), np.zeros(0))  # a callback has let it go on
+    driver.epoch_end(replace(epoch(driver.variables.read()), metrics=sums))
+    assert driver.history.history["loss"][-1] == 1.5
 
 
 def test_without_terminate_on_nan_a_round_s_loss_stops_nothing() -> None:

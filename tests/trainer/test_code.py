@@ -144,6 +144,15 @@ def test_a_process_that_reads_its_own_class_keeps_it_as_it_is() -> None:
     assert vars(own)["makers"] is before["makers"]
 
 
+def test_a_worker_of_spark_has_no_classes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was sent may have come by PySpark's own pickles, and may become another class."""
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_PORT", "1")
+    own = scaling()
+    pickled = dumps(own())
+    own.factor = 2
+    assert cloudpickle.loads(pickled).scaled(4) == 4
+
+
 def test_a_process_that_has_read_a_class_gets_what_it_became(tmp_path: Path) -> None:
     """A worker, which two fits send one class with another factor."""
     own, pickled = scaling(), []

@@ -114,6 +114,18 @@ def test_an_optimizer_that_keras_cannot_make_again_is_named() -> None:
     model.compile(OneOwn(by=2.0), "mse")
     with pytest.raises(ValueError, match=r"the optimizer OneOwn of the model .* cannot be begun anew.*\n.*get_config"):
         fresh_copy(model)
+    outer = keras.Sequential([model, layers.Dense(1)])  # whose steps do not use it
+    outer.compile("sgd", "mse")
+    outer.fit(X, X.sum(1), verbose=0)
+    assert fresh_copy(outer).optimizer.iterations == 0
+
+
+def test_an_optimizer_without_variables_is_reset() -> None:
+    """As Keras builds that of a base with frozen weights."""
+    model = trained()
+    model.second = keras.optimizers.Adam()
+    model.second.build([])
+    assert fresh_copy(model).second.variables[0] == 0
 
 
 def test_a_fresh_copy_computes_the_same() -> None:
