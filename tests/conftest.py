@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from lanes import Lanes, asking
+from lanes import Lanes, asking, in_order
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -70,8 +70,8 @@ CONNECT = "ELEPHAS_LIKE_CONNECT" in os.environ
 their own."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that ask for the Spark session; lanes.py, which says where they run, must know them all. Long ones come first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that ask for the Spark session; lanes.py, which says where they run, must know them all."""
     for item in items:
         assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name in each process: give its parameter an id"
         if "spark" in getattr(item, "fixturenames", ()):
@@ -79,9 +79,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             assert item.originalname in asking(item.path), (
                 f"{item.nodeid} asks for Spark where lanes.py does not see it"
             )
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if CONNECT:
         items[:] = [item for item in items if runs_over_connect(item)]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = in_order(items, config)
 
 
 def runs_over_connect(item: pytest.Item) -> bool:

@@ -9,12 +9,15 @@ xdist's own groups are marks on tests; since pytest 9.2 they do not reach it, an
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+SESSIONS = ("spark, integration", "spark")
+"""The groups of tests that share a session."""
 SESSION = frozenset({"spark", "sc", "no_free_slot"})
 """The fixtures of conftest.py that are Spark's session, or need it."""
 
@@ -38,16 +41,35 @@ def asking(file: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+def group_of(nodeid: str, root: Path, *, slow: bool) -> str:
+    """The group of a test, which one process runs. Slow tests without the session are scripts: each is a group of its own."""
+    file, _, test = nodeid.partition("::")
+    if test.partition("[")[0] in asking(root / file):
+        return SESSIONS[0] if file.startswith("tests/integration/") else SESSIONS[1]
+    return nodeid if slow else file
+
+
+def in_order(items: list[pytest.Item], config: pytest.Config) -> list[pytest.Item]:
+    """Tests as the processes begin them: those of the sessions, which take longest; groups with one marked long; large groups."""
+    slow = config.option.markexpr == "slow"
+    groups = {item.nodeid: group_of(item.nodeid, config.rootpath, slow=slow) for item in items}
+    sizes = Counter(groups[item.nodeid] for item in items if slow or not item.get_closest_marker("slow"))
+    long = {groups[item.nodeid] for item in items if item.get_closest_marker("long")}
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        group = groups[item.nodeid]
+        return group not in SESSIONS, group not in long, -sizes[group]
+
+    return sorted(items, key=place)
+
+
 class Lanes(LoadScopeScheduling):
-    """Begins with the groups of most tests, those of the sessions among them, and gives a process the next when it is done."""
+    """Gives a process the next group when it is done, in the order of `in_order`."""
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         super().__init__(config, log)
+        config.option.loadscopereorder = False
         self._slow = config.option.markexpr == "slow"
 
     def _split_scope(self, nodeid: str) -> str:
-        """The group of a test. Slow tests without the session are scripts: each is a group of its own."""
-        file, _, test = nodeid.partition("::")
-        if test.partition("[")[0] in asking(self.config.rootpath / file):
-            return "spark, integration" if file.startswith("tests/integration/") else "spark"
-        return nodeid if self._slow else file
+        return group_of(nodeid, self.config.rootpath, slow=self._slow)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from scripts import Script
 
 FITS = ("mlp", "cnn", "noise", "sorted", "int8", "packed steps", "set weights", "kept by workers")
 
 
+@pytest.mark.long
 def test_four_engines_give_the_same_bits(tmp_path: Path) -> None:
     found: dict[str, dict[str, dict]] = {}
     engines = ("in_process", "server", "jobs", "gang")
