@@ -141,7 +141,7 @@ def _large_import() -> Iterator[None]:
     with (
         quiet_import(),
         collection_paused(all_stay=True),
-    ):  # a third of TensorFlow's 3.5 s would go to garbage that is not there
+    ):  # a sixth of TensorFlow's seconds would go to garbage that is not there
         yield
 
 

@@ -50,7 +50,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
 
 
 def test_no_garbage_is_looked_for_while_a_backend_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the seconds that TensorFlow takes went there."""
+    """A sixth of the seconds that TensorFlow takes went there."""
     (tmp_path / "torch.py").write_text("import gc\n__version__, looked_for = '99.0', gc.isenabled()\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
