@@ -3,6 +3,7 @@
 waits       run a job with a time limit, cancel it without progress, clean up after it
 job_tags    tags of jobs, and their tasks
 failures    Spark's errors, translated
+broadcasts  values shipped that may refer to broadcasts of the user's
 parallel    independent runs, several at a time
 slots       task slots, counted and reserved
 gpus        a card for each worker process
