@@ -5,8 +5,7 @@
 Each contestant is a program of its own: it starts Spark, fits a small MLP on 60,000 rows of MNIST's size for one epoch, then a second
 model of another size. The goal is a first fit of at most 1.5 x (import of TensorFlow in one process + second fit). It also prints the
 memory that a Python worker has for itself (its proportional share of what is shared counts), and what imports take: a worker's modules
-import TensorFlow while Python looks for no garbage. Contestants alternate; medians, and
-(lowest, highest).
+import TensorFlow while Python looks for no garbage. Contestants alternate; medians, and (lowest, highest).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
     [*(f"--conf {name}={shlex.quote(value)}" for name, value in SPARK.items()), "pyspark-shell"]
 )
 # Spark's JVMs, executors' too, run for minutes: it is not worth their while to compile twice, or to collect on several threads, or to
-# read classes one by one. A cluster of two executors starts with 11 s of CPU time in place of 15 with the archive, and of 30.
+# read classes one by one. A cluster of two executors starts with 11 s of CPU time; without the archive 15, by Java's defaults 30.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
 """What tools/class_archive.py has made; a Java for which it is not says nothing, and does without."""

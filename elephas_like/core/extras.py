@@ -138,10 +138,8 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def _large_import() -> Iterator[None]:
-    with (
-        quiet_import(),
-        collection_paused(all_stay=True),
-    ):  # a sixth of TensorFlow's seconds would go to garbage that is not there
+    # A sixth of TensorFlow's seconds would go to garbage that is not there.
+    with quiet_import(), collection_paused(all_stay=True):
         yield
 
 
