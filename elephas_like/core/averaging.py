@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import numpy as np
-
 from elephas_like.core.drift import UNKNOWN, DriftMonitor
 from elephas_like.core.errors import NonFiniteError
 from elephas_like.core.layout import Layout
@@ -155,6 +153,7 @@ class Round:
             self.mean_step = self._steps.of(direction, self.context.learning_rate)
         context = replace(self.context, weight=self._weight, agreement=self.agreement)
         weights, outer = self.strategy.step(self.start.weights, direction, self.outer, context)
-        # A strategy's own numbers may be of another kind than float32.
-        state = self.start.but(weights=weights.astype(np.float32, copy=False), **self._parts.result(self.start))
+        # A strategy's own numbers may be of another kind than the weights.
+        weights = weights.astype(self.start.weights.dtype, copy=False)
+        state = self.start.but(weights=weights, **self._parts.result(self.start))
         return state, outer

@@ -168,7 +168,7 @@ class _Center(Center):
         Checkpoints of earlier versions have no directions: the first updates are weighted as those of a new fit.
         """
         directions = {int(worker): vector for worker, vector in _under("direction.", arrays).items()}
-        self._monitor.restore(directions)  # type: ignore[arg-type]  # float32, as they were taken
+        self._monitor.restore(directions)  # type: ignore[arg-type]  # as they were taken
         self.version, self._samples, self._merge.lowered = (int(count) for count in arrays["counts"])
         self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
 
@@ -223,7 +223,7 @@ class LockedCenter(_Center):
         parts = self._merge.merge(self._state, update, share, after)
         if update.slots.size:
             parts["slots"] = move_towards(self._state.slots, update.slots, share, np.empty_like(self._state.slots))
-        self._state = self._state.but(weights=weights.astype(np.float32, copy=False), **parts)
+        self._state = self._state.but(weights=weights.astype(self._state.weights.dtype, copy=False), **parts)
 
     def _step(self, context: Context) -> Vector:
         """Return the weights after the strategy's step by what has come, of which nothing is kept."""
@@ -231,7 +231,7 @@ class LockedCenter(_Center):
         if direction is not None:
             context = replace(context, weight=self._weight)
             weights, self._outer = self._strategy.step(weights, direction, self._outer, context)
-            weights = self._constrain(weights.astype(np.float32, copy=False))
+            weights = self._constrain(weights.astype(self._state.weights.dtype, copy=False))
         self.version += 1
         self._begin()
         return weights
@@ -242,7 +242,7 @@ class LockedCenter(_Center):
             self._merge.begins(worker, self.version, self._state.statistics)
         weights = self._strategy.serve(self._state.weights, self._outer, self._context())
         if weights is not self._state.weights:  # a point ahead of them
-            weights = self._constrain(weights.astype(np.float32, copy=False))
+            weights = self._constrain(weights.astype(self._state.weights.dtype, copy=False))
         return self.version, self._state.but(weights=weights)
 
     def snapshot(self) -> TrainState:
@@ -268,7 +268,7 @@ class LockedCenter(_Center):
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
         super().restore(arrays)
-        self._outer = _under("outer.", arrays)  # type: ignore[assignment]  # float32, as they were taken
+        self._outer = _under("outer.", arrays)  # type: ignore[assignment]  # as they were taken
         self._begin(_under("held.", arrays))
         self._updates, self._came = (int(count) for count in arrays["buffer"])
         self._weight = float(arrays["weight"][0])

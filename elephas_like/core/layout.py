@@ -13,23 +13,15 @@ import numpy as np
 
 from elephas_like.core.types import Array, Role, TrainState, Vector
 
-_FLAT_DTYPE = {
-    Role.WEIGHT: np.float32,
-    Role.STATISTIC: np.float32,
-    Role.FROZEN: np.float32,
-    Role.SLOT: np.float32,
-    Role.COUNTER: np.int64,
-    Role.LEARNING_RATE: np.float32,
-    Role.LOSS_SCALE: np.float32,
-    Role.SEED: np.int64,
-}
+_WHOLE = (Role.COUNTER, Role.SEED)
+"""The roles whose numbers are integers."""
 
 
 @dataclass(frozen=True)
 class LayoutEntry:
     """One variable.
 
-    dtype: the variable's own; in a state it is stored as float32 or int64.
+    dtype: the variable's own; `Layout.dtype` says as what a state stores it.
     variance_of: for a variance, the index of its mean among the entries of the same role.
     momentum: for a moving average, the share of it that a step keeps; 0 for what is none, or not known to be one.
     """
@@ -63,6 +55,16 @@ class Layout:
     def size(self, role: Role) -> int:
         """Return the length of the flat vector of a role."""
         return sum(entry.size for entry in self.of(role))
+
+    def dtype(self, role: Role) -> str:
+        """Return the dtype of the flat vector of a role: "int64" for integers; "float64" where a variable is that; else "float32"."""
+        if role in _WHOLE:
+            return "int64"
+        return "float64" if role in self._of_float64 else "float32"
+
+    @cached_property
+    def _of_float64(self) -> frozenset[Role]:
+        return frozenset(entry.role for entry in self.entries if entry.dtype == "float64")
 
     def slices(self, role: Role) -> list[slice]:
         """Return the slice of each entry of a role in that role's flat vector."""
@@ -107,14 +109,14 @@ class Layout:
 
     def flatten(self, values: Iterable[Array]) -> TrainState:
         """Return the state that holds `values`, one array per entry in the order of the entries. Each is asked for when it is needed."""
-        parts = {role: np.empty(self.size(role), _FLAT_DTYPE[role]) for role in Role}
+        parts = {role: np.empty(self.size(role), self.dtype(role)) for role in Role}
         places = {role: iter(self._slices[role]) for role in Role}
         for entry, value in zip(self.entries, values, strict=True):
             parts[entry.role][next(places[entry.role])] = np.asarray(value).ravel()
         return TrainState(**{role.value: part for role, part in parts.items()})
 
     def unflatten(self, state: TrainState) -> list[Array]:
-        """Return one array per entry, in the variable's shape and in the dtype of the state (float32 or int64)."""
+        """Return one array per entry, in the variable's shape and in the dtype of the state."""
         by_role = {role: iter(self.views(state.part(role), role)) for role in Role}
         return [next(by_role[entry.role]) for entry in self.entries]
 

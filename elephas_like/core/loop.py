@@ -345,7 +345,7 @@ class _SynchronousFit:
         context = context_of(plan.layout, progress.version, plan.num_workers, progress.samples, plan.budget, rate)
         ahead = plan.strategy.serve(state.weights, progress.outer, context)
         if ahead is not state.weights:
-            ahead = plan.constrain(ahead.astype(np.float32, copy=False))
+            ahead = plan.constrain(ahead.astype(state.weights.dtype, copy=False))
         step, ahead = (None, ahead) if plan.state_codec is None else self._packed_step(ahead, plan.state_codec)
         served = state.but(weights=ahead)
         self._monitor.tells = not (plan.slots_every and self._rounds_of_own_slots())

@@ -40,12 +40,13 @@ class StatisticsMean:
     _sum: Floats | None = None
     _origin: Floats | None = None
     _weight: float = 0.0
+    _dtype: np.dtype[np.float32] = field(default_factory=lambda: np.dtype(np.float32))
 
     def add(self, statistics: Vector, samples: int) -> None:
         """Takes one worker's statistics."""
         if samples == 0 or statistics.size == 0:
             return
-        term = statistics.astype(np.float64)
+        term, self._dtype = statistics.astype(np.float64), statistics.dtype
         # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
         self._origin = term.copy() if self._origin is None else self._origin
         for mean, variance in self.layout.variances(self.role):
@@ -61,7 +62,7 @@ class StatisticsMean:
         pooled = self._sum / self._weight
         for mean, variance in self.layout.variances(self.role):
             pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
-        return pooled.astype(np.float32)
+        return pooled.astype(self._dtype, copy=False)
 
 
 class Replaced:
@@ -116,7 +117,7 @@ def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout, r
             pooled[variance] += share * (1 - share) * apart**2
     if not finite(ours):
         pooled = np.where(np.isfinite(ours), pooled, theirs)
-    return pooled.astype(np.float32)
+    return pooled.astype(ours.dtype, copy=False)
 
 
 def begun_anew(theirs: Vector, began: Vector, ours: Vector, steps: int, layout: Layout) -> Vector:
@@ -311,8 +312,8 @@ def with_mean_slots(
         samples.update({worker.worker: worker.samples for worker in finished.workers})
     mean = WeightedMean()
     for worker, memory in memories:  # one at a time: each may be larger than a state
-        slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # float32, as it was
+        slots: Vector | None = memory.get("slots")  # type: ignore[assignment]  # as it was
         if slots is not None and samples[worker] and int(memory.get(SLOTS_SINCE, (0,))[0]) == since:
             mean.add(slots, float(samples[worker]))
     slots = mean.result()
-    return state if slots is None else state.but(slots=slots.astype(np.float32, copy=False))
+    return state if slots is None else state.but(slots=slots.astype(state.slots.dtype, copy=False))

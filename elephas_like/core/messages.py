@@ -27,7 +27,7 @@ class Sender:
 
     def start(self, served: Vector, context: Context) -> Vector:
         """Return the weights to train from."""
-        return self._strategy.merge(served, self.memory, context).astype(np.float32, copy=False)
+        return self._strategy.merge(served, self.memory, context).astype(served.dtype, copy=False)
 
     def message(self, served: Vector, end: Vector, steps: int, context: Context) -> Vector:
         """Return the message of a round, packed by the codec if there is one.
@@ -38,7 +38,7 @@ class Sender:
             served: the weights that came with the order, which need not be those that training started from.
         """
         sent, memory = self._strategy.encode(served, end, steps, self.memory, context)
-        sent = sent.astype(np.float32, copy=False)
+        sent = sent.astype(served.dtype, copy=False)
         sound = finite(end) and finite(sent)
         if sound:
             self.memory = memory
@@ -51,6 +51,6 @@ class Sender:
             self.residual = sent - self._codec.unpack(packed, sent.size)
         return packed  # type: ignore[return-value]  # bytes, in the delta's place
 
-    def nothing(self, size: int) -> Vector:
+    def nothing(self, served: Vector) -> Vector:
         """Return the message of a round in which nothing was trained."""
-        return np.zeros(size, np.float32) if self._codec is None else np.zeros(0, np.uint8)
+        return np.zeros_like(served) if self._codec is None else np.zeros(0, np.uint8)

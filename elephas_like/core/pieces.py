@@ -21,18 +21,18 @@ PIECE = 2**18
 def add_scaled(total: Vector | None, term: Vector, scale: float) -> Vector:
     """Return `total + scale * term`, in `total` itself, which is changed; a new vector where there is none yet."""
     if total is None:
-        return term * np.float32(scale)
-    for piece, scaled in _pieces(total.size):
-        np.multiply(term[piece], np.float32(scale), out=scaled)
+        return term * term.dtype.type(scale)
+    for piece, scaled in _pieces(total):
+        np.multiply(term[piece], total.dtype.type(scale), out=scaled)
         total[piece] += scaled
     return total
 
 
 def move_towards(ours: Vector, theirs: Vector, share: float, out: Vector) -> Vector:
     """Write `ours + share * (theirs - ours)` to `out`, which may be `ours`, and return it."""
-    for piece, step in _pieces(ours.size):
+    for piece, step in _pieces(ours):
         np.subtract(theirs[piece], ours[piece], out=step)
-        np.multiply(step, np.float32(share), out=step)
+        np.multiply(step, ours.dtype.type(share), out=step)
         np.add(ours[piece], step, out=out[piece])
     return out
 
@@ -84,9 +84,9 @@ def elementwise(step: Callable[..., Stepped]) -> Callable[..., Stepped]:
     return by_pieces
 
 
-def _pieces(size: int) -> Iterator[tuple[slice, Vector]]:
-    """Yield the places of each piece of a vector, and room for as many numbers."""
-    room = np.empty(min(size, PIECE), np.float32)
-    for begin in range(0, size, PIECE):
-        end = min(begin + PIECE, size)
+def _pieces(vector: Vector) -> Iterator[tuple[slice, Vector]]:
+    """Yield the places of each piece of a vector, and room for as many numbers of its type."""
+    room = np.empty(min(vector.size, PIECE), vector.dtype)
+    for begin in range(0, vector.size, PIECE):
+        end = min(begin + PIECE, vector.size)
         yield slice(begin, end), room[: end - begin]

@@ -109,14 +109,15 @@ class FitProgress:
         """
         state = _taken("state", arrays)
         for name, part in () if like is None else like.parts().items():
-            if name not in state or (state[name].shape, state[name].dtype) != (part.shape, part.dtype):
+            if name not in state or not _fits(state[name], part):
                 found = None if name not in state else state[name].shape
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")
+            state[name] = state[name].astype(part.dtype, copy=False)
         published: Vector | None = arrays.get("published")  # type: ignore[assignment]  # as it was
         mean_step: Vector | None = arrays.get("mean_step")  # type: ignore[assignment]  # as it was
         weights = state["weights"]
         for what, found_as in (("weights that workers had", published), ("mean step of the workers", mean_step)):
-            if found_as is not None and (found_as.shape, found_as.dtype) != (weights.shape, weights.dtype):
+            if found_as is not None and not _fits(found_as, weights):
                 raise ElephasError(
                     f"the {what}: found {found_as.dtype} of shape {found_as.shape}; expected {weights.dtype} of shape {weights.shape}."
                 )
@@ -129,12 +130,18 @@ class FitProgress:
             outer=_taken("outer", arrays) if arrays["outer_begun"] else None,  # type: ignore[arg-type]  # as it was
             first_rate=float(arrays["first_rate"]),
             directions={int(worker): vector for worker, vector in _taken("direction", arrays).items()},  # type: ignore[misc]
-            published=published,
-            mean_step=mean_step,
+            published=None if published is None else published.astype(weights.dtype, copy=False),
+            mean_step=None if mean_step is None else mean_step.astype(weights.dtype, copy=False),
             center=_taken("center", arrays),
             memories=_memories(arrays),
             **dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True)),
         )
+
+
+def _fits(found: Array, like: Array) -> bool:
+    """Return whether an array of a checkpoint can be what another one is. Earlier versions kept float64 as float32."""
+    narrower = (found.dtype.name, like.dtype.name) == ("float32", "float64")
+    return found.shape == like.shape and (narrower or found.dtype == like.dtype)
 
 
 class Saving(Protocol):

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
+"""Numbers of a state: float32, or float64 where a model has variables of that (`Layout.dtype`). Whatever computes with them keeps their type."""
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]

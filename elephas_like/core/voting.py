@@ -49,11 +49,15 @@ def normalized(weights: Sequence[float] | None, count: int) -> Floats:
 
 def mean(outputs: Sequence[Array], weights: Sequence[float] | None = None) -> Results:
     """Return the weighted mean of the members' outputs, in their shape."""
+    return _mean(outputs, weights).astype(np.float32)
+
+
+def _mean(outputs: Sequence[Array], weights: Sequence[float] | None) -> Floats:
     shares = normalized(weights, len(outputs))
     total: Floats = np.zeros(np.shape(outputs[0]))
     for share, output in zip(shares, outputs, strict=True):
         total += share * np.asarray(output, np.float64)
-    return total.astype(np.float32)
+    return total
 
 
 def probabilities(output: Array, *, from_logits: bool = False) -> Results:
@@ -261,7 +265,7 @@ def soup(vectors: Sequence[Vector], weights: Sequence[float] | None = None) -> V
         raise ValueError(
             f"weights of different architectures cannot be averaged; got vectors of {sorted(lengths)} numbers."
         )
-    return mean(vectors, weights)
+    return _mean(vectors, weights).astype(vectors[0].dtype, copy=False)
 
 
 def smallest_cosine(vectors: Sequence[Vector]) -> float:

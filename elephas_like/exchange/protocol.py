@@ -35,10 +35,11 @@ MEMORY_VECTORS = 16
 class Sizes:
     """How many numbers each part of a state has, by the name of its role: what the wire needs of a `Layout` and a codec.
 
-    packed: bytes of an update's delta if a codec packs it; None if it is float32, one number per weight.
+    packed: bytes of an update's delta if a codec packs it; None if it has one number per weight.
     memory: most numbers that a worker remembers from round to round.
     step: bytes of a packed step from one round's weights to the next; None if they are always sent whole.
     mean_step: numbers of the mean step of all workers that orders to train bring along, for control variates; None for no such steps.
+    doubles: the parts that are float64.
     """
 
     parts: Mapping[str, int]
@@ -46,6 +47,7 @@ class Sizes:
     memory: int = 0
     step: int | None = None
     mean_step: int | None = None
+    doubles: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -61,7 +63,8 @@ class Sizes:
         packed, step = (None if each is None else each.nbytes(weights) for each in (codec, state_codec))
         memory = layout.size(Role.SLOT) + MEMORY_VECTORS * weights if workers_remember else 0
         mean_step = weights if control_variates else None
-        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory, step, mean_step)
+        doubles = frozenset(role.value for role in Role if layout.dtype(role) == "float64")
+        return Sizes({role.value: layout.size(role) for role in Role}, packed, memory, step, mean_step, doubles)
 
     @property
     def read_ahead(self) -> int:
@@ -70,21 +73,26 @@ class Sizes:
 
     def update(self, *without: Role) -> int:
         """Return the bytes of an update's arrays. without: what it leaves out."""
-        saved = (
-            0 if self.packed is None else _ROLE_BYTES[Role.WEIGHT.value] * self.parts[Role.WEIGHT.value] - self.packed
-        )
+        saved = 0 if self.packed is None else self._bytes(Role.WEIGHT) * self.parts[Role.WEIGHT.value] - self.packed
         return self.state(*without) - saved
 
     def order(self, *without: Role) -> int:
         """Return the bytes of the arrays of an order to train, to a worker who has the last one's weights."""
-        beside = _ROLE_BYTES[Role.WEIGHT.value] * (self.mean_step or 0)
+        beside = self._bytes(Role.WEIGHT) * (self.mean_step or 0)
         if self.step is None:
             return self.state(*without) + beside
         return self.state(Role.WEIGHT, *without) + self.step + beside
 
     def state(self, *without: Role) -> int:
         """Return the bytes of a state's arrays. without: what it leaves out."""
-        return sum(_ROLE_BYTES[name] * size for name, size in self.parts.items() if name not in without)
+        return sum(self._bytes(name) * size for name, size in self.parts.items() if name not in without)
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a part of a state."""
+        return "float64" if name in self.doubles else _ROLE_DTYPES[name]
+
+    def _bytes(self, name: str) -> int:
+        return 4 if self.dtype(name) == "float32" else 8
 
     @property
     def most(self) -> int:
@@ -311,8 +319,6 @@ PLAIN_KINDS = {kind: name for name, kind in PLAIN_MESSAGES.items()}
 _OPTIONAL = (Role.SLOT, Role.FROZEN)
 _ROLE_DTYPES = {role.value: "int64" if role in (Role.COUNTER, Role.SEED) else "float32" for role in Role}
 
-_ROLE_BYTES = {name: 8 if dtype == "int64" else 4 for name, dtype in _ROLE_DTYPES.items()}
-
 
 def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tuple[str, str, Container[int]]]:
     """Return (name, dtype, allowed lengths) of a message's arrays, in order.
@@ -320,7 +326,7 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
     Slots may be left out by workers that keep their own, and by orders to evaluate. Frozen values, and an update's learning rate, may be left out
     if they did not change; weights of an order to train, if a packed step to them is there. An update of no samples may leave out everything.
     """
-    states = [(name, dtype, {sizes.parts[name]}) for name, dtype in _ROLE_DTYPES.items()]
+    states = [(name, sizes.dtype(name), {sizes.parts[name]}) for name in _ROLE_DTYPES]
     metrics = ("metrics", "float64", range(METRIC_NUMBERS + 1))
     if kind == "order":
         if values["kind"] not in ("train", "evaluate"):
@@ -333,7 +339,7 @@ def arrays_of(kind: str, values: Mapping[str, object], sizes: Sizes) -> list[tup
         if step is not None:
             ordered.append(("step", "uint8", {0, step}))
         if sizes.mean_step is not None and values["kind"] == "train":
-            ordered.append(("mean_step", "float32", {0, sizes.mean_step}))
+            ordered.append(("mean_step", sizes.dtype(Role.WEIGHT), {0, sizes.mean_step}))
         return ordered
     if kind == "update":
         brought: list[tuple[str, str, Container[int]]] = []

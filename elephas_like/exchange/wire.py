@@ -262,7 +262,7 @@ def _checked_arrays(
         if not isinstance(found, list) or len(found) != 3:
             raise FrameError(f"{kind}: expected [name, dtype, length] of {name}, got {str(found)[:100]!r}.")
         length = found[2]
-        if found[0] != name or found[1] != dtype:
+        if found[0] != name or (found[1] != dtype and length):  # what is left out has no type
             raise FrameError(f"{kind}: expected {name} as {dtype}, got {str(found[0])[:100]} as {str(found[1])[:100]}.")
         if isinstance(length, bool) or not isinstance(length, int) or length not in lengths:
             raise FrameError(

@@ -312,16 +312,20 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
 
 def _data_findings(source: Source, workers: int, seconds: float, samples: list[PartitionSample]) -> Iterator[Finding]:
     """Yield how the rows are divided. What was read of them is left in `samples`."""
-    rdd = None if source.context is None else getattr(source, "rdd", None)
+    files = source.table if isinstance(source, ParquetRows) else None
+    divided = (
+        source.data(workers) if files else source
+    )  # files have a partition for each worker, as a fit deals them out
+    rdd = None if source.context is None else getattr(divided, "rdd", None)
     if rdd is None:
-        if isinstance(source, ParquetRows):
-            rows = [part.rows for part in source.table.dealt(workers)]
+        if files:
+            rows = [part.rows for part in files.dealt(workers)]
         else:
             rows = [block.rows for block in source.data(workers).blocks or ()]
         samples += [PartitionSample(index, number, True, None) for index, number in enumerate(rows)]
         yield from partition_findings(len(samples), workers, samples)
         return
-    number = source.partitions or 0
+    number = workers if files else source.partitions or 0
     try:
         samples += sampled(rdd, sorted({0, number // 2, number - 1}), seconds) if number else []
     except Overdue:

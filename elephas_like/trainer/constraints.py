@@ -6,7 +6,6 @@ from typing import Any
 
 import cloudpickle
 import keras
-import numpy as np
 
 from elephas_like.core.types import Role, Vector
 from elephas_like.trainer.code import pickle_by_value
@@ -38,7 +37,7 @@ class WeightConstraints:
         found = weights.copy()
         for place, shape, constraint in self._bound:
             allowed = constraint(keras.ops.convert_to_tensor(weights[place].reshape(shape)))
-            found[place] = np.asarray(keras.ops.convert_to_numpy(allowed), np.float32).ravel()
+            found[place] = keras.ops.convert_to_numpy(allowed).ravel()
         return found
 
     def __getstate__(self) -> dict[str, object]:

@@ -45,6 +45,6 @@ class Corrections:
         if vector is None and self._are_zero:
             return
         self._are_zero = vector is None
-        values = np.zeros(self._layout.size(Role.WEIGHT), np.float32) if vector is None else vector
+        values = np.zeros(self._layout.size(Role.WEIGHT), self._layout.dtype(Role.WEIGHT)) if vector is None else vector
         for variable, value in zip(self._by_entry, self._layout.views(values, Role.WEIGHT), strict=True):
             assign(variable, value)

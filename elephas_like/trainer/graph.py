@@ -94,19 +94,24 @@ def _attributes(thing: object) -> Iterator[tuple[str, object]]:
     attributes = getattr(thing, "__dict__", None)
     if isinstance(attributes, dict):
         yield from list(attributes.items())
-    for kind in type(thing).__mro__:
-        for name in _slots(kind):
-            slot = vars(kind).get(name)
-            if isinstance(slot, types.MemberDescriptorType) and hasattr(thing, name):
-                yield name, slot.__get__(thing)
+    for name, slot in _slots(type(thing)):  # type: ignore[arg-type]  # every class can be hashed
+        if hasattr(thing, name):
+            yield name, slot.__get__(thing)
 
 
-def _slots(kind: type) -> list[str]:
-    """Return the names under which a class has slots; private ones bear the name of the class."""
-    names = vars(kind).get("__slots__", ())
-    own = kind.__name__.lstrip("_")
-    listed = [names] if isinstance(names, str) else names
-    return [f"_{own}{name}" if name.startswith("__") and not name.endswith("__") else name for name in listed]
+@functools.lru_cache(maxsize=1024)
+def _slots(kind: type) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+    """Return the slots of a class and its bases, by the names under which objects have them; private ones bear their class' name."""
+    found = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        own = base.__name__.lstrip("_")
+        for name in [names] if isinstance(names, str) else names:
+            known = f"_{own}{name}" if name.startswith("__") and not name.endswith("__") else name
+            slot = vars(base).get(known)
+            if isinstance(slot, types.MemberDescriptorType):
+                found.append((known, slot))
+    return tuple(found)
 
 
 def _is_keras_wrapper(name: str, value: object) -> bool:
@@ -211,7 +216,7 @@ def _is_visited(thing: object) -> bool:
 
 
 def _has_attributes(thing: object) -> bool:
-    return hasattr(thing, "__dict__") or any(map(_slots, type(thing).__mro__))
+    return hasattr(thing, "__dict__") or bool(_slots(type(thing)))  # type: ignore[arg-type]  # likewise
 
 
 def _may_keep_variables(thing: object) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import cloudpickle
 import keras
-import numpy as np
 
 from elephas_like.core.types import Role, TrainState
 from elephas_like.trainer.code import pickle_by_value
@@ -69,13 +68,13 @@ class ScaledVariables(Variables):
         if Role.LEARNING_RATE in roles:
             own = state.learning_rate.copy()
             for variable, place in self._rates:
-                kept = own[place] == self._scaled(variable)
+                kept = own[place] == own.dtype.type(self._scaled(variable))
                 own[place] = value_of(variable) if kept else own[place] / self._factor
             state = state.but(learning_rate=own)
         super().write(state, roles)
 
-    def _scaled(self, variable: keras.Variable) -> np.float32:
-        return np.float32(float(value_of(variable)) * self._factor)
+    def _scaled(self, variable: keras.Variable) -> float:
+        return float(value_of(variable)) * self._factor
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
 from elephas_like.core.types import Vector
 
-_cache: dict[tuple[str, int], tuple[keras.optimizers.Optimizer, keras.Variable]] = {}
+_cache: dict[tuple[str, int, str], tuple[keras.optimizers.Optimizer, keras.Variable]] = {}
 """The optimizers of this process by configuration and size. Each step sets all their variables, so they may be shared."""
 _OPTIMIZERS_CACHED = 2
 _lock = threading.Lock()
@@ -52,7 +52,7 @@ class KerasOuter(Strategy):
     def init(self, weights: Vector) -> OuterState:
         """Return the variables of a new optimizer, counters included."""
         fresh = keras.optimizers.deserialize(json.loads(self.config))
-        fresh.build([keras.Variable(np.zeros_like(weights))])
+        fresh.build([keras.Variable(np.zeros_like(weights), dtype=weights.dtype.name)])
         return _read(fresh)
 
     def step(
@@ -60,20 +60,20 @@ class KerasOuter(Strategy):
     ) -> tuple[Vector, OuterState]:
         """Apply one step of the optimizer, whose variables are set from `outer`."""
         with _lock:  # several fits may run at the same time
-            optimizer, variable = self._optimizer(weights.size)
+            optimizer, variable = self._optimizer(weights.size, weights.dtype.name)
             for place, mine in enumerate(optimizer.variables):
                 mine.assign(outer[_key(place)].reshape(mine.shape))
             variable.assign(weights)
             optimizer.apply([keras.ops.convert_to_tensor(-direction)], [variable])
             return np.array(keras.ops.convert_to_numpy(variable.value)), _read(optimizer)
 
-    def _optimizer(self, size: int) -> tuple[keras.optimizers.Optimizer, keras.Variable]:
-        key = (self.config, size)
+    def _optimizer(self, size: int, dtype: str) -> tuple[keras.optimizers.Optimizer, keras.Variable]:
+        key = (self.config, size, dtype)
         if key not in _cache:
             while len(_cache) >= _OPTIMIZERS_CACHED:
                 _cache.pop(next(iter(_cache)))
             optimizer = keras.optimizers.deserialize(json.loads(self.config))
-            variable = keras.Variable(np.zeros(size, np.float32))
+            variable = keras.Variable(np.zeros(size), dtype=dtype)
             optimizer.build([variable])
             _cache[key] = (optimizer, variable)
         return _cache[key]

@@ -140,8 +140,8 @@ def _roles(
     seen: set[int] = set()
     frozen = {
         id(backend_variable(variable))
-        for layer in layers_of(model)
-        if not layer.trainable
+        for layer in reached
+        if isinstance(layer, keras.Layer) and layer is not model and not layer.trainable
         for variable in layer.variables
     }
 

@@ -472,7 +472,7 @@ class LocalTrainer:
             version=order.version,
             samples=0,
             steps=0,
-            delta=self._sender.nothing(state.weights.size),
+            delta=self._sender.nothing(state.weights),
             statistics=state.statistics,
             slots=state.slots if self._sends_slots(order) else nothing(),
             counters=state.counters,

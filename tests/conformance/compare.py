@@ -62,15 +62,16 @@ def _parts(model: keras.Model) -> dict[str, Any]:
 
 
 def difference(one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]) -> str:
-    """What differs by more than 1e-5, in a line; "" for nothing."""
+    """What differs by more than 1e-5, of float64 by more than 1e-12, in a line; "" for nothing."""
     for name, expected in one[0].items():
         found = other[0][name]
         if expected.shape != found.shape:
             return f"{name}: shapes {expected.shape} and {found.shape}"
+        most = 1e-12 if expected.dtype == np.float64 else 1e-5
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not np.allclose(found, expected, rtol=1e-5, atol=1e-5):
-                return f"{name}: {found[~np.isclose(found, expected, 1e-5, 1e-5)][:4]} where Keras has {expected[:4]}"
+            if not np.allclose(found, expected, rtol=most, atol=most):
+                return f"{name}: {found[~np.isclose(found, expected, most, most)][:4]} where Keras has {expected[:4]}"
     histories = [_flat(each[1]) for each in (one, other)]
     if histories[0].keys() != histories[1].keys():
         return f"history: {sorted(histories[1])} where Keras has {sorted(histories[0])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -160,6 +160,23 @@ def test_a_strategy_of_ones_own() -> None:
     # the mean of (6, 0) and (0, 8) is (3, 4), of length 5; cut to 1: (0.6, 0.8)
     (after,) = rounds_of(Clipped(), state(1, 2), [update(0, 6, 0), update(1, 0, 8)])
     np.testing.assert_allclose(after, [1.6, 2.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_weights_of_float64_keep_their_bits_under_every_strategy(name: str) -> None:
+    """A step of 2 ** -40 beside weights of 1 is none to float32."""
+    strategy, start = STRATEGIES[name](), state(1, 2).but(weights=np.array([1.0, 2.0]))
+    delta = np.array([2.0**-40, 2.0**-39]) if strategy.deltas else start.weights + 2.0**-39
+    brought = [replace(update(worker), delta=delta) for worker in range(2)]
+    if Mode.SYNCHRONOUS in strategy.modes:
+        (after,) = rounds_of(strategy, start, brought)
+    else:
+        center = LockedCenter(start, LAYOUT, strategy, 2)
+        for each in brought:
+            center.commit(each)
+        after = center.snapshot().weights
+    assert after.dtype == np.float64
+    assert (after != after.astype(np.float32)).all()
 
 
 def test_weights_stay_float32_whatever_a_strategy_computes_in() -> None:

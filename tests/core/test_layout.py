@@ -52,6 +52,16 @@ def test_flatten_puts_roles_together() -> None:
     assert {part.dtype.name for part in (flat.counters, flat.seeds)} == {"int64"}
 
 
+def test_a_role_is_float64_where_one_of_its_variables_is() -> None:
+    layout = Layout((*MIXED.entries, LayoutEntry("since", Role.STATISTIC, (), "float64")))
+    flat = layout.flatten([*VALUES, np.array(1_764_000_000.125)])
+    assert flat.statistics.tolist() == [10, 11, 20, 21, 1_764_000_000.125]
+    assert {role.value for role in Role if layout.dtype(role) == "float64"} == {"statistics"}
+    assert {role: part.dtype.name for role, part in flat.parts().items()} == {
+        role.value: layout.dtype(role) for role in Role
+    }
+
+
 def test_there_and_back() -> None:
     for value, back in zip(VALUES, MIXED.unflatten(MIXED.flatten(VALUES)), strict=True):
         assert back.shape == value.shape

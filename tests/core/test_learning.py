@@ -57,7 +57,7 @@ class Sends(Regression):
         start = self.sender.start(served, context)
         brought = super().train(replace(order, state=order.state.but(weights=start)))
         if not brought.steps:
-            return replace(brought, delta=self.sender.nothing(2))
+            return replace(brought, delta=self.sender.nothing(np.zeros(2, np.float32)))
         return replace(brought, delta=self.sender.message(served, start + brought.delta, brought.steps, context))
 
 

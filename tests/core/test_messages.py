@@ -50,6 +50,8 @@ def test_what_a_message_lost_is_in_the_next_one() -> None:
 
 
 def test_nothing() -> None:
-    assert Sender(Average()).nothing(3).tolist() == [0, 0, 0]
-    assert Sender(Average(), Float16()).nothing(3).tolist() == []
-    assert Sender(Average(), OneBit()).nothing(3).dtype == np.uint8
+    served = np.ones(3)
+    assert Sender(Average()).nothing(served).tolist() == [0, 0, 0]
+    assert Sender(Average()).nothing(served).dtype == served.dtype
+    assert Sender(Average(), Float16()).nothing(served).tolist() == []
+    assert Sender(Average(), OneBit()).nothing(served).dtype == np.uint8

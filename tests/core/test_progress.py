@@ -268,6 +268,16 @@ def test_a_state_of_another_model_is_refused() -> None:
         FitProgress.from_arrays(arrays, state(1, 2, 3))
 
 
+def test_a_state_of_float64_is_taken_from_a_checkpoint_of_earlier_versions_which_had_float32() -> None:
+    arrays = FitProgress(state(1, 2), published=floats(1, 2)).arrays()
+    wide = state(0, 0).but(weights=np.zeros(2))
+    found = FitProgress.from_arrays(arrays, wide)
+    assert found.state.weights.tolist() == [1, 2]
+    assert {found.state.weights.dtype.name, found.published.dtype.name} == {"float64"}
+    with pytest.raises(ElephasError, match="the weights have shape"):  # and not the other way round
+        FitProgress.from_arrays(FitProgress(wide).arrays(), state(1, 2))
+
+
 def test_one_round_for_the_whole_fit_has_nothing_to_go_on_from() -> None:
     saved: list[FitProgress] = []
     crew = workers()

@@ -158,6 +158,7 @@ def test_a_greedy_soup_of_losses_never_ends_worse_than_its_best_member() -> None
 def test_soups_are_means_in_float64() -> None:
     big = np.full(3, 1e8, np.float32)
     np.testing.assert_array_equal(voting.soup([big, np.ones(3, np.float32), -big]), np.full(3, 1 / 3, np.float32))
+    assert voting.soup([np.array([1.0]), np.array([2.0**-30])]).tolist() == [0.5 + 2.0**-31]  # of float64: all its bits
     with pytest.raises(ValueError, match=r"different architectures.*\[2, 3\]"):
         voting.soup([np.ones(2, np.float32), np.ones(3, np.float32)])
 

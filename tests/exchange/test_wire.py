@@ -16,7 +16,7 @@ from wire_frames import decode, frame, raw
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.strategies import CODECS, Int8
-from elephas_like.core.types import Evaluation, Order, PackedStep, Role
+from elephas_like.core.types import Evaluation, Order, PackedStep, Role, nothing
 from elephas_like.exchange import protocol, wire
 
 
@@ -142,6 +142,25 @@ def test_answers_keep_their_arrays(result: object) -> None:
     assert isinstance(back, protocol.Answer)
     assert back.attempt == 7
     assert_same(result, back.result)
+
+
+WIDE = Layout(
+    tuple(replace(entry, dtype="float64") if entry.role is Role.WEIGHT else entry for entry in LAYOUT.entries)
+)
+
+
+def test_parts_of_float64_keep_their_bits_and_need_no_type_where_they_are_left_out() -> None:
+    sizes = protocol.Sizes.of(WIDE, control_variates=True)
+    assert sizes.state() == protocol.Sizes.of(LAYOUT).state() + 4 * 2
+    third = np.array([1 / 3, -1e300])
+    whole = raw(replace(train_order(), state=state().but(weights=third), mean_step=nothing()))
+    assert wire.decode(io.BytesIO(whole), len(whole), sizes).state.weights.tolist() == third.tolist()
+    for sent in (replace(update(), delta=third), replace(update(samples=0), delta=nothing())):
+        whole = raw(protocol.Answer(1, sent))
+        assert wire.decode(io.BytesIO(whole), len(whole), sizes).result.delta.tolist() == sent.delta.tolist()
+    whole = raw(protocol.Answer(1, update(1, 2)))
+    with pytest.raises(wire.FrameError, match="delta as float64, got delta as float32"):
+        wire.decode(io.BytesIO(whole), len(whole), sizes)
 
 
 def test_orders_and_updates_of_training_say_nothing_of_memory() -> None:

@@ -50,7 +50,7 @@ class Noise(layers.Layer):
 
 def noisy() -> keras.Model:
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), Noise(), layers.Dense(10)])
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), Noise(), layers.Dense(10, dtype="float64")])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     return model
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from small import line, points
 
@@ -66,6 +68,15 @@ def test_data_of_every_kind_that_fit_takes(spark) -> None:
         assert {one.name: one.text for one in report.findings}["first row"].endswith("the model takes it")
     holes = spark.createDataFrame([([1.0, 2.0], None), ([1.0, 2.0], 1.0)], "features array<double>, label double")
     assert SparkModel(line(), engine="jobs").check(holes.coalesce(1), handle_invalid="skip", verbose=0).ok
+
+
+def test_parquet_files_are_read_by_the_workers_who_would_have_them(sc, tmp_path: Path) -> None:
+    x, y = (np.array(part) for part in zip(*points(20), strict=True))
+    pq.write_table(pa.table({"a": x[:, 0], "b": x[:, 1], "label": y}), tmp_path / "rows.parquet")
+    for engine in ("in_process", "jobs"):
+        report = SparkModel(line(), 2, engine=engine).check(str(tmp_path), features_col=["a", "b"], verbose=0)
+        assert report.ok, str(report)
+        assert "2 partitions for 2 workers; rows in 2 of them: 10, 10" in str(report)
 
 
 def test_rows_of_a_wrong_shape_say_what_was_expected_and_found(sc) -> None:

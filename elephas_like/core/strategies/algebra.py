@@ -1,6 +1,6 @@
 """The interface of a strategy: what a worker sends, and how the driver combines, applies and serves it.
 
-All functions are pure and work on flat float32 vectors. A strategy object holds hyper-parameters only. Its state
+All functions are pure and work on flat vectors of float32, or of float64 for models whose weights are that. A strategy object holds hyper-parameters only. Its state
 between exchanges is plain arrays by name, passed in and returned: an `OuterState` on the driver, a `Memory` on each
 worker.
 
@@ -84,11 +84,16 @@ class Reduction(Protocol):
         ...
 
 
+def _copied(vector: Array) -> Vector:
+    copy: Vector = np.array(vector)
+    return copy
+
+
 class WeightedMean:
-    """sum_i w_i d_i / sum_i w_i, in float32, summed in the order of arrival."""
+    """sum_i w_i d_i / sum_i w_i, in the type of the first vector, summed in the order of arrival."""
 
     def __init__(self, held: Mapping[str, Array] = NOTHING) -> None:
-        self._sum: Vector | None = np.array(held["sum"], np.float32) if "sum" in held else None
+        self._sum: Vector | None = _copied(held["sum"]) if "sum" in held else None
         self._weight = float(held["weight"][0]) if "weight" in held else 0.0
 
     def add(self, delta: Vector, weight: float) -> None:
@@ -103,7 +108,7 @@ class WeightedMean:
         if self._sum is None:
             return None
         total, self._sum = self._sum, None
-        total /= np.float32(self._weight)
+        total /= total.dtype.type(self._weight)
         return total
 
     def held(self) -> dict[str, Array]:
@@ -115,7 +120,7 @@ class Sum:
     """sum_i w_i d_i: the reduction of additive strategies."""
 
     def __init__(self, held: Mapping[str, Array] = NOTHING) -> None:
-        self._sum: Vector | None = np.array(held["sum"], np.float32) if "sum" in held else None
+        self._sum: Vector | None = _copied(held["sum"]) if "sum" in held else None
 
     def add(self, delta: Vector, weight: float) -> None:
         """Add one vector."""
@@ -135,7 +140,7 @@ class Gathered:
 
     def __init__(self, reduce: Reduce, context: Context, held: Mapping[str, Array] = NOTHING) -> None:
         self._reduce, self._context = reduce, context
-        self._deltas = [np.array(row, np.float32) for row in held.get("deltas", ())]
+        self._deltas = [_copied(row) for row in held.get("deltas", ())]
         self._weights = [float(weight) for weight in held.get("weights", ())]
 
     def add(self, delta: Vector, weight: float) -> None:

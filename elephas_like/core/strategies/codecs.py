@@ -1,4 +1,4 @@
-"""Codecs: compression of what is sent. Flat float32 vectors in, bytes out, and back.
+"""Codecs: compression of what is sent. Flat vectors in, bytes out, and back as float32: no codec keeps more bits.
 
 A worker sends `codec.pack(message)`; admission and averaging see `codec.unpack` of it. The server sends the steps of the weights
 that workers begin with likewise (core/loop.py). The number of bytes depends only on the number of values, so that who reads knows what to
@@ -67,14 +67,14 @@ class Codec:
 
     def applied(self, packed: Bytes, base: Vector) -> Vector:
         """Return a vector plus a packed step, the same bits wherever it is computed. Checks the number of bytes as `opened` does."""
-        step: Vector = np.require(self.opened(packed, base.size), np.float32, "W")
+        step: Vector = np.require(self.opened(packed, base.size), base.dtype, "W")
         step += base
         return step
 
 
 @dataclass(frozen=True)
 class Float32(Codec):
-    """All 32 bits, as without a codec. 4 bytes a number."""
+    """32 bits, for float32 as without a codec. 4 bytes a number."""
 
     name: ClassVar[str] = "fp32"
 

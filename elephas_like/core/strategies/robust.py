@@ -30,7 +30,7 @@ class Median(Reduce):
 
     def combine(self, deltas: Sequence[Vector], weights: Sequence[float], context: Context) -> Vector:
         """Return median_i d_i, coordinate by coordinate."""
-        return np.median(np.stack(deltas), axis=0).astype(np.float32)
+        return np.median(np.stack(deltas), axis=0).astype(deltas[0].dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TrimmedMean(Reduce):
         """Return the mean of the values between the ends."""
         out = int(self.share * len(deltas))
         kept: Vector = np.sort(np.stack(deltas), axis=0)[out : len(deltas) - out]
-        mean: Vector = kept.mean(axis=0, dtype=np.float32)
+        mean: Vector = kept.mean(axis=0, dtype=kept.dtype)
         return mean
 
 
