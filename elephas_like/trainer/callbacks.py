@@ -24,7 +24,7 @@ from elephas_like.core.loop import is_due
 from elephas_like.core.monitoring import Snapshot
 from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
-from elephas_like.core.types import EpochRecord, Floats, Role, RoundRecord, TrainState
+from elephas_like.core.types import Array, EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
 from elephas_like.trainer.graph import plain_attributes
 from elephas_like.trainer.learning_rate import ScaledVariables, step_counters
@@ -33,7 +33,8 @@ from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.state import Variables
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-_TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
+_TEST_HOOKS = ("on_test_begin", "on_test_end")
+_TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 _HANDLED_HERE = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
 
 
@@ -45,8 +46,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
 
     Raises:
         TypeError: an object is no Keras callback.
-        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch`, a LambdaCallback's batch hooks, or
-            SwapEMAWeights around evaluations.
+        ValueError: `save_freq=<int>`, `update_freq="batch"`, `profile_batch`, or a LambdaCallback's batch hooks.
     """
     advice = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
     for callback in callbacks:
@@ -72,12 +72,8 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             asked = [hook for hook in _BATCH_HOOKS if hook in vars(callback) and not _is_default(vars(callback)[hook])]
             if asked:
                 raise ValueError(f"LambdaCallback({asked[0]}=...) would never be called. {advice}")
-        if isinstance(callback, keras.callbacks.SwapEMAWeights) and not callback.swap_on_epoch:
-            raise ValueError(
-                "SwapEMAWeights() swaps weights around an evaluation, which is on the workers: use swap_on_epoch=True."
-            )
         # Batch hooks of the user's callbacks: only warn, because the callback may have other hooks too.
-        for hook in (*_BATCH_HOOKS, *_TEST_HOOKS):
+        for hook in (*_BATCH_HOOKS, *_TEST_BATCH_HOOKS):
             if not isinstance(callback, _HANDLED_HERE) and _is_user_code(type(callback), hook):
                 warnings.warn(f"{name}.{hook} will not be called on the driver. {advice}", UserWarning, stacklevel=4)
                 break
@@ -131,6 +127,14 @@ def _is_user_code(kind: type, hook: str) -> bool:
     """
     owner = next((owner for owner in kind.__mro__ if hook in vars(owner)), keras.callbacks.Callback)
     return not owner.__module__.startswith(("keras.", "mlflow."))
+
+
+def _has_test_hooks(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback does something at the begin or the end of an evaluation."""
+    return any(
+        hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+        for hook in _TEST_HOOKS
+    )
 
 
 def _profiles_batches(callback: keras.callbacks.TensorBoard) -> bool:
@@ -259,6 +263,8 @@ class DriverHooks:
             steps=self.steps,
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
+        self._has_tests = any(_has_test_hooks(callback) for callback in self._user_callbacks)
+        self._tested: TrainState | None = None
         self._met_nan = False
         self._told_of_rounds = [
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
@@ -353,18 +359,24 @@ class DriverHooks:
         return bool(self.model.metrics) and self.model.metrics[0].name == "loss"
 
     def evaluated(self, state: TrainState) -> TrainState:
-        """Return the state as SwapEMAWeights has it for an evaluation: with the moving averages in place of the weights."""
-        swaps = [callback for callback in self._user_callbacks if isinstance(callback, keras.callbacks.SwapEMAWeights)]
-        if not swaps:
+        """Call `on_test_begin`. Return the state that it leaves for the evaluation, as of SwapEMAWeights with averages for weights."""
+        if not self._has_tests:
             return state
         self.variables.write(state)
-        for callback in swaps:
-            callback.on_test_begin()
-        found = self.variables.read()
-        for callback in swaps:
-            callback.on_test_end()
-        self.variables.write(state)  # swapping to and fro is not exact
-        return found
+        before = self.variables.read()
+        self._list.on_test_begin()
+        self._tested = state.but(**self._changed_since(before))
+        self.variables.write(state)  # should the evaluation fail
+        return self._tested
+
+    def _test_end(self, logs: Mapping[str, object]) -> None:
+        """Call `on_test_end` with the evaluated state in the model."""
+        if self._tested is None:  # evaluated while workers trained on
+            self._list.on_test_begin()
+        else:
+            self.variables.write(self._tested)
+        self._tested = None
+        self._list.on_test_end(logs)
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
@@ -374,10 +386,11 @@ class DriverHooks:
         if met_nan and self._tracks_loss():  # as in Keras' logs; the sums are those of the other rounds
             logs = {"loss": math.nan} | {name: value for name, value in logs.items() if name != "loss"}
         if record.validation is not None:
-            logs |= {
-                f"val_{name}": value
-                for name, value in metric_results(self.model, record.validation, self.sample, evaluated=True).items()
-            }
+            found = metric_results(self.model, record.validation, self.sample, evaluated=True)
+            logs |= {f"val_{name}": value for name, value in found.items()}
+            if self._has_tests:
+                self._test_end(found)
+                self.variables.write(record.state)  # what they put in place is for the evaluation alone
         self.history.metrics |= logs.keys()
         seconds = time.perf_counter() - self._epoch_started
         self.history.epoch_seconds.append(seconds)
@@ -405,12 +418,16 @@ class DriverHooks:
         call()
         self._check_not_recompiled()
         self._check_attributes(plain)
-        after = self.variables.read()
-        changed = {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
+        changed = self._changed_since(before)
         counters = changed.get(Role.COUNTER.value, state.counters)
         if Role.SLOT.value in changed or any((counters[at] != state.counters[at]).any() for at in self._step_counters):
             self._note_slots()  # of slots that are zeros here a callback that clears them changes the step counter alone
         return state.but(**changed) if changed else state
+
+    def _changed_since(self, before: TrainState) -> dict[str, Array]:
+        """Return the parts of the model's state that are not what they were."""
+        after = self.variables.read()
+        return {role.value: after.part(role) for role in Role if not same_bits(before.part(role), after.part(role))}
 
     def _note_slots(self) -> None:
         """Warn, once, of slots that a callback has set amid a fit, where workers go on with their own."""

@@ -679,6 +679,46 @@ def test_averaged_weights_are_swapped_in_at_an_epoch_s_end_as_in_keras() -> None
     assert_states_close(*models, atol=1e-6)
 
 
+class NotesTests(keras.callbacks.Callback):
+    """Ends the training by what the second evaluation says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def on_test_begin(self, logs=None) -> None:
+        self.seen.append("begin")
+
+    def on_test_end(self, logs=None) -> None:
+        self.seen.append(dict(logs))
+        self.model.stop_training = self.seen.count("begin") == 2
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.seen.append(epoch)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_callbacks_are_called_around_evaluations_as_in_keras(mode: str, swap: bool) -> None:
+    if swap and mode == "asynchronous":
+        pytest.skip("it is refused: workers evaluate while others train on")
+    callbacks, models, histories = [], [], []
+    for ours in (True, False):
+        model = mlp(keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.8))
+        callbacks.append([NotesTests(), *([keras.callbacks.SwapEMAWeights()] if swap else [])])
+        given = {"epochs": 5, "shuffle": False, "verbose": 0, "callbacks": callbacks[-1]}
+        given |= {"validation_data": (X[:16], Y[:16]), "validation_freq": 2}
+        trained = spark(model, mode=mode).fit(X, Y, **given) if ours else model.fit(X, Y, batch_size=8, **given)
+        models.append(model)
+        histories.append(trained.history)
+    assert [type(each) for each in callbacks[0][0].seen] == [type(each) for each in callbacks[1][0].seen]
+    assert [each for each in callbacks[0][0].seen if not isinstance(each, dict)] == [0, "begin", 1, 2, "begin", 3]
+    for one, other in zip(callbacks[0][0].seen, callbacks[1][0].seen, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    assert histories[0]["val_loss"] == pytest.approx(histories[1]["val_loss"], abs=1e-5)
+    assert_states_close(*models, atol=1e-6)
+
+
 def test_csv_logger_writes_the_history(tmp_path: Path) -> None:
     logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
     history = spark(mlp(metrics=["mae"]), 2).fit(X, Y, epochs=3, callbacks=[logger], verbose=0).history

@@ -36,7 +36,7 @@ class OwnBoard(keras.callbacks.TensorBoard):
 
 
 class OwnTests(keras.callbacks.Callback):
-    def on_test_end(self, logs=None) -> None:
+    def on_test_batch_end(self, batch, logs=None) -> None:
         """Never called: evaluation is on the workers."""
 
 
@@ -77,18 +77,12 @@ def test_what_sets_the_learning_rate_is_no_worker_callback(callback) -> None:
     [
         (Own, "Own.on_train_batch_end"),
         (OwnBoard, "OwnBoard.on_train_batch_begin"),
-        (OwnTests, "OwnTests.on_test_end"),
+        (OwnTests, "OwnTests.on_test_batch_end"),
     ],
 )
 def test_hooks_of_the_user_s_that_are_not_called_are_named_in_a_warning(callback, named: str) -> None:
     with pytest.warns(UserWarning, match=named):
         check_callbacks([callback()])
-
-
-def test_weights_are_not_swapped_around_an_evaluation_that_is_on_the_workers() -> None:
-    with pytest.raises(ValueError, match=r"SwapEMAWeights.*swap_on_epoch=True"):
-        check_callbacks([keras.callbacks.SwapEMAWeights()])
-    check_callbacks([keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])
 
 
 def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
@@ -105,7 +99,8 @@ def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
                 keras.callbacks.CSVLogger("x.csv"),
                 keras.callbacks.TensorBoard(),
                 keras.callbacks.TerminateOnNaN(),
-                keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+                keras.callbacks.SwapEMAWeights(),
+                keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None, on_test_end=lambda logs: None),
                 keras.callbacks.ProgbarLogger(),
                 keras.callbacks.Callback(),
             ]
