@@ -734,15 +734,16 @@ def test_tensorboard_is_told_the_metrics_of_each_epoch(tmp_path: Path) -> None:
     board = keras.callbacks.TensorBoard(str(tmp_path), histogram_freq=1)
     history = spark(mlp(), 2).fit(X, Y, epochs=3, validation_split=0.2, callbacks=[board], verbose=0).history
 
-    def scalars(run: str) -> Iterator[float]:
+    def scalars(run: str, tag: str = "epoch_loss") -> Iterator[float]:
         for file in (tmp_path / run).glob("events*"):
             for record in tf.data.TFRecordDataset(str(file)):
                 for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
-                    if value.tag == "epoch_loss":
+                    if value.tag == tag:
                         yield float(tf.make_ndarray(value.tensor))
 
     assert list(scalars("train")) == pytest.approx(history["loss"])
     assert list(scalars("validation")) == pytest.approx(history["val_loss"])
+    assert list(scalars("validation", "evaluation_loss_vs_iterations")) == pytest.approx(history["val_loss"])
 
 
 def test_terminate_on_nan_ends_the_training_with_the_last_good_weights() -> None:
