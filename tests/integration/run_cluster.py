@@ -1,6 +1,8 @@
-"""A script: the same fit twice on a cluster of two executors, the second one with a stop in which it can be disturbed.
+"""A script: fits on a cluster of two executors, each with a stop in which it can be disturbed. Before them the same undisturbed.
 
-With the jobs engine, the second fit has its updates added up by Spark, and a task that adds kills its executor: with it go the
+How each is meant is an argument, "engine:rows". All share the cluster, whose start takes longer than a fit.
+
+The first fit with the jobs engine has its updates added up by Spark, and a task that adds kills its executor: with it go the
 updates of a worker that has trained there, and what it had added.
 """
 
@@ -22,6 +24,7 @@ from small import digits
 
 from elephas_like import SparkModel
 from elephas_like.engine import job_rounds
+from elephas_like.engine.shuffled_sums import worth_it
 from elephas_like.strategies import Nesterov
 
 
@@ -63,34 +66,48 @@ class Kills(Nesterov):
         return super().reduction(context, dict(held))
 
 
-def main(engine: str, given: str) -> None:
+def learned(
+    data: pyspark.RDD, engine: str, *callbacks: keras.callbacks.Callback, strategy: Nesterov | None = None
+) -> dict:
+    """What a fit learns."""
+    model = mlp()
+    fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, strategy=strategy)
+    history = fitted.fit(data, epochs=5, verbose=0, validation_split=0.1, callbacks=list(callbacks))
+    return {
+        "weights": digest(model.get_weights()),
+        "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
+        "history": dict(history.history.items()),
+        "samples": [record.samples for record in history.rounds],
+    }
+
+
+def main(*fits: str) -> None:
     context = started("local-cluster[2,1,1024]", "cluster", log_level="ERROR")
     x, y = digits()
     rows = list(zip(x[:300].reshape(-1, 8, 8, 1), y[:300].tolist(), strict=True))
-    data = context.parallelize(rows, 2)
-    if given == "shuffled":  # files of a shuffle are lost with their executor
-        data = context.parallelize(list(enumerate(rows)), 4).sortByKey(numPartitions=2).values()
-    for disturbed in (False, True):
-        model = mlp()
+    data = {
+        "parallelized": context.parallelize(rows, 2),
+        # Files of a shuffle are lost with their executor.
+        "shuffled": context.parallelize(list(enumerate(rows)), 4).sortByKey(numPartitions=2).values(),
+    }
+    marker = Path(tempfile.gettempdir(), "killed").absolute()
+    say({kind: learned(given, "server") for kind, given in data.items()})
+    for each in fits:
+        engine, given = each.split(":")
         strategy = None
-        if disturbed and engine == "jobs":
+        if engine == "jobs" and not marker.exists():
             job_rounds.worth_it = lambda *_, **__: True
-            Kills.marker = str(Path(tempfile.gettempdir(), "killed").absolute())
+            Kills.marker = str(marker)
             strategy = Kills()
-        fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, strategy=strategy)
-        callbacks = [Reports(data) if given == "reported" else Stops()] if disturbed else []
-        history = fitted.fit(data, epochs=5, verbose=0, validation_split=0.1, callbacks=callbacks)
-        answer = {
-            "weights": digest(model.get_weights()),
-            "optimizer": digest([variable.numpy() for variable in model.optimizer.variables]),
-            "history": dict(history.history.items()),
-            "samples": [record.samples for record in history.rounds],
-        }
-        say(answer)
-    if engine == "jobs":
-        say({"killed": Path(tempfile.gettempdir(), "killed").exists()})
+        if given == "reported":
+            say(learned(data["parallelized"], engine, Reports(data["parallelized"])))
+        else:
+            say(learned(data[given], engine, Stops(), strategy=strategy))
+        if strategy is not None:
+            say({"killed": marker.exists()})
+            job_rounds.worth_it = worth_it
     context.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])
