@@ -135,22 +135,28 @@ def test_workers_that_are_ahead_give_what_belongs_to_the_checkpoint(sc, tmp_path
     "what was trained since that checkpoint; the weights are equal to the last bit",
 )
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"codec": "one_bit", "optimizer_state": "per_worker"}], ids=str)
-def test_a_killed_driver_goes_on_with_the_same_bits(tmp_path: Path, options: dict) -> None:
-    def run(folder: str, dies_after: int | None) -> dict:
-        with Script("run_checkpointed.py", "server", folder, json.dumps(options), scratch=tmp_path) as script:
-            while True:
-                answer = script.answer()
-                if "weights" in answer:
-                    return answer
-                if answer["epoch"] == dies_after:
-                    script.process.send_signal(signal.SIGKILL)
-                    script.process.wait()
-                    return {}
+@pytest.mark.long
+def test_a_killed_driver_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Two kinds of fit are killed, each with its process. A new one goes on with both, and trains both without a break."""
+    killed = {
+        str(tmp_path / "one"): json.dumps({}),
+        str(tmp_path / "other"): json.dumps({"codec": "one_bit", "optimizer_state": "per_worker"}),
+    }
+    for place, options in killed.items():
+        with Script("run_checkpointed.py", "server", place, options, scratch=tmp_path) as script:
+            while script.answer()["epoch"] != 2:
                 script.say("go on")
-
-    whole = run("none", None)
-    place = str(tmp_path / "checkpoints")
-    run(place, 2)
-    assert run(place, None) == whole
-    assert whole["trained"] == 4 * 600
+            script.process.send_signal(signal.SIGKILL)
+            script.process.wait()
+    fits = [part for place, options in killed.items() for part in (place, options, "none", options)]
+    with Script("run_checkpointed.py", "server", *fits, scratch=tmp_path) as script:
+        for begins in (2, 0) * len(killed):
+            for epoch in range(begins, 4):
+                assert script.answer() == {"epoch": epoch}
+                script.say("go on")
+            if begins:
+                resumed = script.answer()
+            else:
+                assert script.answer() == resumed
+                assert resumed["trained"] == 4 * 600
+        assert script.ended() == 0
