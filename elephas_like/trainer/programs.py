@@ -166,7 +166,7 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Raise DataError if the rows do not fit a model.
 
     Raises:
-        DataError: they are text, and no input takes text. Or of a model with one input: they are longer or shorter than it expects, along
+        DataError: they are text, and no input takes text, or numbers for one input of text. Or of a model with one input: they are longer or shorter than it expects, along
             some axis; or a row is a tuple of values where it takes one array.
     """
     inputs = getattr(model, "inputs", None) or []
@@ -176,6 +176,10 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
         _check_numbers(model, sample[0])
     if len(inputs) != 1:
         return
+    if inputs[0].dtype == "string" and not own and _has_numbers(sample[0]):
+        raise DataError(
+            f"the model {model.name!r} takes text, and the rows have numbers: give strings, as x.astype(str) does."
+        )
     expected, features = tuple(inputs[0].shape)[1:], sample[0]
     if isinstance(features, tuple | list) and len(features) > 1:
         if own:
@@ -191,6 +195,10 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
     if len(expected) == len(found) and apart:
         raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")
+
+
+def _has_numbers(features: object) -> bool:
+    return isinstance(features, np.ndarray) and features.size > 0 and features.dtype.kind in "biuf"
 
 
 def _check_numbers(model: keras.Model, features: object) -> None:

@@ -31,6 +31,7 @@ from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.copies import give_own_optimizer
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
@@ -206,7 +207,7 @@ def _is_number(value: object) -> bool:
 
 
 def checked(model: object) -> keras.Model:
-    """The model that a user's `build` returned.
+    """The model that a user's `build` returned, with an optimizer that was built for no other model.
 
     Raises:
         TypeError: it is none. ValueError: it is not compiled.
@@ -215,6 +216,7 @@ def checked(model: object) -> keras.Model:
         raise TypeError(f"build(params) must return a compiled keras.Model; got {type(model).__name__}.")
     if not model.compiled:
         raise ValueError(f"build(params) must return a compiled model; {model.name!r} is not. Call model.compile(...).")
+    give_own_optimizer(model)
     return model
 
 

@@ -220,12 +220,14 @@ LISTS = np.array([[1.0, 2.0], [3.0]], dtype=object)
         (lambda fitted: fitted.fit(FRAME, features_col=[0, 1]), ValueError, "no column 0; it has 'a', 'b'"),
         (lambda fitted: fitted.fit(FRAME.set_axis(LEVELS, axis=1), features_col=["x"]), ValueError, r"2 below that name, such as \('x', 'a'\)"),
         (lambda fitted: fitted.fit(X.astype(str), Y), DataError, "takes numbers, and the rows have text, such as '-1.0'"),
+        (lambda fitted: fitted.predict(X.astype(str)), DataError, "takes numbers, and the rows have text, such as '-1.0'"),
+        (lambda fitted: fitted.evaluate(X[:, :1], Y), DataError, r"takes features of shape \(2,\), and the rows' are \(1,\)"),
         (lambda fitted: fitted.fit(list(X), Y), DataError, "takes one array of features, of shape .* tuple of 20 values"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0],)]), ValueError, "labels are missing|put together alike"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
     ],
-    ids=["fit", "evaluate", "validation", "validation rows", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "number", "level", "text", "list of arrays", "odd row", "shapes", "parts"],
+    ids=["fit", "evaluate", "validation", "validation rows", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "number", "level", "text", "text to predict", "width", "list of arrays", "odd row", "shapes", "parts"],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):

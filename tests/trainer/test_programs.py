@@ -45,6 +45,11 @@ def test_a_tuple_of_numbers_is_no_row_of_a_model_with_one_input() -> None:
         with pytest.raises(DataError, match=r"takes numbers, and the rows have text, such as '1\.5': convert it"):
             check_width(mlp(), (text, Y))
     check_width(Reads(mlp().layers), (words, Y))
+    reads_text = keras.Model(word := keras.Input((4,), dtype="string"), keras.layers.Identity()(word))
+    check_width(reads_text, (words.astype(object),))
+    check_width(reads_text, (np.zeros((0, 4)),))
+    with pytest.raises(DataError, match=r"takes text, and the rows have numbers: give strings"):
+        check_width(reads_text, (X[:1],))
     model = mlp()
     model.predict_step = lambda data: data
     check_width(model, (numbers,))

@@ -335,3 +335,19 @@ def test_a_restored_model_trains_its_lora_on(tmp_path: Path) -> None:
     mine.fit(x, y, batch_size=20, epochs=3, verbose=0)
     assert np.abs(keras.ops.convert_to_numpy(factors)).max() > 0
     assert mine.evaluate(x, y, verbose=0) < before
+
+
+def test_a_function_may_compile_all_its_models_with_one_optimizer(tmp_path: Path) -> None:
+    optimizer = keras.optimizers.Adam(0.03)
+
+    def build(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    ref = shard(tmp_path)
+    result = trial(build=build)(TrialOrder(0, {}, batch_size=20), [ref], go_on)
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    for _ in range(2):
+        assert int(restore(checked(build({})), path, sample_of(ref)).optimizer.iterations) == 3
