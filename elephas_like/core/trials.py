@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from elephas_like.core.checks import shortly
 from elephas_like.core.errors import Failure
 from elephas_like.core.types import ShardRef
 
@@ -87,3 +91,41 @@ class Evaluate(Protocol):
             report: called after each epoch; returns whether to go on.
         """
         ...
+
+
+def number_of(what: str, value: Any) -> float:
+    """Return what a user's function gave as a number.
+
+    Args:
+        what: it is, for the error.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{what} must be one number; got {shortly(value)}.") from None
+
+
+def notes_of(found: Mapping[Any, object], but: Collection[str], *, allow_nan: bool = False) -> dict[str, object]:
+    """Return what else is in the dict that a user's function returned, so far as JSON can hold it. NumPy's numbers are Python's.
+
+    Args:
+        but: keys that say something else.
+        allow_nan: whether NaN and infinity may stay.
+    """
+    notes = {}
+    for name, value in found.items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if name not in but and _is_plain(plain, allow_nan):
+            notes[str(name)] = plain
+    return notes
+
+
+def _is_plain(value: object, allow_nan: bool) -> bool:
+    try:
+        json.dumps(value, allow_nan=allow_nan)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import platform
 import random
@@ -18,7 +17,7 @@ import numpy as np
 
 from elephas_like.core.errors import ElephasError, Failure, SupersededError
 from elephas_like.core.objective import Objective
-from elephas_like.core.trials import Evaluate, Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.trials import Evaluate, Report, TrialOrder, TrialResult, TrialStatus, notes_of, number_of
 from elephas_like.core.types import ShardRef
 from elephas_like.engine.function_settings import FunctionSettings
 
@@ -58,7 +57,8 @@ class Trial:
         Args:
             more: further numbers to keep beside it, for `history` in the table of trials.
         """
-        logs = {self._objective.name: float(value), **{name: float(number) for name, number in more.items()}}
+        given = {self._objective.name: value, **more}
+        logs = {name: number_of(f"trial.report()'s {name!r}", number) for name, number in given.items()}
         self.history.append(logs)
         if not self._stopped:
             self._stopped = not self._report(len(self.history) - 1, logs)
@@ -137,10 +137,16 @@ def _result(number: int, found: object, trial: Trial, objective: Objective, seco
             failure = Failure("TrialFailed", f"{objective.name!r} was never a finite number.", "", number)
     history = list(trial.history)
     if loss is not None and (not history or (objective.more and isinstance(found, Mapping))):
-        also = {one.name: found.get(one.name) for one in objective.more} if isinstance(found, Mapping) else {}
-        numbers = {name: float(value) for name, value in also.items() if isinstance(value, int | float | np.number)}
+        given = found if isinstance(found, Mapping) else {}
+        also = [one.name for one in objective.more if given.get(one.name) is not None]
+        numbers = {name: number_of(f"the function's {name!r}", given[name]) for name in also}
         history.append({objective.name: objective.value(loss), **numbers})
         best = len(history) - 1  # what was returned counts
+    if loss is not None and status is TrialStatus.OK:
+        missing = [one.name for one in objective.more if one.name not in history[best or 0]]
+        if missing:
+            text = f"the function gave no {missing[0]!r}, which is one of the objectives: return a dict that has it."
+            failure, loss = Failure("TrialFailed", text, "", number), None
     return TrialResult(
         number,
         status if failure is None else TrialStatus.FAILED,
@@ -169,9 +175,7 @@ def read_value(found: object, name: str) -> tuple[float | None, str | None, dict
             f"the function must return a number, or a dict with {name!r}; got {type(found).__name__}. A function that "
             "returns a Keras model needs data to train it on: search(build, space, data, max_evals=...)."
         )
-    notes = {
-        str(key): value for key, value in found.items() if key not in (name, "loss", "status") and _is_plain(value)
-    }
+    notes = notes_of(found, (name, "loss", "status"))
     status = found.get("status", "ok")
     if status != "ok":
         why = found.get("error", found.get("message", "no reason given"))
@@ -179,12 +183,4 @@ def read_value(found: object, name: str) -> tuple[float | None, str | None, dict
     key = name if name in found else "loss"
     if key not in found:
         raise ElephasError(f"the function's dict must have {name!r}; got {sorted(map(str, found))}.")
-    return float(found[key]), None, notes
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return number_of(f"the function's {key!r}", found[key]), None, notes

@@ -36,7 +36,7 @@ from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callbacks import check_callbacks, check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import check_model, repair_compile
-from elephas_like.trainer.copies import reinitialized, with_own_variables
+from elephas_like.trainer.copies import give_own_optimizer, reinitialized, with_own_variables
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.request import as_tuple, class_weights, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
@@ -272,6 +272,7 @@ def _prepared(
     held = None if held is None else held.for_model(models[0])
     check_label_arrays(models[0], source, held)
     for model in models:
+        give_own_optimizer(model)
         source.build(model, asked.batch_size)
     configs = [asked.config(seed) for seed in seeds]
     by_partition = asked.bagging == "partition"

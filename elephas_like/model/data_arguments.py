@@ -21,11 +21,12 @@ from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array, Slot
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
 from elephas_like.rows.parquet_listing import ParquetFiles
+from elephas_like.rows.row_values import plain_numbers
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import check_frame_runs, ignores_capitals, is_remote
 from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets
-from elephas_like.trainer.tensors import dense, is_ragged, is_sparse
+from elephas_like.trainer.tensors import array_of, dense, is_ragged, is_sparse
 
 
 def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, *, endless: bool = False) -> FramePlan:
@@ -248,7 +249,7 @@ def refuse_foreign(data: object) -> None:
         )
     if module.startswith("tensorflow") and not (hasattr(data, "numpy") or is_sparse(data)):
         raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
-    if isinstance(data, keras.utils.PyDataset) or _comes_in_turn(data):
+    if isinstance(data, keras.utils.PyDataset) or (_comes_in_turn(data) and not is_sparse(data)):
         raise TypeError(
             f"generators, loaders and iterators live on one machine; got one of type {type(data).__name__}. Pass arrays, or "
             "sc.parallelize(rows) with (x, y) rows."
@@ -281,27 +282,43 @@ def arrays(tree: Any) -> Any:
     """Pandas, SciPy's sparse matrices and tensors as dense arrays; tuples, lists of arrays, and dicts stay what they are.
 
     Raises:
-        ValueError: arrays with masked values, pandas' columns with missing ones, or lists whose rows have unequal shapes.
+        ValueError: arrays with masked values, pandas' columns with missing ones, lists whose rows have unequal shapes, or something
+            without rows.
     """
     if np.ma.is_masked(tree):
         raise ValueError("an array has masked values, which stand for nothing: fill them, as x.filled(0) does.")
-    if tree is None or isinstance(tree, np.ndarray):
+    if tree is None:
         return tree
-    if is_sparse(tree):
-        return dense(tree)
     if isinstance(tree, dict):
         return {name: arrays(value) for name, value in tree.items()}
     if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
         return tuple(arrays(item) for item in tree)
+    array = _array(tree)
+    if array.ndim == 0:
+        raise ValueError(
+            f"expected arrays with a row for each example, got a single {type(tree).__name__}: {checks.shortly(tree)}. Give lists or NumPy "
+            "arrays; a tuple stands for several inputs or outputs."
+        )
+    return plain_numbers(array)
+
+
+def _array(tree: Any) -> Array:
+    if isinstance(tree, np.ndarray):
+        return tree
+    if is_sparse(tree):
+        return dense(tree)
+    if keras.ops.is_tensor(tree):
+        return array_of(tree)
     if isinstance(tree, pd.Series):
         return column_values(tree)[:, None]  # a column, as in Keras
     if isinstance(tree, pd.DataFrame):
         return _frame_values(tree)
-    if hasattr(tree, "to_numpy"):
-        return tree.to_numpy()
     try:
-        return np.asarray(tree)
+        found: Array = tree.to_numpy() if hasattr(tree, "to_numpy") else np.asarray(tree)
+        return found
     except ValueError as error:  # NumPy's words for nested lists
+        if not isinstance(tree, list):
+            raise
         raise ValueError(
             "the rows of a list have unequal shapes: pad them (keras.utils.pad_sequences), as each batch needs one shape. "
             f"NumPy says: {error}"

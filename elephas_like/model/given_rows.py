@@ -62,6 +62,7 @@ class Given:
             TypeError: data of a kind that is not taken, with what to use instead.
         """
         named = {name: value for name, value in columns.items() if value is not None}
+        data = _as_pandas(data) if named else data
         if isinstance(data, pd.DataFrame) and named:
             if y is not None or sample_weight is not None:
                 raise ValueError(
@@ -113,11 +114,18 @@ class Given:
             raise ValueError(
                 "validation_data has no labels, and the rows to train on have: give (x, y) or (x, y, sample_weight)."
             )
+        data = data if self.named is None else _as_pandas(data)
         if isinstance(data, pd.DataFrame) and self.named is not None:
             return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
         if isinstance(data, list) and _are_pairs(data):
             return tuple(data) if model is not None and _are_parts(data, model) else _stacked(data)
         return data
+
+
+def _as_pandas(data: Any) -> Any:
+    """Return a table of Polars or PyArrow as one of pandas', and other data as it is."""
+    tabular = type(data).__module__.partition(".")[0] in ("polars", "pyarrow") and hasattr(data, "to_pandas")
+    return data.to_pandas() if tabular else data
 
 
 def _are_blocks(data: object) -> bool:
@@ -240,23 +248,32 @@ def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], inputs:
     """Return columns as one array, or as a tuple or dict of arrays for several inputs."""
     if isinstance(names, Mapping):
         return {name: _columns(frame, column, shapes, 1) for name, column in names.items()}
-    if isinstance(names, str):
+    if not isinstance(names, list | tuple) or (isinstance(names, tuple) and names in frame.columns):
         values = _column(frame, names, shapes)
         return values if flat or values.ndim > 1 else values[:, None]
     parts = [_columns(frame, name, shapes, 1) for name in names]
     return tuple(parts) if inputs > 1 and len(parts) == inputs else np.concatenate(parts, axis=-1)
 
 
-def _column(frame: pd.DataFrame, name: str, shapes: Mapping[str, Any]) -> Any:
+def _column(frame: pd.DataFrame, name: Any, shapes: Mapping[str, Any]) -> Any:
     if name not in frame.columns:
-        raise ValueError(
-            f"the DataFrame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}.{did_you_mean(name, frame.columns)}"
+        advice = (
+            did_you_mean(name, [each for each in frame.columns if isinstance(each, str)])
+            if isinstance(name, str)
+            else ""
         )
+        raise ValueError(f"the DataFrame has no column {name!r}; it has {', '.join(map(repr, frame.columns))}.{advice}")
     if (many := list(frame.columns).count(name)) > 1:
         raise ValueError(
             f"expected one column {name!r}; the DataFrame has {many} of this name. Rename them, or leave all but one out."
         )
-    values = column_values(frame[name])
+    found = frame[name]
+    if isinstance(found, pd.DataFrame):  # of several levels of names, the first ones alone
+        whole = (*(name if isinstance(name, tuple) else (name,)), *np.atleast_1d(found.columns[0]).tolist())
+        raise ValueError(
+            f"expected one column {name!r}; the DataFrame has {len(found.columns)} below that name, such as {whole!r}."
+        )
+    values = column_values(found)
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
         values = np.stack([np.asarray(value) for value in values])  # arrays in cells
     return values.reshape(len(values), *shapes[name]) if name in shapes else values

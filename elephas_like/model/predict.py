@@ -51,6 +51,7 @@ from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.programs import check_width
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors
@@ -72,13 +73,16 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
     Raises:
         TypeError: data of a kind that is not taken, with what to use instead.
+        DataError: arrays that the model does not take.
     """
     if isinstance(data, ShardedDataset):
         raise TypeError(
             "the rows of a ShardedDataset have no order: predict what it was made from. (fit and evaluate take it.)"
         )
     refuse_foreign(data)
-    return text_tensors(cut_inputs(arrays(data), model))
+    features = cut_inputs(arrays(data), model)
+    check_width(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
+    return text_tensors(features)
 
 
 def no_rows(features: Any) -> bool:

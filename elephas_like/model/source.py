@@ -22,6 +22,7 @@ from elephas_like.rows.spool import spool
 from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.programs import check_width
 
 
 class Source(ABC):
@@ -109,7 +110,9 @@ class Source(ABC):
             WaitError: `timeout` has passed. ValueError, DataError: as `sample`.
         """
         if (self.context is None and self.session is None) or not build_optimizer(model):
-            build(model, self.sample(keras.config.floatx(), batch_size, timeout))
+            sample = self.sample(keras.config.floatx(), batch_size, timeout)
+            check_width(model, sample)
+            build(model, sample)
 
     def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
         """Return a batch of rows like the first one, in the dtypes that workers will see.

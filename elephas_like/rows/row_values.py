@@ -122,17 +122,38 @@ def as_array(value: object, name: str) -> Array:
             raise BadRow(
                 f"{spelled(name)} expected numbers or text in an array, got {shortly(value)}: {error}"
             ) from error
+        array = plain_numbers(array)
         if array.dtype.kind in "biuf":
             return array
-        if array.dtype == object and _are_decimals(array.reshape(-1).tolist()):
-            return array.astype(np.float64)
         if array.dtype.kind in "SUT":  # NumPy makes text of [1, "a"], and drops zeros at the end of a value
             array = np.array(value, dtype=object)
     if array.dtype != object:
         raise BadRow(f"{spelled(name)} expected integers, floats, booleans or text, got dtype {array.dtype}.")
-    encoded = np.empty(array.size, dtype=object)
-    encoded[:] = [_utf8(item, name) for item in array.reshape(-1).tolist()]
+    encoded, items = np.empty(array.size, dtype=object), array.reshape(-1).tolist()
+    try:
+        encoded[:] = [_utf8(item, name) for item in items]
+    except BadRow as error:
+        raise BadRow(f"{error}{_advice(items)}") from error
     return encoded.reshape(array.shape)
+
+
+def _advice(items: list[object]) -> str:
+    """Return what to do with objects that would be no objects in an array of their own."""
+    if all(isinstance(item, int | float) for item in items):
+        return " Convert it: x.astype('float32')."
+    return " Make one array of them: np.stack(x)." if all(isinstance(item, np.ndarray | list) for item in items) else ""
+
+
+def plain_numbers(array: Array) -> Array:
+    """Return an array of numbers in a dtype that every backend takes: decimals and long floats as doubles, bfloat16 and its like as float32."""
+    if array.dtype.kind == "V" and "float" in array.dtype.name:
+        return array.astype(np.float32)
+    if array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(np.float64).itemsize:
+        return array.astype(np.float64)
+    first = array.reshape(-1)[:1].tolist() if array.dtype == object else []
+    if first and isinstance(first[0], Decimal | int | float) and _are_decimals(array.reshape(-1).tolist()):
+        return array.astype(np.float64)
+    return array
 
 
 def _are_decimals(items: list[object]) -> bool:

@@ -16,7 +16,7 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -47,18 +47,63 @@ def pickle_by_value(thing: object) -> bytes:
 
     Raises:
         RefersToSparkError: it refers to what only the driver has.
+        UnsendableError: it refers to something else that cannot be pickled.
     """
     roots = _roots(thing)
     try:
         return with_code_by_value(roots, lambda: dumps(thing))
-    except RuntimeError as error:  # pyspark's
-        if _DRIVERS_OWN not in str(error):
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        pickle.PicklingError,
+        RuntimeError,
+    ) as error:  # pyspark's is a RuntimeError
+        if _DRIVERS_OWN in str(error):
+            raise RefersToSparkError(with_code_by_value(roots, lambda: _refers(roots))) from error
+        said = with_code_by_value(roots, lambda: _unsendable(roots))
+        if said is None:
             raise
-        raise RefersToSparkError(with_code_by_value(roots, lambda: _refers(roots))) from error
+        raise UnsendableError(said) from error
 
 
 class RefersToSparkError(ElephasError):
     """Something to send refers to a session, a SparkContext, a DataFrame or an RDD."""
+
+
+class UnsendableError(ElephasError, TypeError):
+    """Something to send refers to what lives in this process only: a lock, an open file, a connection."""
+
+
+def _unsendable(roots: list[object]) -> str | None:
+    """Return which of several things cannot be sent, and what it refers to; None where each alone can."""
+    for root in roots:
+        pickler = _WatchedPickler(io.BytesIO())
+        try:
+            pickler.dump(root)
+        except (TypeError, ValueError, AttributeError, pickle.PicklingError, RuntimeError) as error:
+            name = getattr(root, "__qualname__", type(root).__qualname__).rsplit(".", 1)[-1]
+            place = next((f" as {called!r}" for called, value in _held(root) if value is pickler.met), "")
+            kind = type(pickler.met)
+            return (
+                f"{name} cannot be sent to workers: it refers to a {kind.__module__}.{kind.__qualname__}{place}, which lives in this process "
+                f"only ({error}). Make it where it is used, or leave it out of pickles by a __getstate__ of the class that holds it."
+            )
+    return None
+
+
+def _held(root: Any) -> Iterator[tuple[str, object]]:
+    """Yield (name, value) of what a function closes over and of its globals, or of an object's attributes."""
+    function = getattr(root, "__func__", root)
+    if not isinstance(function, types.FunctionType):
+        yield from getattr(root, "__dict__", {}).items()
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # empty yet
+            yield name, cell.cell_contents
+    yield from (
+        (name, function.__globals__[name]) for name in function.__code__.co_names if name in function.__globals__
+    )
 
 
 def _refers(roots: list[object]) -> str:
@@ -180,6 +225,17 @@ class CodePickler(cloudpickle.Pickler):
         found = Pickled(content)
         found.broadcasts = tuple(self._broadcasts)
         return found
+
+
+class _WatchedPickler(CodePickler):
+    """Knows which object it has met last."""
+
+    met: object = None
+
+    def reducer_override(self, thing: object) -> Any:
+        """Note the object."""
+        self.met = thing
+        return super().reducer_override(thing)
 
 
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:

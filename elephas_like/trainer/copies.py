@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import suppress
 
 import keras
 
@@ -52,6 +53,21 @@ def _own(model: keras.Model, share_frozen: bool) -> set[int]:
         for variable in layer.variables
     }
     return {id(backend_variable(variable)) for variable in model.variables} - frozen
+
+
+def give_own_optimizer(model: keras.Model) -> None:
+    """Give a model a new optimizer like its own, if that was built for another model: a function may compile all its models with one.
+
+    One that Keras cannot make from its configuration stays.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or not optimizer.built:
+        return
+    own = {id(backend_variable(variable)) for variable in model.variables}
+    if any(id(backend_variable(variable)) in own for variable in optimizer._trainable_variables):  # no public name
+        return
+    with suppress(TypeError, ValueError, NotImplementedError, AttributeError):
+        model.optimizer = type(optimizer).from_config(optimizer.get_config())
 
 
 def reset_optimizer(model: keras.Model) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from elephas_like.core.checks import shortly
 from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
@@ -24,7 +25,7 @@ from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import is_number, is_variable
+from elephas_like.trainer.tensors import is_number, is_text, is_variable
 
 PROGRAMS_KEPT = 4
 """Maximum number of compiled models that a process keeps for later fits."""
@@ -162,22 +163,31 @@ def check_validation(model: keras.Model, sample: tuple[object, ...], difference:
 
 
 def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
-    """Raise DataError if the rows do not fit a model with one input.
+    """Raise DataError if the rows do not fit a model.
 
     Raises:
-        DataError: the rows are longer or shorter than the model expects, along some axis; or a row is a tuple of numbers where it takes
-            one array.
+        DataError: they are text, and no input takes text, or numbers for one input of text. Or of a model with one input: they are longer or shorter than it expects, along
+            some axis; or a row is a tuple of values where it takes one array.
     """
     inputs = getattr(model, "inputs", None) or []
+    # A class of the user's may read them in its own way: ids of two items, for example.
+    own = type(model).__module__.partition(".")[0] != "keras" or any(overrides(model, step) for step in _STEPS)
+    if inputs and not own and all(each.dtype != "string" for each in inputs):
+        _check_numbers(model, sample[0])
     if len(inputs) != 1:
         return
+    if inputs[0].dtype == "string" and not own and _has_numbers(sample[0]):
+        raise DataError(
+            f"the model {model.name!r} takes text, and the rows have numbers: give strings, as x.astype(str) does."
+        )
     expected, features = tuple(inputs[0].shape)[1:], sample[0]
-    if isinstance(features, tuple | list) and len(features) > 1 and all(np.ndim(part) == 1 for part in features):
-        if type(model).__module__.partition(".")[0] != "keras" or any(overrides(model, step) for step in _STEPS):
-            return  # a class of the user's, which may read them in its own way: ids of two items, for example
+    if isinstance(features, tuple | list) and len(features) > 1:
+        if own:
+            return
         raise DataError(
             f"the model {model.name!r} takes one array of features, of shape {expected}, and the rows' are a tuple of "
-            f"{len(features)} values, as for so many inputs. Make a list of it: rdd.map(lambda row: (list(row[0]), row[1]))."
+            f"{len(features)} values, as for so many inputs. Make a list of it: rdd.map(lambda row: (list(row[0]), row[1])); or one array of "
+            "a list of arrays: np.stack(x)."
         )
     if not isinstance(features, np.ndarray):
         return
@@ -185,3 +195,18 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
     if len(expected) == len(found) and apart:
         raise DataError(f"the model {model.name!r} takes features of shape {expected}, and the rows' are {found}.")
+
+
+def _has_numbers(features: object) -> bool:
+    return isinstance(features, np.ndarray) and features.size > 0 and features.dtype.kind in "biuf"
+
+
+def _check_numbers(model: keras.Model, features: object) -> None:
+    for part in keras.tree.flatten(features):
+        if is_text(part) and part.size:
+            first = part.flat[0]
+            text = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+            raise DataError(
+                f"the model {model.name!r} takes numbers, and the rows have text, such as {shortly(text)}: convert it, as "
+                "x.astype('float32') does, or begin the model with an input for text, keras.Input(shape, dtype='string')."
+            )

@@ -238,9 +238,11 @@ def refuse_unknown(others: Iterable[str], known: Iterable[str]) -> None:
 def as_tuple(
     callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None,
 ) -> tuple[keras.callbacks.Callback, ...]:
-    """Return callbacks as a tuple: none, one, or several are accepted, as in Keras."""
+    """Return callbacks as a tuple: none, one, several, or a CallbackList are accepted, as in Keras."""
     if callbacks is None:
         return ()
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return tuple(callbacks.callbacks)
     return tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
 

@@ -23,7 +23,7 @@ from elephas_like.model.launch import server_identity
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.session import context_for, remote_session
-from elephas_like.trainer.code import RefersToSparkError, pickle_by_value
+from elephas_like.trainer.code import RefersToSparkError, UnsendableError, pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.tuning.log import Kept, identity_of, kept_of
 from elephas_like.tuning.result import SearchResult
@@ -135,7 +135,7 @@ def search_function(asked: FunctionRequest) -> SearchResult:
 
 def _searched(asked: FunctionRequest) -> SearchResult:
     context = context_for(None, EngineName.AUTO)
-    function = _sent(asked.function)
+    function = _sent(asked.function, here=context is None and asked.remote is None)
     uses_spark = context is not None and callable(function)
     with_trial = takes_trial(asked.function)
     reports = with_trial and (asked.rule is not None or asked.limits.timeout is not None)
@@ -195,10 +195,21 @@ def _searched(asked: FunctionRequest) -> SearchResult:
     )
 
 
-def _sent(function: Callable[..., Any]) -> bytes | Callable[..., Any]:
-    """Return a function as tasks get it; or itself if it refers to Spark, which only the driver has."""
+def _sent(function: Callable[..., Any], *, here: bool) -> bytes | Callable[..., Any]:
+    """Return a function as tasks get it; or itself if it refers to Spark, which only the driver has.
+
+    Args:
+        here: whether all trials are in this process, where a function may refer to what lives in it.
+
+    Raises:
+        UnsendableError: it does, and they are not.
+    """
     try:
         return pickle_by_value([function])
+    except UnsendableError:
+        if not here:
+            raise
+        return function
     except RefersToSparkError:
         pass
     log.warning(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import pickle
 import platform
@@ -18,7 +17,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.errors import Failure
-from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
+from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus, notes_of, number_of
 from elephas_like.core.types import ShardRef
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.seeds import seeded
@@ -103,26 +102,17 @@ def read_result(
             "the function must return a loss, or a dict as {'loss': -accuracy, 'status': STATUS_OK, 'model': model}; got "
             f"{type(found).__name__}."
         )
-    rest = {name: value for name, value in found.items() if name not in ("loss", "status", "model", "weights")}
-    notes = {str(name): value for name, value in rest.items() if _is_plain(value)}
+    notes = notes_of(found, ("loss", "status", "model", "weights"), allow_nan=True)
     status = found.get("status", "ok")
     if status != "ok":
         text = f"the function returned status {status!r}: {found.get('error', found.get('message', 'no reason given'))}"
         return None, Failure("TrialFailed", text, "", number), None, notes
     if "loss" not in found:
         raise TypeError(f"the function's dict must have a 'loss'; got {sorted(map(str, found))}.")
-    loss = float(found["loss"])
+    loss = number_of("the function's 'loss'", found["loss"])
     if not math.isfinite(loss):
         return None, Failure("TrialFailed", f"the loss is {loss}.", "", number), None, notes
     return loss, None, _model_in(found.get("model"), found.get("weights")), notes
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _model_in(model: object, weights: Any) -> tuple[str, list[np.ndarray]] | None:

@@ -161,6 +161,8 @@ def search(
     remote = remote_session(data)
     asked = _Request(
         build=_function(build),
+        # Before any model is built: Keras cannot unpickle an optimizer that was, and all models may be compiled with one.
+        shipped=b"" if trial_workers is not None else pickle_by_value([build]),
         sampler=sampler_of(Space(space), algo, kept.seed, goal, first_points),
         algo=name_of(algo),
         first_points=first_points,
@@ -206,11 +208,12 @@ class _Callbacks(NamedTuple):
 class _Request:
     """The arguments of a search, checked.
 
-    algo: its name. workers: of each trial; None is a task of Spark's. remote: the session whose tasks run the trials, if it is Spark
-    Connect's.
+    shipped: a cloudpickle of [build]; empty where it stays in this process. algo: its name. workers: of each trial; None is a task
+    of Spark's. remote: the session whose tasks run the trials, if it is Spark Connect's.
     """
 
     build: Callable[[Any], keras.Model]
+    shipped: bytes
     sampler: PointSource
     algo: str
     first_points: Sequence[Any] | None
@@ -353,7 +356,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, judge: Judge) -
     if asked.workers is None:
         conf = conf_of(asked.remote) if asked.remote is not None else context and settings_of(context)
         trial = KerasTrial(
-            build=pickle_by_value([asked.build]),
+            build=asked.shipped,
             objective=asked.objective,
             epochs=asked.epochs,
             config=FitConfig(seed=seed, split_seed=seed, validation_split=split, fused_optimizer=asked.fused_optimizer),

@@ -324,6 +324,10 @@ def _inside(label: str, value: Any) -> Any:
     return _entry(label, value) if isinstance(value, list) else _option(label, value)
 
 
+_ROUNDING = 0.02
+"""How far from 1 the sum of probabilities may be: that of three times 0.33 is taken."""
+
+
 def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, Any] | None = None) -> Any:
     """One parameter of hyperopt's.
 
@@ -337,6 +341,8 @@ def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, An
     if kind == "choice" and (len(arguments) != 1 or not len(arguments[0])):
         raise ValueError(f"parameter {label!r}: choice takes one list of at least one option; got {list(arguments)}.")
     try:
+        if kind == "pchoice":
+            _check_shares(arguments)
         made = KINDS[kind](label, *arguments, **(named or {}))
         with np.errstate(all="ignore"):
             drawn = pyll.stochastic.sample(made, np.random.default_rng(0), print_node_on_error=False)
@@ -347,6 +353,13 @@ def node(label: str, kind: str, arguments: Sequence[Any], named: Mapping[str, An
             f"parameter {label!r}: {kind}{tuple(arguments)} is not one: {error or type(error).__name__}"
         ) from error
     return made
+
+
+def _check_shares(arguments: Sequence[Any]) -> None:
+    """Raise ValueError if probabilities of options do not add up to 1: hyperopt would give what is missing to the last one."""
+    total = math.fsum(float(share) for share, _ in arguments[0])
+    if abs(total - 1) > _ROUNDING:
+        raise ValueError(f"the probabilities add up to {total:.6g}, expected 1")
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,8 @@ from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.copies import give_own_optimizer
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
@@ -39,7 +41,7 @@ from elephas_like.trainer.programs import check_width
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import Tensor, limit_threads, many_graphs, row_numbers, tensors
+from elephas_like.trainer.tensors import Tensor, array_of, limit_threads, many_graphs, row_numbers, tensors
 from elephas_like.trainer.worker import run_in_chunks
 
 TIDY_SECONDS = 5.0
@@ -132,7 +134,9 @@ class _Training:
 
     def run(self, epochs: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Trains until the last epoch, or until a callback stops the training."""
-        hooks = keras.callbacks.CallbackList(list(callbacks), model=self._model, epochs=epochs, steps=self._steps)
+        hooks = keras.callbacks.CallbackList(
+            list(callbacks), model=self._model, epochs=epochs, steps=self._steps, verbose=0
+        )
         by_batch = any(_own_hook(callback, hook) for callback in callbacks for hook in _BATCH_HOOKS)
         self._model.stop_training = False
         hooks.on_train_begin()
@@ -194,8 +198,16 @@ def _seen(history: Sequence[Mapping[str, float]], name: str) -> str:
     return f"{[logs.get(name) for logs in history]}"
 
 
+def _is_number(value: object) -> bool:
+    """Whether a logged value is one number: callbacks may log text and arrays, too."""
+    try:
+        return np.ndim(value) == 0 and not isinstance(value, str) and float(value) is not None  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
 def checked(model: object) -> keras.Model:
-    """The model that a user's `build` returned.
+    """The model that a user's `build` returned, with an optimizer that was built for no other model.
 
     Raises:
         TypeError: it is none. ValueError: it is not compiled.
@@ -204,6 +216,7 @@ def checked(model: object) -> keras.Model:
         raise TypeError(f"build(params) must return a compiled keras.Model; got {type(model).__name__}.")
     if not model.compiled:
         raise ValueError(f"build(params) must return a compiled model; {model.name!r} is not. Call model.compile(...).")
+    give_own_optimizer(model)
     return model
 
 
@@ -253,8 +266,24 @@ def restore(model: keras.Model, path: Path, sample: tuple[object, ...] | None) -
         build(model, sample)
     elif not build_optimizer(model):
         raise ValueError(f"the model {model.name!r} does not know its inputs: begin it with keras.Input(shape).")
+    begun = [(variable, array_of(variable)) for variable in _adapters(model)]
     model.load_weights(path)
+    for variable, value in begun:
+        variable.assign(value)
     return model
+
+
+def _adapters(model: keras.Model) -> list[keras.Variable]:
+    """The first factors of LoRA's updates. Keras adds an update to the layer's kernel when it saves, and loads zeros for both
+    factors, neither of which a step moves then; the second one alone is zero where an update begins.
+    """
+    return [
+        variable
+        for layer in layers_of(model)
+        if getattr(layer, "lora_enabled", False)
+        for variable in layer.variables
+        if variable.name.startswith("lora_") and variable.name.endswith("_a")
+    ]
 
 
 class TrialCallback(keras.callbacks.Callback):
@@ -271,7 +300,7 @@ class TrialCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Reports the epoch. The objective of a model whose weights are NaN counts as NaN: its accuracy may be any number."""
-        self.history.append({name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0})
+        self.history.append({name: float(value) for name, value in (logs or {}).items() if _is_number(value)})
         reported, loss = self.history[-1], self._objective.loss(self.history[-1])
         if loss < self._loss:
             self._variables = self._variables or Variables(self.model)

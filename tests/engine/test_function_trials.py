@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -36,11 +37,10 @@ def reports(params, trial):
 
 def test_a_number_or_hyperopts_dict_is_the_result() -> None:
     assert read_value(np.float32(0.5), "loss") == (0.5, None, {})
-    assert read_value({"loss": 1, "status": "ok", "path": "a", "object": object()}, "loss") == (
-        1.0,
-        None,
-        {"path": "a"},
-    )
+    more = {"path": "a", "size": np.int64(3), "recall": np.float32(0.5)}
+    found = read_value({"loss": 1, "status": "ok", **more, "object": object(), "rest": math.nan}, "loss")
+    assert found == (1.0, None, more)
+    assert json.loads(json.dumps(found[2])) == more  # plain numbers, as a resumed search has them
     assert read_value({"accuracy": 0.9, "loss": 2}, "accuracy")[0] == 0.9
     assert (
         read_value({"status": "fail", "error": "too big"}, "loss")[1] == "the function returned status 'fail': too big"
@@ -60,6 +60,8 @@ def test_a_number_or_hyperopts_dict_is_the_result() -> None:
         ({"cost": 1}, r"must have 'loss'; got \['cost'\]"),
         (math.nan, "'loss' was never a finite number"),
         ({"status": "fail"}, "status 'fail': no reason given"),
+        ({"loss": None}, "the function's 'loss' must be one number; got None"),
+        ({"loss": [0.5]}, r"the function's 'loss' must be one number; got \[0.5\]"),
     ],
 )
 def test_what_is_no_result_is_a_failed_trial(returned: object, said: str) -> None:
@@ -68,6 +70,23 @@ def test_what_is_no_result_is_a_failed_trial(returned: object, said: str) -> Non
     assert result.loss is None
     assert result.failure is not None
     assert re.search(said, result.failure.message)
+
+
+def test_each_of_several_objectives_is_a_number_of_any_kind_and_must_be_there() -> None:
+    both = Objective("loss", more=(Objective("size"),))
+    for size in (3, np.float32(3), np.array(3.0)):
+        assert run(lambda params, size=size: {"loss": 1, "size": size}, objective=both).history == (
+            {"loss": 1.0, "size": 3.0},
+        )
+    for returned, said in (
+        ({"loss": 1}, "the function gave no 'size', which is one of the objectives"),
+        (1.0, "the function gave no 'size'"),
+        ({"loss": 1, "size": "big"}, "the function's 'size' must be one number; got 'big'"),
+    ):
+        result = run(lambda params, returned=returned: returned, objective=both)
+        assert (result.status, result.loss) == (TrialStatus.FAILED, None)
+        assert result.failure is not None
+        assert said in result.failure.message
 
 
 def test_the_best_report_counts_where_nothing_is_returned() -> None:

@@ -136,6 +136,20 @@ def test_members_that_a_function_builds_on_one_base_share_what_is_frozen_alone()
         assert model.evaluate(x, y, verbose=0) == pytest.approx(history["val_loss"][-1], rel=1e-4)
 
 
+def test_members_that_a_function_compiles_with_one_optimizer_have_one_each() -> None:
+    x, optimizer = np.ones((8, 2), "float32"), keras.optimizers.SGD(0.01, momentum=0.9)
+
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    found = train_ensemble(build, (x, x[:, :1]), 2, batch_size=4, seed=1, engine="in_process", verbose=0)
+    assert [int(model.optimizer.iterations) for model in found.models] == [2, 2]
+    for model in found.models:
+        model.fit(x, x[:, :1], verbose=0)
+
+
 def test_a_build_function_may_ask_for_the_seed() -> None:
     _, (x, y, *_) = diabetes()
     asked: list[int] = []

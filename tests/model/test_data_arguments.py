@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import keras
+import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 from elephas_like import SparkModel
 from elephas_like.model.data_arguments import arrays, column_choice, frame_plan, refuse_foreign
@@ -19,6 +22,7 @@ def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     assert arrays(frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert arrays([1, 2]).tolist() == [1, 2]
+    assert arrays(scipy.sparse.dia_matrix(np.eye(2))).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
     assert tree["x"].tolist() == [[1.0], [2.0]]  # a column, as in Keras
     assert isinstance(tree["y"][1], tuple)
@@ -72,6 +76,34 @@ def test_lists_of_rows_of_unequal_length_are_refused_in_a_sentence() -> None:
     for given in ([[1, 2], [3]], {"a": [[1, 2], [3]]}):
         with pytest.raises(ValueError, match=r"unequal shapes: pad them"):
             arrays(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.array([[Decimal("1.5"), 2]], object), "float64"),
+        (pd.DataFrame({"a": [Decimal("1.5")], "b": [2.0]}), "float64"),
+        (np.array([[1.5, 2]], np.longdouble), "float64"),
+        (np.array([[1.5, 2]], ml_dtypes.bfloat16), "float32"),
+        (keras.ops.cast([[1.5, 2]], "bfloat16"), "float32"),
+    ],
+)
+def test_numbers_of_rare_types_are_those_that_backends_take(given: object, kept: str) -> None:
+    found = arrays(given)
+    assert (found.dtype.name, found.tolist()) == (kept, [[1.5, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3.0, r"got a single float: 3\.0\."),
+        (((1, 2), (3, 4)), "got a single int: 1. Give lists or NumPy arrays; a tuple stands for several inputs"),
+        (map, "got a single type: <class 'map'>"),
+    ],
+)
+def test_what_has_no_rows_is_said_to_be_so(given: object, said: str) -> None:
+    with pytest.raises(ValueError, match=f"expected arrays with a row for each example, {said}"):
+        arrays(given)
 
 
 def test_masked_values_are_refused() -> None:
@@ -148,6 +180,7 @@ def test_what_comes_in_turn_is_refused_by_its_name(data: object, name: str) -> N
 
 def test_arrays_lists_and_tables_are_not() -> None:
     for data in (
+        scipy.sparse.dia_matrix(np.eye(2)),
         [[1.0]],
         (np.zeros(1),),
         {"a": np.zeros(1)},

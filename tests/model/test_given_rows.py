@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from elephas_like import SparkModel, VotingModel
@@ -15,6 +16,7 @@ X = np.linspace(-1, 1, 40, dtype="float32").reshape(20, 2)
 Y = np.arange(20) % 3
 W = np.ones(20, "float32")
 FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "label": Y, "w": W})
+LEVELS = pd.MultiIndex.from_tuples([("x", "a"), ("x", "b"), ("y", ""), ("w", "")])
 
 
 def model(loss: str | None = "sparse_categorical_crossentropy", inputs: int = 1) -> keras.Model:
@@ -39,8 +41,11 @@ def same(found: object, expected: object) -> bool:
         (FRAME, {"features_col": ["a", "b"]}),
         (FRAME.rename(columns={"label": "kind"}), {"features_col": ["a", "b"], "label_col": "kind", "sample_weight_col": "w"}),
         (pd.DataFrame({"features": list(X), "label": Y}), {"label_col": "label"}),
+        (pd.DataFrame(np.c_[X, Y]), {"features_col": [0, 1], "label_col": 2}),
+        (FRAME.set_axis(LEVELS, axis=1), {"features_col": [("x", "a"), ("x", "b")], "label_col": ("y", "")}),
+        (pa.Table.from_pandas(FRAME), {"features_col": ["a", "b"]}),
     ],
-    ids=["pair", "triple", "list of pairs", "pandas", "pandas with weights", "arrays in cells"],
+    ids=["pair", "triple", "list of pairs", "pandas", "pandas with weights", "arrays in cells", "numbered", "levels", "Arrow"],
 )  # fmt: skip
 def test_every_form_trains_and_scores_as_x_and_y_do(given: object, names: dict[str, object]) -> None:
     def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:
@@ -212,11 +217,17 @@ LISTS = np.array([[1.0, 2.0], [3.0]], dtype=object)
         (lambda fitted: fitted.fit(FRAME, features_col=["a", "bb"]), ValueError, "no column 'bb'; it has 'a', 'b'.*mean 'b'"),
         (lambda fitted: fitted.fit(FRAME.rename(columns={"b": "a"}), features_col="a"), ValueError, "one column 'a'.* has 2 of"),
         (lambda fitted: fitted.fit(FRAME, features_col="a", handle_invalid="skip"), ValueError, "DataFrames of Spark"),
+        (lambda fitted: fitted.fit(FRAME, features_col=[0, 1]), ValueError, "no column 0; it has 'a', 'b'"),
+        (lambda fitted: fitted.fit(FRAME.set_axis(LEVELS, axis=1), features_col=["x"]), ValueError, r"2 below that name, such as \('x', 'a'\)"),
+        (lambda fitted: fitted.fit(X.astype(str), Y), DataError, "takes numbers, and the rows have text, such as '-1.0'"),
+        (lambda fitted: fitted.predict(X.astype(str)), DataError, "takes numbers, and the rows have text, such as '-1.0'"),
+        (lambda fitted: fitted.evaluate(X[:, :1], Y), DataError, r"takes features of shape \(2,\), and the rows' are \(1,\)"),
+        (lambda fitted: fitted.fit(list(X), Y), DataError, "takes one array of features, of shape .* tuple of 20 values"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0],)]), ValueError, "labels are missing|put together alike"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0, :1], 1)]), ValueError, "rows of a list must have one shape"),
         (lambda fitted: fitted.fit([(X[0], 1), (X[0], 1, 1)]), ValueError, "row 1 differs from row 0"),
     ],
-    ids=["fit", "evaluate", "validation", "validation rows", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "odd row", "shapes", "parts"],
+    ids=["fit", "evaluate", "validation", "validation rows", "predict", "weights", "pandas and y", "column", "two columns", "invalid", "number", "level", "text", "text to predict", "width", "list of arrays", "odd row", "shapes", "parts"],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):

@@ -14,6 +14,9 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import unflatten
 from elephas_like.rows.spool import Block
 
+CELLS = np.array([np.zeros(2), None], object)
+CELLS[1] = np.ones(2)
+
 
 @pytest.mark.parametrize(
     ("x", "dtype"),
@@ -181,6 +184,14 @@ def test_not_a_pair(spooled: Spool, row: object, got: str) -> None:
         ([([Decimal(1), None], 1)], "row 0: feature 'x' expected .* got Decimal in an array"),
         ([(object(), 1)], "row 0: feature 'x' expected .* got object in an array"),
         ([(2**64, 1)], "row 0: feature 'x' expected .*, got int in an array"),
+        (
+            [Block((np.array([1.5, 2], object), np.ones(2)), 2)],
+            r"rows from 0: .*, got float in an .*\. Convert it: x\.astype\('float32'\)\.$",
+        ),
+        (
+            [Block((CELLS, np.ones(2)), 2)],
+            r"rows from 0: .*, got ndarray in an .*\. Make one array of them: np\.stack\(x\)\.$",
+        ),
         ([({0: 1}, 1)], r"row 0: expected the names of inputs as keys of a dict, got \[0\]"),
         ([("a", 1), (1, 1)], r"row 1: feature 'x' expected text, got numbers \(int64\)"),
         ([(1, 1), (1, "a")], r"row 1: label 'y' expected numbers \(int64\), got text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 import traceback
 import types
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import ClassVar
 import cloudpickle
 import pytest
 
-from elephas_like.trainer.code import RefersToSparkError, dumps, is_foreign, pickle_by_value
+from elephas_like.trainer.code import RefersToSparkError, UnsendableError, dumps, is_foreign, pickle_by_value
 
 SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
 
@@ -187,3 +188,41 @@ def test_what_refers_to_spark_is_named_and_not_sent(sc, spark, kind: str) -> Non
 
     with pytest.raises(RefersToSparkError, match=r"^builds refers to Spark .* which only the driver has"):
         pickle_by_value([innocent, builds])
+
+
+A_LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("closure", " as 'lock'"), ("of_module", " as 'A_LOCK'"), ("Holder", " as 'lock'"), ("deep", "")],
+)
+def test_what_cannot_be_pickled_is_named_with_its_holder(kind: str, place: str) -> None:
+    lock = threading.Lock()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.lock = lock
+
+        def method(self) -> None: ...
+
+    def closure() -> object:
+        return lock
+
+    def of_module() -> object:
+        return A_LOCK
+
+    def deep() -> object:
+        return holder
+
+    holder = Holder()
+    things = {"closure": closure, "of_module": of_module, "Holder": holder, "deep": deep}
+    with pytest.raises(UnsendableError) as caught:
+        pickle_by_value([print, things[kind]])
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert str(caught.value).startswith(
+        f"{kind} cannot be sent to workers: it refers to a _thread.lock{place}, which lives in this process only (cannot pickle "
+        "'_thread.lock' object). Make it where it is used"
+    )
+    with pytest.raises(UnsendableError, match=r"method cannot be sent to workers: it refers to a _thread\.lock, which"):
+        pickle_by_value(holder.method)

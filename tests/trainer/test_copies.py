@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like.trainer.copies import fresh_copy, reinitialized, reset_optimizer
+from elephas_like.trainer.copies import fresh_copy, give_own_optimizer, reinitialized, reset_optimizer
 from elephas_like.trainer.state import Variables
 
 layers = keras.layers
@@ -133,3 +133,29 @@ def test_a_fresh_copy_computes_the_same() -> None:
     copy = fresh_copy(model)
     np.testing.assert_array_equal(copy.predict(X, verbose=0), model.predict(X, verbose=0))
     assert (copy.optimizer.iterations, model.optimizer.iterations) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["adam", "scaled"])
+def test_a_model_whose_optimizer_was_built_for_another_gets_its_own(kind: str) -> None:
+    """A function may compile all its models with one optimizer."""
+    optimizer: keras.optimizers.Optimizer = keras.optimizers.Adam(0.03)
+    if kind == "scaled":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+
+    def built() -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    first, second = built(), built()
+    give_own_optimizer(first)
+    assert first.optimizer is optimizer  # not built yet
+    optimizer.build(first.trainable_variables)
+    for model in (first, second):
+        give_own_optimizer(model)
+    assert first.optimizer is optimizer
+    assert second.optimizer is not optimizer
+    assert type(second.optimizer) is type(optimizer)
+    assert float(second.optimizer.learning_rate) == pytest.approx(0.03)
+    for model in (first, second):
+        model.fit(np.ones((4, 2)), np.ones(4), verbose=0)

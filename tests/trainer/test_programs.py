@@ -38,6 +38,18 @@ def test_a_tuple_of_numbers_is_no_row_of_a_model_with_one_input() -> None:
             """Read a tuple in its own way."""
 
     check_width(Reads(mlp().layers), (numbers, Y))
+    with pytest.raises(DataError, match=r"of shape \(4,\), .* are a tuple of 2 values.*np\.stack\(x\)"):
+        check_width(mlp(), ((X[:1], X[:1]), Y))  # a list of rows' arrays
+    words = np.array([["1.5", "b", "c", "d"]])
+    for text in (words, words.astype("S"), words.astype(object), np.array([b"1.5"], object)):
+        with pytest.raises(DataError, match=r"takes numbers, and the rows have text, such as '1\.5': convert it"):
+            check_width(mlp(), (text, Y))
+    check_width(Reads(mlp().layers), (words, Y))
+    reads_text = keras.Model(word := keras.Input((4,), dtype="string"), keras.layers.Identity()(word))
+    check_width(reads_text, (words.astype(object),))
+    check_width(reads_text, (np.zeros((0, 4)),))
+    with pytest.raises(DataError, match=r"takes text, and the rows have numbers: give strings"):
+        check_width(reads_text, (X[:1],))
     model = mlp()
     model.predict_step = lambda data: data
     check_width(model, (numbers,))

@@ -120,6 +120,7 @@ def test_callbacks_come_alone_in_lists_or_not_at_all():
     assert as_tuple(None) == ()
     assert as_tuple(one) == (one,)
     assert as_tuple([one, one]) == (one, one)
+    assert as_tuple(keras.callbacks.CallbackList([one])) == (one,)  # whose batch hooks are checked as any
 
 
 def test_weights_of_classes_become_plain_numbers(model):

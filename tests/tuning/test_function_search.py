@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_any_function_is_searched(algo: str) -> None:
     for asked in (lambda: found.best_model, lambda: found.best_models(1), lambda: found.best_ensemble(1)):
         with pytest.raises(ValueError, match="a search over a function keeps no models"):
             asked()
+
+
+def test_a_function_of_trials_in_this_process_may_hold_what_cannot_be_pickled() -> None:
+    lock = threading.Lock()
+
+    def alone(params: dict) -> float:
+        with lock:
+            return square(params)
+
+    assert small(alone).best_value == small().best_value
 
 
 def test_reports_are_judged_and_bad_trials_stop() -> None:

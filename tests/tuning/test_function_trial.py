@@ -21,8 +21,10 @@ def small() -> keras.Model:
 def test_losses_alone_and_dicts_are_read() -> None:
     assert read_result(0, 0.5) == (0.5, None, None, {})
     assert read_result(0, np.float32(0.5))[0] == 0.5
-    loss, failure, model, notes = read_result(0, {"loss": -0.9, "status": "ok", "epochs": 3, "object": object()})
-    assert (loss, failure, model, notes) == (-0.9, None, None, {"epochs": 3})
+    loss, failure, model, notes = read_result(
+        0, {"loss": -0.9, "status": "ok", "epochs": 3, "recall": np.float32(0.5), "object": object()}
+    )
+    assert (loss, failure, model, notes) == (-0.9, None, None, {"epochs": 3, "recall": 0.5})
 
 
 def test_failures_are_told_from_errors() -> None:
@@ -41,6 +43,7 @@ def test_failures_are_told_from_errors() -> None:
     [
         ("low", "must return a loss, or a dict"),
         ({"status": "ok"}, "must have a 'loss'"),
+        ({"loss": None}, "the function's 'loss' must be one number; got None"),
         ({"loss": 1, "model": 3}, "must be a Keras model or its to_json"),
         ({"loss": 1, "model": "{}"}, "needs 'weights' too"),
     ],

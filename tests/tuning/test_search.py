@@ -76,31 +76,36 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
 
 
-def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_that_the_function_holds() -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_that_the_function_holds(held) -> None:
     x, y = cancer()
-    base = keras.layers.Dense(5)
+    base, adam = keras.layers.Dense(5), keras.optimizers.Adam(0.05)
 
     def build(params: dict) -> keras.Model:
         base.trainable = params["units"] == 3  # what one trial freezes another one trains
         layers = [keras.Input((30,)), base, keras.layers.Dense(params["units"]), params["act"]]
         model = keras.Sequential([*layers, keras.layers.Dense(1, activation="sigmoid")])
-        model.compile(params["optimizer"], "binary_crossentropy", metrics=["accuracy"])
+        model.compile(adam if held else params["optimizer"], "binary_crossentropy", metrics=["accuracy"])
         return model
 
+    goal = "val_accuracy" if held else "val_loss"
     found = search(
         build,
         {"units": [2, 3], "act": [keras.layers.PReLU()], "optimizer": [keras.optimizers.Adam(0.05)]},
         x[:400],
         y[:400],
         max_evals=4,
+        objective=goal,
         epochs=1,
         validation_data=(x[400:], y[400:]),
         seed=0,
         verbose=0,
     )
     assert list(found.trials["status"]) == ["ok"] * 4
-    scores = [model.evaluate(x[400:], y[400:], verbose=0)[0] for model in found.best_models(4)]
-    np.testing.assert_allclose(scores, sorted(found.trials["val_loss"]), rtol=1e-5)
+    scores = [model.evaluate(x[400:], y[400:], verbose=0)[int(held)] for model in found.best_models(4)]
+    np.testing.assert_allclose(scores, sorted(found.trials[goal], reverse=held), rtol=1e-5)
+    if held:
+        return
     build(found.best_params).fit(x, y, verbose=0)  # the objects of the space are as they were given
 
 

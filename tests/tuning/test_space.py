@@ -58,6 +58,10 @@ def test_hyperopts_own_spaces_are_taken_and_may_be_mixed() -> None:
         ({"x": ("unifrom", 0, 1)}, "unknown kind 'unifrom'. Did you mean 'uniform'"),
         ({"x": ("uniform", 0)}, "parameter 'x': uniform"),
         ({"x": ("quniform", 0, 9, 0)}, r"parameter 'x': quniform\(0, 9, 0\) is not one: it draws nan"),
+        (
+            {"x": ("pchoice", [(0.3, 1), (0.3, 2)])},
+            "parameter 'x': pchoice.*: the probabilities add up to 0.6, expected 1",
+        ),
         ({"x": []}, "at least one option"),
         ({"x": {1, 2}}, "parameter 'x': expected"),
         ({"x": (0, 1)}, "parameter 'x': expected"),

@@ -183,7 +183,8 @@ def test_callbacks_that_ask_for_batches_get_them(tmp_path: Path) -> None:
             self.batches += 1
 
         def on_epoch_end(self, epoch, logs):
-            logs["batches"] = float(self.batches)
+            assert self.params == {"verbose": 0, "epochs": 3, "steps": 3}
+            logs |= {"batches": float(self.batches), "at": "noon", "none": None}  # what are no numbers stay out
 
     ref, seen = shard(tmp_path), tmp_path / "seen"
 
@@ -193,6 +194,7 @@ def test_callbacks_that_ask_for_batches_get_them(tmp_path: Path) -> None:
 
     with_hooks = trial(callbacks=[Counts()])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
     assert [logs["batches"] for logs in with_hooks.history] == [3.0, 6.0, 9.0]
+    assert set(with_hooks.history[0]) == {"loss", "mae", "batches"}
     noted = keras.callbacks.LambdaCallback(on_train_batch_end=note)
     trial(epochs=1, callbacks=[noted])(TrialOrder(0, {}, batch_size=8), [ref], go_on)
     assert seen.read_text() == "0 ['loss', 'mae'];1 ['loss', 'mae'];2 ['loss', 'mae'];"
@@ -308,3 +310,44 @@ def test_a_model_that_keras_cannot_save_brings_its_weights(tmp_path: Path) -> No
     assert file_of(mine)[1] == suffix
     x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
     assert mine.evaluate(x, x.sum(axis=1), verbose=0) < result.history[0]["loss"]
+
+
+def test_a_restored_model_trains_its_lora_on(tmp_path: Path) -> None:
+    """Keras loads zeros for both factors of an update, neither of which a step moves then."""
+
+    def adapted(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.layers[0].enable_lora(2)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        return model
+
+    ref = shard(tmp_path)
+    result = trial(build=adapted)(TrialOrder(0, {}, batch_size=20), [ref], go_on)
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    mine = restore(adapted({}), path, sample_of(ref))
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
+    y = x.sum(axis=1)
+    before, factors = mine.evaluate(x, y, verbose=0), mine.layers[0].lora_kernel_b
+    assert before < result.loss  # the update is part of the kernel
+    mine.layers[1].trainable = False
+    mine.compile(keras.optimizers.SGD(0.05), "mse")
+    mine.fit(x, y, batch_size=20, epochs=3, verbose=0)
+    assert np.abs(keras.ops.convert_to_numpy(factors)).max() > 0
+    assert mine.evaluate(x, y, verbose=0) < before
+
+
+def test_a_function_may_compile_all_its_models_with_one_optimizer(tmp_path: Path) -> None:
+    optimizer = keras.optimizers.Adam(0.03)
+
+    def build(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    ref = shard(tmp_path)
+    result = trial(build=build)(TrialOrder(0, {}, batch_size=20), [ref], go_on)
+    path = tmp_path / "model.keras"
+    path.write_bytes(result.model)
+    for _ in range(2):
+        assert int(restore(checked(build({})), path, sample_of(ref)).optimizer.iterations) == 3
