@@ -66,7 +66,7 @@ MUTANTS = [
     *_of(
         "strategies/algebra.py",
         ("mean: weights forgotten", "add_scaled(self._sum, delta, weight)", "add_scaled(self._sum, delta, 1.0)"),
-        ("mean: not divided", "total /= np.float32(self._weight)", "pass"),
+        ("mean: not divided", "total /= total.dtype.type(self._weight)", "pass"),
         ("mean: only the last worker", "add_scaled(self._sum, delta, weight)", "add_scaled(None, delta, weight)"),
         ("mean: samples do not count", "if self.equal else float(update.samples)", "if self.equal else 1.0"),
         ("part: samples do not count", "return float(update.samples)", "return 1.0", "class Reduce:"),
@@ -76,18 +76,20 @@ MUTANTS = [
         ("staleness: below nought", "max(0, self.version - update.version)", "self.version - update.version"),
         ("delta: uphill", "return end - served, memory", "return served - end, memory"),
         ("step: away", "return weights + direction, outer", "return weights - direction, outer"),
+        ("float64: sum taken up as float32", "copy: Vector = np.array(vector)", "copy: Vector = np.array(vector, np.float32)"),
         ("held mean: weight forgotten", 'if "weight" in held else 0.0', "if False else 0.0"),
         ("held sum: forgotten", 'if "sum" in held else None', "if False else None", "class Sum:"),
     ),
     *_of(
         "pieces.py",
-        ("sums: scale forgotten", "np.multiply(term[piece], np.float32(scale), out=scaled)", "scaled[:] = term[piece]"),
-        ("sums: first term unscaled", "return term * np.float32(scale)", "return term * np.float32(1)"),
-        ("sums: the first piece alone", "range(0, size, PIECE)", "range(0, min(size, PIECE), PIECE)"),
+        ("sums: scale forgotten", "np.multiply(term[piece], total.dtype.type(scale), out=scaled)", "scaled[:] = term[piece]"),
+        ("sums: first term unscaled", "return term * term.dtype.type(scale)", "return term * term.dtype.type(1)"),
+        ("sums: the first piece alone", "range(0, vector.size, PIECE)", "range(0, min(vector.size, PIECE), PIECE)"),
         ("step by pieces: the first piece alone", "range(0, weights.size, PIECE)", "range(0, PIECE, PIECE)"),
         ("step by pieces: whole memory each time", "vector[place] if name in cut else vector for", "vector[:place.stop-place.start] if name in cut else vector[:] for"),
         ("same bits: as numbers", ".view(whole), other[begin : begin + PIECE].view(whole)", ", other[begin : begin + PIECE]"),
-        ("towards: the whole way", "np.multiply(step, np.float32(share), out=step)", "pass"),
+        ("float64: sums by pieces of float32", "np.empty(min(vector.size, PIECE), vector.dtype)", "np.empty(min(vector.size, PIECE), np.float32)"),
+        ("towards: the whole way", "np.multiply(step, ours.dtype.type(share), out=step)", "pass"),
     ),
     *_of(
         "strategies/synchronous.py",
@@ -175,6 +177,7 @@ MUTANTS = [
     ),
     *_of(
         "strategies/codecs.py",
+        ("float64: steps of weights in float32", "self.opened(packed, base.size), base.dtype,", "self.opened(packed, base.size), np.float32,"),
         ("fp16: overflows", "np.clip(vector, -_HALF_MAX, _HALF_MAX)", "vector.clip(-1e9, 1e9)"),
         ("int8: 128 steps", "_quantized(vector, self.block, 127)", "_quantized(vector, self.block, 128)"),
         ("int8: cut off", "np.rint(blocks", "np.trunc(blocks"),
@@ -190,6 +193,8 @@ MUTANTS = [
     ),
     *_of(
         "messages.py",
+        ("float64: workers begin in float32", "context).astype(served.dtype, copy=False)", "context).astype('float32')"),
+        ("float64: messages in float32", "sent.astype(served.dtype, copy=False)", "sent.astype('float32')"),
         ("feedback: error doubled", "sent - self._codec.unpack(packed, sent.size)", "2 * (sent - self._codec.unpack(packed, sent.size))"),
         ("feedback: error turned", "sent = sent + self.residual", "sent = sent - self.residual"),
         ("feedback: error forgotten", "sent = sent + self.residual", "pass"),
@@ -207,6 +212,7 @@ MUTANTS = [
     ),
     *_of(
         "averaging.py",
+        ("float64: weights of a round in float32", "weights.astype(self.start.weights.dtype, copy=False)", "weights.astype('float32')"),
         ("context: weight forgotten", "self._weight += weight", "pass"),
         ("late: its rounds do not count", "(1 + staleness * self.monitor.apart)", "1.0"),
         ("late: integers and slots", "late=self.context.staleness(update) > 0", "late=False"),
@@ -248,6 +254,8 @@ MUTANTS = [
     ),
     *_of(
         "merging.py",
+        ("float64: statistics in float32", "pooled.astype(self._dtype, copy=False)", "pooled.astype('float32')"),
+        ("float64: mixed statistics in float32", "pooled.astype(ours.dtype, copy=False)", "pooled.astype('float32')"),
         ("learning rate: never a step's", "update.learning_rate if update.learning_rate.size else None", "None"),
         ("slots: equally on unequal shards", "float(update.samples))", "1.0)"),
         ("slots: only the first half, m without v", "self._slots.add(update.slots, ", "self._slots.add(np.where(np.arange(update.slots.size) < update.slots.size / 2, update.slots, 0), "),
@@ -273,6 +281,7 @@ MUTANTS = [
     ),
     *_of(
         "center.py",
+        ("float64: shared weights in float32", "weights=weights.astype(self._state.weights.dtype, copy=False)", "weights=weights.astype('float32')"),
         ("quorum: one more", "self._came < self._quorum", "self._came <= self._quorum"),
         ("version: every push", "        self._came += 1\n", "        self._came += 1\n        self.version += 1\n"),
         ("restore: half-full buffer lost", 'self._begin(_under("held.", arrays))', "self._begin()"),
@@ -305,6 +314,7 @@ MUTANTS = [
     *_of("async_loop.py", ("resumed: shared state forgotten", "center.restore(progress.center)", "pass")),
     *_of(
         "progress.py",
+        ("float64: a checkpoint of float32 stays so", "state[name].astype(part.dtype, copy=False)", "state[name]"),
         ("packed steps: from a callback's weights too", "            self.published = None\n", "            pass\n"),
         ("packed steps: begin whole after a checkpoint", '"published": self.published', '"unpublished": self.published'),
         ("read: memory forgotten", 'if arrays["outer_begun"] else None', "if False else None"),

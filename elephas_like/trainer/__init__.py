@@ -19,7 +19,7 @@ A model in files
     copies              copies with a new optimizer or new weights
 The driver's side
     request     the arguments of a fit, checked
-    callbacks   Keras callbacks around rounds and epochs; callback_states: what a checkpoint keeps of them; bars: progress bars
+    callbacks   Keras callbacks around rounds and epochs; callback_checks: which can work where; callback_states: what a checkpoint keeps of them; bars: progress bars
 Questions about a model
     task        inputs, outputs, and how to read them
     label_rules which labels a loss takes

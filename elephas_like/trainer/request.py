@@ -13,7 +13,7 @@ import numpy as np
 
 from elephas_like.core import checks
 from elephas_like.core.types import FitConfig, OptimizerState
-from elephas_like.trainer.callbacks import check_callbacks, check_worker_callbacks
+from elephas_like.trainer.callback_checks import check_callbacks, check_worker_callbacks
 from elephas_like.trainer.own_optimizers import own_optimizers
 
 _REFUSED_BY_FIT = {

@@ -32,7 +32,7 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
-from elephas_like.trainer.callbacks import check_copied_callbacks
+from elephas_like.trainer.callback_checks import check_copied_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.copies import with_own_variables
 from elephas_like.trainer.keras_settings import KerasSettings

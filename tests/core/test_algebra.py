@@ -52,6 +52,8 @@ def test_weighted_mean() -> None:
     found = mean.result()
     assert found.tolist() == [4, 4]  # (1 + 15) / 4, (10 + 6) / 4
     assert found.dtype == np.float32
+    goes_on = WeightedMean({"sum": np.array([1 / 3]), "weight": np.array([1.0])})
+    assert goes_on.result().tolist() == [1 / 3]  # of float64
 
 
 def test_sum() -> None:

@@ -145,6 +145,8 @@ def test_a_step_is_added_as_single_precision_whatever_a_codec_unpacks_to() -> No
         found = codec.applied(packed, base)
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, expected)
+    wide = base / np.float64(3)  # weights of float64 keep their bits
+    np.testing.assert_array_equal(Int8().applied(packed, wide), wide + Int8().unpack(packed, 300))
     with pytest.raises(ElephasError, match="expected 308 bytes for 300 numbers, got 307"):
         Int8().applied(packed[1:], base)
 

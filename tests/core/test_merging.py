@@ -70,6 +70,15 @@ def test_seeds_are_carried_on_by_one_worker_alone() -> None:
     assert after(drawn, update(1, seeds=integers(71, 81))).seeds.tolist() == [7, 8]
 
 
+def test_statistics_of_float64_keep_their_bits() -> None:
+    mean = StatisticsMean(LAYOUT)
+    for late in (0.0, 2.0**-30):
+        mean.add(np.array([1.0 + late, 1.0]), 1)
+    assert mean.result().tolist() == [1.0 + 2.0**-31, 1.0]
+    mixed = mix_statistics(np.array([1.0, 1.0]), np.array([1.0 + 2.0**-30, 1.0]), 0.5, LAYOUT)
+    assert mixed.tolist() == [1.0 + 2.0**-31, 1.0]
+
+
 def test_total_variance_of_two_workers() -> None:
     # n = 1, 3; means 0, 4; variances 1, 2: mean = 12/4 = 3; E[var] = (1 + 6)/4 = 1.75;
     # Var[mean] = (1 (0 - 3)^2 + 3 (4 - 3)^2)/4 = 3; together 4.75

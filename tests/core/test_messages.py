@@ -49,6 +49,12 @@ def test_what_a_message_lost_is_in_the_next_one() -> None:
     assert sender.residual.tolist() == [1, 0]
 
 
+def test_weights_of_float64_keep_their_bits() -> None:
+    sender, third = Sender(EASGD(beta=0.5)), np.array([1 / 3, 2.0])
+    assert sender.start(third, CONTEXT).tolist() == third.tolist()
+    assert sender.message(np.zeros(2), third, 5, CONTEXT).tolist() == (third / 4).tolist()  # alpha = 0.25
+
+
 def test_nothing() -> None:
     served = np.ones(3)
     assert Sender(Average()).nothing(served).tolist() == [0, 0, 0]
