@@ -34,7 +34,7 @@ from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, 
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
-from elephas_like.spark.task_input import whole
+from elephas_like.spark.task_input import only
 from elephas_like.spark.waits import cancel_and_wait
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ def _task(
         worker: Worker | None = None
         suspended = False
         try:
-            (pair,) = whole(pairs)  # read to the end: Spark does not reuse a process that leaves input behind
+            pair = only(pairs)
             failure = failure_in(pair)
             if failure is not None:
                 exchange.fail(failure)

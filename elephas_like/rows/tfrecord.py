@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elephas_like.rows import records
-from elephas_like.rows.examples import features_of_first, read_examples, write_examples
 
 Compression = Literal["", "GZIP", "ZLIB"]
 
@@ -35,6 +34,8 @@ def read_tfrecords(
         FileNotFoundError: there is no file. DataError: the first record cannot be understood.
         TypeError: a column type that an Example cannot hold.
     """
+    from elephas_like.rows.examples import read_examples  # by TensorFlow, without which `import *` has to do
+
     paths = records.listed(spark, path)
     wanted = _inferred(spark, paths, compression) if schema is None else records.as_schema(spark, schema)
     return records.read(spark, path, paths, wanted, partial(read_examples, compression=compression))
@@ -56,6 +57,8 @@ def write_tfrecords(df: DataFrame, path: str, *, compression: Compression = "", 
         FileExistsError: something is there, and `overwrite` is False.
         TypeError: a column type that an Example cannot hold.
     """
+    from elephas_like.rows.examples import write_examples
+
     if compression not in records.SUFFIXES:
         raise ValueError(f"compression must be one of {', '.join(map(repr, records.SUFFIXES))}; got {compression!r}.")
     writer = partial(write_examples, compression=compression)
@@ -63,6 +66,8 @@ def write_tfrecords(df: DataFrame, path: str, *, compression: Compression = "", 
 
 
 def _inferred(spark: SparkSession, paths: list[str], compression: str | None) -> StructType:
+    from elephas_like.rows.examples import features_of_first
+
     for place in paths:
         with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
             features = features_of_first(records.first_local(spark, place, folder), compression, place)

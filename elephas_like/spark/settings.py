@@ -47,6 +47,7 @@ def setting_findings(
     yield _encryption(conf, server, tls, allow_plain_text)
     yield from _idle_workers(conf)
     yield from _address_space(conf)
+    yield from _dumps(conf)
 
 
 def _idle_workers(conf: Mapping[str, str]) -> Iterator[Finding]:
@@ -74,6 +75,16 @@ def _address_space(conf: Mapping[str, str]) -> Iterator[Finding]:
             + ", and raise spark.executor.memoryOverhead in its place."
         )
         yield Finding("python workers", Level.PROBLEM if little else Level.NOTE, text)
+
+
+def _dumps(conf: Mapping[str, str]) -> Iterator[Finding]:
+    seconds = conf.get("spark.python.worker.tracebackDumpIntervalSeconds", "0").removesuffix("s")
+    if seconds != "0":
+        text = (
+            f"Spark has each write down what it does every {seconds} s (spark.python.worker.tracebackDumpIntervalSeconds), while its "
+            "threads run on. Python may crash at that (faulthandler.dump_traceback_later). Leave the setting out where nothing hangs."
+        )
+        yield Finding("python workers", Level.NOTE, text)
 
 
 def _encryption(

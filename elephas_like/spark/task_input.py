@@ -29,6 +29,20 @@ def whole(rows: Iterable[Row]) -> Iterator[Row]:
         raise InputCutError("Spark could not compute all rows of this task.")
 
 
+def only(rows: Iterable[Row]) -> Row:
+    """Return the one row that a task gets from Spark.
+
+    Raises:
+        InputCutError: Spark could not compute it, as `whole` says; or it ends this task, as it does when another one has failed: then a
+            DataFrame's rows end before the first one as if there were no more.
+    """
+    found = list(whole(rows))  # read to the end: Spark does not reuse a process that leaves input behind
+    if not found:
+        raise InputCutError("Spark has ended this task.")
+    (row,) = found
+    return row
+
+
 def said_as_utf8(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield rows. An error whose text is no UTF-8, such as one of a file with such a name, is raised with one that is.
 
@@ -54,8 +68,17 @@ def _input() -> Any:
     """Return the stream from which PySpark reads a task's rows, which has no public name; None in other processes."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__") in ("pyspark.worker", "pyspark.daemon") and "infile" in frame.f_locals:
+        if _module(frame) in ("pyspark.worker", "pyspark.daemon") and "infile" in frame.f_locals:
             found = frame.f_locals["infile"]
             return found if hasattr(found, "peek") else None
         frame = frame.f_back
     return None
+
+
+def _module(frame: FrameType) -> str | None:
+    """Return the name of the module that a frame runs.
+
+    It is also known where Python was started with that module, as Spark does without its daemon (on Windows).
+    """
+    name, spec = frame.f_globals.get("__name__"), frame.f_globals.get("__spec__")
+    return spec.name if name == "__main__" and spec is not None else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import keras
@@ -10,9 +11,18 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, snake_case
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
+from elephas_like.trainer.backends.chosen import BACKEND
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
 _PROBABILITIES = ("softmax", "sparsemax")
+_TOLD_WRONG = (
+    keras.layers.TextVectorization,
+    keras.layers.StringLookup,
+    keras.layers.IntegerLookup,
+    keras.layers.Discretization,
+    keras.layers.Hashing,
+)
+"""Layers whose outputs have other shapes than Keras says, in one release or another and for some of their arguments."""
 
 
 def inputs(model: keras.Model) -> object:
@@ -85,15 +95,34 @@ def _slots(model: keras.Model, tree: str, flat: str) -> object:
         found = getattr(model, tree)
     except (AttributeError, ValueError):  # a Sequential has the list only
         found = tensors
+    shapes = iter(_shapes(model, tensors) if tree == "output" else [tensor.shape[1:] for tensor in tensors])
     names = iter(model.output_names if tree == "output" and len(tensors) > 1 else [tensor.name for tensor in tensors])
 
     def slot(tensor: keras.KerasTensor) -> Slot:
-        return Slot(next(names), tuple(tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype) == "string")
+        return Slot(next(names), tuple(next(shapes)), keras.backend.standardize_dtype(tensor.dtype) == "string")
 
     slots = _as_tuple(keras.tree.map_structure(slot, found))
     named = _named_by_key(slots)
     distinct = {leaf.name for leaf in flatten(named)[0] if isinstance(leaf, Slot)}
     return named if len(distinct) == len(tensors) else slots  # nested dicts may hold a key twice
+
+
+def _shapes(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> Sequence[tuple[int | None, ...]]:
+    """Return the shapes of a model's outputs, without rows.
+
+    Keras says wrong ones where some of its layers of preprocessing are in a model: an axis too many for `TextVectorization` with
+    "tf_idf" over `Input((1,))`. So such a model is traced.
+    """
+    said = [tuple(tensor.shape[1:]) for tensor in tensors]
+    found = BACKEND.output_shapes(model) if _is_graph(model) and _preprocesses(model) else None
+    return said if found is None or len(found) != len(said) else found
+
+
+def _preprocesses(model: keras.Model) -> bool:
+    return any(
+        _preprocesses(layer) if isinstance(layer, keras.Model) else isinstance(layer, _TOLD_WRONG)
+        for layer in model.layers
+    )
 
 
 def _as_tuple(tree: object) -> object:

@@ -70,6 +70,7 @@ WORKS_WITHOUT = {
         "elephas_like.exchange.server",
         "elephas_like.rows.shards",
         "elephas_like:Mode",
+        "elephas_like:read_tfrecords",  # or `from elephas_like import *` would fail on JAX
     },
     "hyperopt": {
         "elephas_like.spark_model",
@@ -93,7 +94,7 @@ NEEDS = {
         "elephas_like:SparkModel",
         "elephas_like.optimizers",
         "elephas_like.distkeras",
-        "elephas_like:read_tfrecords",
+        "elephas_like.rows.examples",
     },
     "hyperopt": {
         "elephas_like:search",

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 
-from elephas_like import SparkModel, search, train_ensemble
+from elephas_like import MissingExtraError, SparkModel, read_tfrecords, search, train_ensemble
 
 pytestmark = [pytest.mark.slow, pytest.mark.classic]
 
@@ -89,6 +89,14 @@ def test_predictions_and_metrics_are_those_of_keras(sc) -> None:
     found = np.asarray(spread.predict(sc.parallelize(list(X), 2))).ravel()
     np.testing.assert_allclose(found, own.predict(X, verbose=0).ravel(), rtol=1e-5, atol=1e-6)
     assert spread.evaluate(pairs(sc)) == pytest.approx(own.evaluate(X, Y, verbose=0), rel=1e-4)
+
+
+def test_all_names_are_there_without_tensorflow(spark) -> None:
+    names: dict[str, object] = {}
+    exec("from elephas_like import *", names)
+    assert names["SparkModel"] is SparkModel
+    with pytest.raises(MissingExtraError, match="tensorflow"):
+        read_tfrecords(spark, "data")
 
 
 def test_the_example() -> None:

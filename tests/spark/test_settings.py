@@ -61,6 +61,12 @@ def test_workers_that_spark_kills_because_they_are_idle_are_a_problem() -> None:
     assert "spark.python.worker.killOnIdleTimeout=false" in finding.text
 
 
+def test_dumps_of_tracebacks_that_may_end_a_worker_are_noted() -> None:
+    finding = found(conf(python_worker_tracebackDumpIntervalSeconds="1"))["python workers"]
+    assert finding.level is Level.NOTE
+    assert "every 1 s" in finding.text
+
+
 @pytest.mark.parametrize(
     ("settings", "level"),
     [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import traceback
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elephas_like.core.errors import DataError
-from elephas_like.spark.task_input import said_as_utf8, whole
+from elephas_like.core.errors import DataError, InputCutError
+from elephas_like.spark.task_input import only, said_as_utf8, whole
 
 pytestmark = pytest.mark.classic
 
@@ -17,6 +19,25 @@ pytestmark = pytest.mark.classic
 def test_rows_of_this_process_are_yielded() -> None:
     assert list(whole(iter([1, 2]))) == [1, 2]
     assert list(whole([])) == []
+
+
+def test_the_one_row_of_a_task_that_is_ended_before_it_came() -> None:
+    assert only([7]) == 7
+    with pytest.raises(InputCutError):  # as Spark ends the rows of a DataFrame when another task has failed
+        only([])
+
+
+@pytest.mark.parametrize("name", ["pyspark.worker", "__main__"])
+@pytest.mark.parametrize("left", [b"end", b""])
+def test_a_process_that_spark_starts_without_its_daemon_knows_its_input(name: str, left: bytes) -> None:
+    """spark.python.use.daemon=false, and Windows: Spark runs `python -m pyspark.worker`."""
+    module: dict[str, object] = {"__name__": name, "__spec__": ModuleSpec("pyspark.worker", None), "whole": whole}
+    exec("def main(infile): return list(whole([1, 2]))", module)
+    if left:
+        assert module["main"](io.BufferedReader(io.BytesIO(left))) == [1, 2]  # type: ignore[operator]
+    else:
+        with pytest.raises(InputCutError):
+            module["main"](io.BufferedReader(io.BytesIO(left)))  # type: ignore[operator]
 
 
 @pytest.fixture

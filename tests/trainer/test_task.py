@@ -157,6 +157,20 @@ def test_inputs_and_outputs_in_the_model_s_structure() -> None:
     assert outputs(unbuilt) == Slot("output")
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="text is TensorFlow's")
+def test_an_output_behind_text_has_the_shape_that_it_has() -> None:
+    """Keras 3.15 says (None, 1, 3) of a tf_idf of `Input((1,))`, and so of all that follows."""
+    words = keras.layers.TextVectorization(output_mode="count", vocabulary=["good", "bad"])
+    inner = keras.Sequential([keras.Input((1,), dtype="string"), words])
+    made = keras.Sequential([inner, keras.layers.Dense(2, "softmax", name="label")])
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    assert outputs(made).shape == (2,)
+    assert task(made) is Task.CLASSES
+    text, number = keras.Input((1,), dtype="string", name="t"), keras.Input((4,), name="n")
+    several = keras.Model({"n": number, "t": text}, {"a": keras.layers.Dense(3)(number), "b": words(text)})
+    assert [slot.shape for slot in outputs(several).values()] == [(3,), (3,)]
+
+
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_the_keys_of_a_dict_are_the_names_of_what_it_holds() -> None:
     """As in Keras' compile; the names of layers and of inputs do not matter, and the dict keeps its order."""

@@ -131,6 +131,11 @@ def many_graphs() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
+    """Return None: the layers of whose outputs Keras says wrong shapes are TensorFlow's."""
+    return None
+
+
 def is_variable(thing: object) -> bool:
     """Return whether an object is a variable of Keras. JAX has none of its own."""
     return isinstance(thing, keras.Variable)

@@ -114,6 +114,10 @@ class Backend(Protocol):
         """Suppress warnings about compiling often, where every model is a new graph."""
         ...
 
+    def output_shapes(self, model: keras.Model) -> list[tuple[int | None, ...]] | None:
+        """Return the shapes of a model's outputs, without rows, by a trace of the model; None where the backend makes none."""
+        ...
+
     # Variables.
 
     def is_variable(self, thing: object) -> bool:

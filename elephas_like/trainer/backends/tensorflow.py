@@ -78,6 +78,21 @@ def limit_threads(cores: int) -> bool:
     return True
 
 
+def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
+    """Return the shapes of a model's outputs, without rows, as TensorFlow finds them; None if it does not."""
+    try:
+        said = model.input
+    except AttributeError:
+        said = model.inputs[0]  # a Sequential's
+    given = keras.tree.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), said)
+    try:
+        traced = tf.function(lambda values: model(values, training=False)).get_concrete_function(given)
+    except Exception:  # code of layers raises many kinds
+        return None
+    found = [one.shape for one in keras.tree.flatten(traced.structured_outputs)]
+    return None if any(shape.rank is None for shape in found) else [tuple(shape[1:]) for shape in found]
+
+
 def is_variable(thing: object) -> bool:
     """Return whether an object is a variable of Keras, or of TensorFlow, which Keras does not know."""
     return isinstance(thing, keras.Variable | tf.Variable)

@@ -116,6 +116,11 @@ def many_graphs() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
+    """Return None: the layers of whose outputs Keras says wrong shapes are TensorFlow's."""
+    return None
+
+
 def is_variable(thing: object) -> bool:
     """Return whether an object is a variable of Keras, a parameter of PyTorch's, or what stands for a buffer or a generator."""
     return isinstance(thing, keras.Variable | torch.nn.Parameter | Buffer | ProcessGenerator)
