@@ -313,9 +313,7 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
 def _data_findings(source: Source, workers: int, seconds: float, samples: list[PartitionSample]) -> Iterator[Finding]:
     """Yield how the rows are divided. What was read of them is left in `samples`."""
     files = source.table if isinstance(source, ParquetRows) else None
-    divided = (
-        source.data(workers) if files else source
-    )  # files have a partition for each worker, as a fit deals them out
+    divided = source.data(workers) if files else source  # a fit deals files out
     rdd = None if source.context is None else getattr(divided, "rdd", None)
     if rdd is None:
         if files:

@@ -166,8 +166,8 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Raise DataError if the rows do not fit a model.
 
     Raises:
-        DataError: they are text, and no input takes text, or numbers for one input of text. Or of a model with one input: they are longer or shorter than it expects, along
-            some axis; or a row is a tuple of values where it takes one array.
+        DataError: they are text, and no input takes text; or numbers for one input of text. Of a model with one input also: they are
+            longer or shorter than it expects, along some axis; or a row is a tuple of values where it takes one array.
     """
     inputs = getattr(model, "inputs", None) or []
     # A class of the user's may read them in its own way: ids of two items, for example.
