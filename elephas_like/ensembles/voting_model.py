@@ -247,7 +247,7 @@ class VotingModel:
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD | ShardedDataset):
-            source = source_of(x, y, sample_weight, columns, self.models[0])
+            source = source_of(given.x, given.y, given.sample_weight, columns, self.models[0])
             results = self._evaluated(source.for_model(self.models[0]), judge, rows)
         else:
             features, targets = feature_arrays(given.x, self.models[0]), cut_targets(arrays(given.y), self.models[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,7 @@ class Given:
             TypeError: data of a kind that is not taken, with what to use instead.
         """
         named = {name: value for name, value in columns.items() if value is not None}
-        data = _as_pandas(data) if named else data
+        data = _as_table(data, named)
         if isinstance(data, pd.DataFrame) and named:
             if y is not None or sample_weight is not None:
                 raise ValueError(
@@ -114,7 +115,7 @@ class Given:
             raise ValueError(
                 "validation_data has no labels, and the rows to train on have: give (x, y) or (x, y, sample_weight)."
             )
-        data = data if self.named is None else _as_pandas(data)
+        data = _as_table(data, self.named)
         if isinstance(data, pd.DataFrame) and self.named is not None:
             return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
         if isinstance(data, list) and _are_pairs(data):
@@ -122,9 +123,14 @@ class Given:
         return data
 
 
-def _as_pandas(data: Any) -> Any:
-    """Return a table of Polars or PyArrow as one of pandas', and other data as it is."""
-    tabular = type(data).__module__.partition(".")[0] in ("polars", "pyarrow") and hasattr(data, "to_pandas")
+def _as_table(data: Any, named: Mapping[str, Any] | None) -> Any:
+    """Return a table of pandas-on-Spark as Spark's DataFrame; one of Polars or PyArrow whose columns are named as pandas'; other data as it is."""
+    library = type(data).__module__
+    if library.startswith("pyspark.pandas") and hasattr(data, "to_spark"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the index, which no column names
+            return data.to_spark()
+    tabular = named and library.partition(".")[0] in ("polars", "pyarrow") and hasattr(data, "to_pandas")
     return data.to_pandas() if tabular else data
 
 

@@ -81,7 +81,7 @@ class Inference(ABC):
         names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
         given = Given.of(data, model=self._model, target=False, **names)
         if given.columns is not None and not collect:
-            return appended(data, given.columns, self._model, batch_size=rows)
+            return appended(given.x, given.columns, self._model, batch_size=rows)
         features = feature_rows(given.x, given.columns, self._model)
         if features is not None:
             refuse_callbacks(callbacks)
@@ -165,7 +165,7 @@ class Inference(ABC):
                     callbacks=callbacks,
                 )
         refuse_callbacks(callbacks)
-        source = source_of(x, y, sample_weight, given.columns, self._model).for_model(self._model)
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
         results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
         if return_dict:
             return results

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from elephas_like import SparkModel, VotingModel
 from elephas_like.core.errors import DataError
@@ -237,3 +238,11 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception],
 def test_one_model_is_no_list() -> None:
     with pytest.raises(TypeError, match=r"VotingModel\(\[model\]\); got Functional"):
         VotingModel(model())
+
+
+def test_tables_of_pandas_on_spark_are_spark_s(spark) -> None:
+    table = spark.createDataFrame([(1.0, 2.0)], ["a", "label"]).pandas_api()
+    given = Given.of(table, features_col="a", label_col="label")
+    assert isinstance(given.x, DataFrame)
+    assert given.x.columns == ["a", "label"]
+    assert given.validation(table, None).columns == ["a", "label"]
