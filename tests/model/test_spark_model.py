@@ -1016,7 +1016,7 @@ FIT = [
     ({"sample_weight": np.ones(50), "class_weight": {0: 2.0}}, ValueError, "class_weight and sample weights"),
     ({"data": X[:0], "y": Y[:0]}, ValueError, "no rows to train on"),
     ({"y": None}, (ValueError, DataError), "y|label|target"),
-    ({"data": X[:, :3]}, ValueError, "expected axis -1 of input shape to have value 4"),
+    ({"data": X[:, :3]}, ValueError, r"takes features of shape \(4,\), and the rows' are \(3,\)"),
 ]
 
 
