@@ -103,7 +103,7 @@ def number_of(what: str, value: Any) -> float:
         TypeError: it is none.
     """
     try:
-        return float(value)
+        return float(np.asarray(value).item() if getattr(value, "shape", ()) and np.size(value) == 1 else value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{what} must be one number; got {shortly(value)}.") from None
 

@@ -289,7 +289,7 @@ def arrays(tree: Any) -> Any:
         raise ValueError("an array has masked values, which stand for nothing: fill them, as x.filled(0) does.")
     if tree is None:
         return tree
-    if isinstance(tree, dict):
+    if isinstance(tree, dict) and not is_sparse(tree):  # SciPy has a sparse matrix that is one
         return {name: arrays(value) for name, value in tree.items()}
     if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
         return tuple(arrays(item) for item in tree)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,11 +254,21 @@ def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], inputs:
     """Return columns as one array, or as a tuple or dict of arrays for several inputs."""
     if isinstance(names, Mapping):
         return {name: _columns(frame, column, shapes, 1) for name, column in names.items()}
-    if not isinstance(names, list | tuple) or (isinstance(names, tuple) and names in frame.columns):
+    if _is_one_name(frame, names):
         values = _column(frame, names, shapes)
         return values if flat or values.ndim > 1 else values[:, None]
     parts = [_columns(frame, name, shapes, 1) for name in names]
     return tuple(parts) if inputs > 1 and len(parts) == inputs else np.concatenate(parts, axis=-1)
+
+
+def _is_one_name(frame: pd.DataFrame, names: Any) -> bool:
+    """Return whether columns are named by one name: a text, a number, or a tuple where names have several levels."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        return True
+    try:
+        return not isinstance(names, list) and names in frame.columns
+    except TypeError:  # a list inside, or an Index: no name can be one
+        return False
 
 
 def _column(frame: pd.DataFrame, name: Any, shapes: Mapping[str, Any]) -> Any:

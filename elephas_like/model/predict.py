@@ -51,7 +51,7 @@ from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
-from elephas_like.trainer.programs import check_width
+from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors
@@ -81,7 +81,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
         )
     refuse_foreign(data)
     features = cut_inputs(arrays(data), model)
-    check_width(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
+    check_rows_fit(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
     return text_tensors(features)
 
 

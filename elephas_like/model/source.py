@@ -22,7 +22,7 @@ from elephas_like.rows.spool import spool
 from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.building import build, build_optimizer
-from elephas_like.trainer.programs import check_width
+from elephas_like.trainer.programs import check_rows_fit
 
 
 class Source(ABC):
@@ -111,7 +111,7 @@ class Source(ABC):
         """
         if (self.context is None and self.session is None) or not build_optimizer(model):
             sample = self.sample(keras.config.floatx(), batch_size, timeout)
-            check_width(model, sample)
+            check_rows_fit(model, sample)
             build(model, sample)
 
     def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import keras
+import numpy as np
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.fit_monitor import FitMonitor
@@ -156,7 +157,9 @@ class DriverHooks:
             steps=self.steps,
         )
         self._terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._user_callbacks)
-        self._has_tests = any(_has_test_hooks(callback) for callback in self._user_callbacks)
+        tested = [callback for callback in self._user_callbacks if _has_test_hooks(callback)]
+        self._has_tests = bool(tested)
+        self._reads_tests_only = all(isinstance(callback, keras.callbacks.TensorBoard) for callback in tested)
         self._tested: TrainState | None = None
         self._met_nan = False
         self._told_of_rounds = [
@@ -164,7 +167,7 @@ class DriverHooks:
         ]
         self._step_counters = step_counters(self.variables)
         self._compiled_with, self._trained = self._compiled(), self._trainable()
-        self._noted_attributes = self._noted_slots = False
+        self._noted_attributes = self._noted_slots = self._noted_late_test = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -255,25 +258,56 @@ class DriverHooks:
         """Call `on_test_begin`. Return the state that it leaves for the evaluation, as of SwapEMAWeights with averages for weights."""
         if not self._has_tests:
             return state
+        self._tested = self._test_begun(state)
+        if self._tested is not state:
+            self.variables.write(state)  # should the evaluation fail
+        return self._tested
+
+    def _test_begun(self, state: TrainState) -> TrainState:
+        if self._reads_tests_only:
+            self._list.on_test_begin()
+            return state
         self.variables.write(state)
         before = self.variables.read()
         self._list.on_test_begin()
-        self._tested = state.but(**self._changed_since(before))
-        self.variables.write(state)  # should the evaluation fail
-        return self._tested
+        changed = self._changed_since(before)
+        return state.but(**changed) if changed else state
 
-    def _test_end(self, logs: Mapping[str, object]) -> None:
-        """Call `on_test_end` with the evaluated state in the model."""
-        if self._tested is None:  # evaluated while workers trained on
-            self._list.on_test_begin()
-        else:
-            self.variables.write(self._tested)
-        self._tested = None
-        self._list.on_test_end(logs)
+    def _test_end(self, state: TrainState, logs: Mapping[str, object]) -> TrainState:
+        """Call `on_test_end` with the evaluated state in the model. Return what it leaves, which is trained on."""
+        tested, self._tested = self._tested, None
+        if tested is None:  # workers have evaluated without a word from the driver
+            tested = self._test_begun(state)
+            if tested is not state and not self._noted_late_test:
+                self._noted_late_test = True
+                warnings.warn(
+                    "a callback has changed the model in on_test_begin, and the workers had evaluated it by then: with mode='asynchronous', "
+                    "mode='hogwild' and engine='gang' no evaluation waits for the driver.",
+                    ElephasWarning,
+                    stacklevel=2,
+                )
+        elif tested is not state:
+            self.variables.write(tested)
+        if self._reads_tests_only:
+            self._list.on_test_end(logs)
+            return state
+        after = self._call_with_state(tested, lambda: self._list.on_test_end(logs), loaded=True)
+        left = {}
+        for role in Role:
+            was, now = state.part(role), after.part(role)
+            # SwapEMAWeights swaps by sums and differences, to and fro: what it brings back is rounded.
+            swapped = tested.part(role) is not was and np.allclose(now, was, rtol=1e-5, atol=1e-7, equal_nan=True)
+            if now is not was and not swapped:
+                left[role.value] = now
+        found = state.but(**left) if left else state
+        if found is not after:
+            self.variables.write(found)
+        return found
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
-        self.variables.write(record.state)  # before any result, which may read the model, such as its learning rate
+        state = record.state
+        self.variables.write(state)  # before any result, which may read the model, such as its learning rate
         logs = metric_results(self.model, record.metrics, self.sample)
         met_nan, self._met_nan = self._met_nan, False
         if met_nan and self._tracks_loss():  # as in Keras' logs; the sums are those of the other rounds
@@ -282,8 +316,7 @@ class DriverHooks:
             found = metric_results(self.model, record.validation, self.sample, evaluated=True)
             logs |= {f"val_{name}": value for name, value in found.items()}
             if self._has_tests:
-                self._test_end(found)
-                self.variables.write(record.state)  # what they put in place is for the evaluation alone
+                state = self._test_end(state, found)
         self.history.metrics |= logs.keys()
         seconds = time.perf_counter() - self._epoch_started
         self.history.epoch_seconds.append(seconds)
@@ -292,7 +325,7 @@ class DriverHooks:
         if self.verbose:
             Bar.write(epoch_line(f"Epoch {record.epoch + 1}/{self.epochs}", seconds, record.samples, logs))
         self._epoch_started = time.perf_counter()
-        return self._call_with_state(record.state, lambda: self._list.on_epoch_end(record.epoch, logs), loaded=True)
+        return self._call_with_state(state, lambda: self._list.on_epoch_end(record.epoch, logs), loaded=True)
 
     def _call_with_state(self, state: TrainState, call: Callable[[], None], loaded: bool = False) -> TrainState:
         """Call hooks with `state` in the model, if the user has callbacks; return it with their changes.

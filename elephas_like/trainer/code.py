@@ -35,6 +35,8 @@ _PACKAGES = {"site-packages", "dist-packages"}
 _SCRIPT = "__main__"
 _DRIVERS_OWN = "ONLY_VALID_ON_DRIVER"
 """In what Spark says of a SparkContext, and of an RDD, that is pickled."""
+_CANNOT = "cannot pickle "
+"""In what Python says of a lock, an open file or a connection that is pickled."""
 _lock = threading.RLock()
 _Result = TypeVar("_Result")
 
@@ -52,19 +54,14 @@ def pickle_by_value(thing: object) -> bytes:
     roots = _roots(thing)
     try:
         return with_code_by_value(roots, lambda: dumps(thing))
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        pickle.PicklingError,
-        RuntimeError,
-    ) as error:  # pyspark's is a RuntimeError
-        if _DRIVERS_OWN in str(error):
-            raise RefersToSparkError(with_code_by_value(roots, lambda: _refers(roots))) from error
-        said = with_code_by_value(roots, lambda: _unsendable(roots))
-        if said is None:
+    except RuntimeError as error:  # pyspark's
+        if _DRIVERS_OWN not in str(error):
             raise
-        raise UnsendableError(said) from error
+        raise RefersToSparkError(with_code_by_value(roots, lambda: _refers(roots))) from error
+    except TypeError as error:
+        if _CANNOT in str(error):
+            with_code_by_value(roots, lambda: _check_sendable(roots))
+        raise
 
 
 class RefersToSparkError(ElephasError):
@@ -75,21 +72,24 @@ class UnsendableError(ElephasError, TypeError):
     """Something to send refers to what lives in this process only: a lock, an open file, a connection."""
 
 
-def _unsendable(roots: list[object]) -> str | None:
-    """Return which of several things cannot be sent, and what it refers to; None where each alone can."""
+def _check_sendable(roots: list[object]) -> None:
+    """Do nothing if each of several things can be pickled.
+
+    Raises:
+        UnsendableError: one cannot; which, and what it refers to.
+    """
     for root in roots:
         pickler = _WatchedPickler(io.BytesIO())
         try:
             pickler.dump(root)
-        except (TypeError, ValueError, AttributeError, pickle.PicklingError, RuntimeError) as error:
+        except TypeError as error:
             name = getattr(root, "__qualname__", type(root).__qualname__).rsplit(".", 1)[-1]
             place = next((f" as {called!r}" for called, value in _held(root) if value is pickler.met), "")
             kind = type(pickler.met)
-            return (
+            raise UnsendableError(
                 f"{name} cannot be sent to workers: it refers to a {kind.__module__}.{kind.__qualname__}{place}, which lives in this process "
                 f"only ({error}). Make it where it is used, or leave it out of pickles by a __getstate__ of the class that holds it."
-            )
-    return None
+            ) from error
 
 
 def _held(root: Any) -> Iterator[tuple[str, object]]:

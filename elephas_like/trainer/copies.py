@@ -9,7 +9,7 @@ from contextlib import suppress
 import keras
 
 from elephas_like.trainer.archive import custom_objects_of
-from elephas_like.trainer.graph import layers_of, reachable
+from elephas_like.trainer.graph import inner_optimizers, layers_of, reachable
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
@@ -61,10 +61,13 @@ def give_own_optimizer(model: keras.Model) -> None:
     One that Keras cannot make from its configuration stays.
     """
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, keras.optimizers.Optimizer) or not optimizer.built:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         return
+    # With mixed precision Keras puts a new optimizer, for the loss scale, around the one that was given.
+    built = [each for each in (optimizer, *inner_optimizers(optimizer)) if each.built]
     own = {id(backend_variable(variable)) for variable in model.variables}
-    if any(id(backend_variable(variable)) in own for variable in optimizer._trainable_variables):  # no public name
+    trained = [variable for each in built for variable in each._trainable_variables]  # no public name
+    if not built or any(id(backend_variable(variable)) in own for variable in trained):
         return
     with suppress(TypeError, ValueError, NotImplementedError, AttributeError):
         model.optimizer = type(optimizer).from_config(optimizer.get_config())

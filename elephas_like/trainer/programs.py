@@ -46,7 +46,7 @@ class Program:
     ) -> None:
         with seeded(seed, 0xE1E), spec.settings.policy_applied():  # a model may make layers when it is built
             self.model = spec.build()
-            check_width(self.model, sample)
+            check_rows_fit(self.model, sample)
             build(self.model, sample)
         if fused:
             BACKEND.fuse(self.model)
@@ -162,7 +162,7 @@ def check_validation(model: keras.Model, sample: tuple[object, ...], difference:
         ) from error
 
 
-def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
+def check_rows_fit(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Raise DataError if the rows do not fit a model.
 
     Raises:
@@ -171,7 +171,8 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
     """
     inputs = getattr(model, "inputs", None) or []
     # A class of the user's may read them in its own way: ids of two items, for example.
-    own = type(model).__module__.partition(".")[0] != "keras" or any(overrides(model, step) for step in _STEPS)
+    steps = any(overrides(model, step) for step in _STEPS)
+    own = steps or type(model).__module__.partition(".")[0] != "keras"
     if inputs and not own and all(each.dtype != "string" for each in inputs):
         _check_numbers(model, sample[0])
     if len(inputs) != 1:
@@ -189,7 +190,7 @@ def check_width(model: keras.Model, sample: tuple[object, ...]) -> None:
             f"{len(features)} values, as for so many inputs. Make a list of it: rdd.map(lambda row: (list(row[0]), row[1])); or one array of "
             "a list of arrays: np.stack(x)."
         )
-    if not isinstance(features, np.ndarray):
+    if steps or not isinstance(features, np.ndarray):
         return
     found = features.shape[1:]
     apart = any(wanted not in (None, size) for wanted, size in zip(expected, found, strict=False))
@@ -202,6 +203,10 @@ def _has_numbers(features: object) -> bool:
 
 
 def _check_numbers(model: keras.Model, features: object) -> None:
+    if isinstance(features, dict):  # it may have more than the model reads
+        given = getattr(model, "input", None)
+        read = given if isinstance(given, dict) else {each.name for each in model.inputs}
+        features = [part for name, part in features.items() if name in read]
     for part in keras.tree.flatten(features):
         if is_text(part) and part.size:
             first = part.flat[0]

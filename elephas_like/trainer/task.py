@@ -15,7 +15,7 @@ from elephas_like.trainer.backends.chosen import BACKEND
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
 _PROBABILITIES = ("softmax", "sparsemax")
-_TOLD_WRONG = (
+_SHAPES_SAID_WRONG = (
     keras.layers.TextVectorization,
     keras.layers.StringLookup,
     keras.layers.IntegerLookup,
@@ -120,7 +120,7 @@ def _shapes(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> Sequenc
 
 def _preprocesses(model: keras.Model) -> bool:
     return any(
-        _preprocesses(layer) if isinstance(layer, keras.Model) else isinstance(layer, _TOLD_WRONG)
+        _preprocesses(layer) if isinstance(layer, keras.Model) else isinstance(layer, _SHAPES_SAID_WRONG)
         for layer in model.layers
     )
 

@@ -37,7 +37,7 @@ from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.metric_results import evaluated_metrics, metrics_of
-from elephas_like.trainer.programs import check_width
+from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
@@ -75,7 +75,7 @@ class KerasTrial:
         function = cloudpickle.loads(self.build)[0]  # our driver's own bytes, handed over by Spark
         with self.settings.applied(), seeded(self.config.seed, order.number), many_graphs():
             model = checked(function(order.params))
-            check_width(model, rows.sample)
+            check_rows_fit(model, rows.sample)
             build(model, rows.sample)
             check_labels(model, shards)
             if self.config.fused_optimizer:

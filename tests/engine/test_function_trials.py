@@ -74,7 +74,7 @@ def test_what_is_no_result_is_a_failed_trial(returned: object, said: str) -> Non
 
 def test_each_of_several_objectives_is_a_number_of_any_kind_and_must_be_there() -> None:
     both = Objective("loss", more=(Objective("size"),))
-    for size in (3, np.float32(3), np.array(3.0)):
+    for size in (3, np.float32(3), np.array(3.0), np.array([3.0])):
         assert run(lambda params, size=size: {"loss": 1, "size": size}, objective=both).history == (
             {"loss": 1.0, "size": 3.0},
         )

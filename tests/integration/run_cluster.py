@@ -101,6 +101,7 @@ def main(*fits: str) -> None:
             strategy = Kills()
         if given == "reported":
             say(learned(data["parallelized"], engine, Reports(data["parallelized"])))
+            say({"left": [str(shard) for shard in marker.parent.rglob("elephas_like-*/worker-*")]})
         else:
             say(learned(data[given], engine, Stops(), strategy=strategy))
         if strategy is not None:

@@ -63,20 +63,20 @@ def delete_shards(script: Script, scratch: Path) -> None:
 )
 def test_killed_executors_deleted_shards_and_a_callback_that_needs_slots_change_nothing(tmp_path: Path) -> None:
     """On one cluster, one after the other, which is half the work."""
-    disturbed = {
-        "server:reported": None,
-        "jobs:parallelized": kill_executor,
-        "server:shuffled": kill_executor,
-        "gang:parallelized": kill_executor,
-        "jobs:parallelized ": delete_shards,
-    }
-    with Script("run_cluster.py", *map(str.strip, disturbed), scratch=tmp_path, plain=True) as script:
+    disturbed = [
+        ("server:reported", None),
+        ("jobs:parallelized", kill_executor),
+        ("server:shuffled", kill_executor),
+        ("gang:parallelized", kill_executor),
+        ("jobs:parallelized", delete_shards),
+    ]
+    with Script("run_cluster.py", *(fit for fit, _ in disturbed), scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()
         assert {kind: sum(fit["samples"]) for kind, fit in undisturbed.items()} == {
             "parallelized": 5 * 270,
             "shuffled": 5 * 271,
         }
-        for fit, disturb in disturbed.items():
+        for number, (fit, disturb) in enumerate(disturbed):
             if disturb is None:
                 assert script.answer() == {"rows": 300}
             else:
@@ -84,7 +84,9 @@ def test_killed_executors_deleted_shards_and_a_callback_that_needs_slots_change_
                 disturb(script, tmp_path)
                 script.say("go on")
             assert script.answer() == undisturbed["shuffled" if "shuffled" in fit else "parallelized"], fit
-            if fit == "jobs:parallelized":
+            if disturb is None:
+                assert script.answer() == {"left": []}
+            if number == 1:
                 assert script.answer() == {"killed": True}
         assert script.ended() == 0
 

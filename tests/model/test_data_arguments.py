@@ -22,7 +22,8 @@ def test_pandas_tensors_and_lists_become_arrays_and_trees_stay_trees() -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     assert arrays(frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert arrays([1, 2]).tolist() == [1, 2]
-    assert arrays(scipy.sparse.dia_matrix(np.eye(2))).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    for kind in (scipy.sparse.dia_matrix, scipy.sparse.dok_matrix):
+        assert arrays(kind(np.eye(2))).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     tree = arrays({"x": frame["a"], "y": (np.ones(2), [np.zeros(2), np.ones(2)])})
     assert tree["x"].tolist() == [[1.0], [2.0]]  # a column, as in Keras
     assert isinstance(tree["y"][1], tuple)

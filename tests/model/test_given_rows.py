@@ -40,13 +40,16 @@ def same(found: object, expected: object) -> bool:
         ((X, Y, W), {}),
         (list(zip(X, Y, strict=True)), {}),
         (FRAME, {"features_col": ["a", "b"]}),
+        (FRAME, {"features_col": FRAME.columns[:2]}),
+        (FRAME, {"features_col": np.array(["a", "b"])}),
+        (FRAME, {"features_col": (["a", "b"],)}),
         (FRAME.rename(columns={"label": "kind"}), {"features_col": ["a", "b"], "label_col": "kind", "sample_weight_col": "w"}),
         (pd.DataFrame({"features": list(X), "label": Y}), {"label_col": "label"}),
         (pd.DataFrame(np.c_[X, Y]), {"features_col": [0, 1], "label_col": 2}),
         (FRAME.set_axis(LEVELS, axis=1), {"features_col": [("x", "a"), ("x", "b")], "label_col": ("y", "")}),
         (pa.Table.from_pandas(FRAME), {"features_col": ["a", "b"]}),
     ],
-    ids=["pair", "triple", "list of pairs", "pandas", "pandas with weights", "arrays in cells", "numbered", "levels", "Arrow"],
+    ids=["pair", "triple", "list of pairs", "pandas", "an Index", "an array of names", "a tuple of lists", "pandas with weights", "arrays in cells", "numbered", "levels", "Arrow"],
 )  # fmt: skip
 def test_every_form_trains_and_scores_as_x_and_y_do(given: object, names: dict[str, object]) -> None:
     def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:

@@ -717,6 +717,36 @@ def test_callbacks_are_called_around_evaluations_as_in_keras(mode: str, swap: bo
     assert_states_close(*models, atol=1e-6)
 
 
+class SetsForTests(keras.callbacks.Callback):
+    """Has zeros evaluated, and leaves weights and a learning rate behind."""
+
+    def on_test_begin(self, logs=None) -> None:
+        self.model.set_weights([0 * weight for weight in self.model.get_weights()])
+
+    def on_test_end(self, logs=None) -> None:
+        self.model.set_weights([weight + 0.25 for weight in self.model.get_weights()])
+        self.model.optimizer.learning_rate = 0.0625
+
+
+def test_what_callbacks_set_around_evaluations_is_trained_on_as_in_keras() -> None:
+    models, histories = [], []
+    for ours in (True, False):
+        model = mlp("sgd")
+        given = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": [SetsForTests()], "validation_data": (X, Y)}
+        histories.append((spark(model).fit(X, Y, **given) if ours else model.fit(X, Y, batch_size=8, **given)).history)
+        models.append(model)
+    for name, values in histories[1].items():
+        assert histories[0][name] == pytest.approx(values, abs=1e-5)
+    assert_states_close(*models, atol=1e-6)
+
+
+def test_what_is_set_for_an_evaluation_that_is_over_is_said() -> None:
+    with pytest.warns(ElephasWarning, match="on_test_begin, and the workers had evaluated it by then"):
+        spark(mlp("sgd"), mode="asynchronous").fit(
+            X, Y, epochs=2, validation_split=0.2, verbose=0, callbacks=[SetsForTests()]
+        )
+
+
 def test_csv_logger_writes_the_history(tmp_path: Path) -> None:
     logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
     history = spark(mlp(metrics=["mae"]), 2).fit(X, Y, epochs=3, callbacks=[logger], verbose=0).history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 import threading
@@ -226,3 +227,31 @@ def test_what_cannot_be_pickled_is_named_with_its_holder(kind: str, place: str) 
     )
     with pytest.raises(UnsendableError, match=r"method cannot be sent to workers: it refers to a _thread\.lock, which"):
         pickle_by_value(holder.method)
+
+
+def test_what_really_stands_in_the_way_is_named(own: Path) -> None:
+    """A module with a lock is not sent by value, and imported there; an object's own words stay what they are."""
+    (own / "has_a_lock.py").write_text("import threading\nLOCK = threading.Lock()\ndef f(x):\n    return x\n")
+    import has_a_lock
+
+    left = (each for each in ())
+
+    def asks() -> object:
+        return has_a_lock.f(left)
+
+    with pytest.raises(
+        UnsendableError, match=r"^asks cannot be sent to workers: it refers to a builtins\.generator as 'left'"
+    ):
+        pickle_by_value([asks])
+
+    class Own:
+        def __reduce__(self):
+            raise RuntimeError("my own words")
+
+    with pytest.raises(RuntimeError, match=r"^my own words$"):
+        pickle_by_value([Own()])
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(pickle.PicklingError, match="recursion"):
+        pickle_by_value([lambda: deep])

@@ -14,7 +14,7 @@ from elephas_like.core.types import Role
 from elephas_like.trainer.building import build
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.metric_results import metrics_of
-from elephas_like.trainer.programs import Program, Programs, check_width
+from elephas_like.trainer.programs import Program, Programs, check_rows_fit
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import row_numbers, tensors
 from trainer.small import mlp, rows
@@ -31,28 +31,33 @@ def prepared(optimizer: object = "adam", **compiled: object) -> keras.Model:
 def test_a_tuple_of_numbers_is_no_row_of_a_model_with_one_input() -> None:
     numbers = tuple(X.T)
     with pytest.raises(DataError, match=r"one array of features, of shape \(4,\), .* are a tuple of 4 values"):
-        check_width(mlp(), (numbers, Y))
+        check_rows_fit(mlp(), (numbers, Y))
 
     class Reads(keras.Sequential):
         def train_step(self, data: object) -> object:
             """Read a tuple in its own way."""
 
-    check_width(Reads(mlp().layers), (numbers, Y))
+    check_rows_fit(Reads(mlp().layers), (numbers, Y))
     with pytest.raises(DataError, match=r"of shape \(4,\), .* are a tuple of 2 values.*np\.stack\(x\)"):
-        check_width(mlp(), ((X[:1], X[:1]), Y))  # a list of rows' arrays
+        check_rows_fit(mlp(), ((X[:1], X[:1]), Y))  # a list of rows' arrays
     words = np.array([["1.5", "b", "c", "d"]])
     for text in (words, words.astype("S"), words.astype(object), np.array([b"1.5"], object)):
         with pytest.raises(DataError, match=r"takes numbers, and the rows have text, such as '1\.5': convert it"):
-            check_width(mlp(), (text, Y))
-    check_width(Reads(mlp().layers), (words, Y))
+            check_rows_fit(mlp(), (text, Y))
+    check_rows_fit(Reads(mlp().layers), (words, Y))
     reads_text = keras.Model(word := keras.Input((4,), dtype="string"), keras.layers.Identity()(word))
-    check_width(reads_text, (words.astype(object),))
-    check_width(reads_text, (np.zeros((0, 4)),))
+    check_rows_fit(reads_text, (words.astype(object),))
+    check_rows_fit(reads_text, (np.zeros((0, 4)),))
     with pytest.raises(DataError, match=r"takes text, and the rows have numbers: give strings"):
-        check_width(reads_text, (X[:1],))
+        check_rows_fit(reads_text, (X[:1],))
+    named = keras.Model({"a": (word := keras.Input((4,), name="a"))}, keras.layers.Dense(1)(word))
+    check_rows_fit(named, ({"a": X[:1], "id": words},))  # which it does not read
+    with pytest.raises(DataError, match="takes numbers, and the rows have text"):
+        check_rows_fit(named, ({"a": words},))
     model = mlp()
     model.predict_step = lambda data: data
-    check_width(model, (numbers,))
+    check_rows_fit(model, (numbers,))
+    check_rows_fit(model, (np.ones((1, 6)),))  # of which it may read four
 
 
 kept_programs = pytest.mark.skipif(keras.backend.backend() == "torch", reason="an eager model's program is not kept")
