@@ -1,8 +1,8 @@
 """The interface of a strategy: what a worker sends, and how the driver combines, applies and serves it.
 
-All functions are pure and work on flat vectors of float32, or of float64 for models whose weights are that. A strategy object holds hyper-parameters only. Its state
-between exchanges is plain arrays by name, passed in and returned: an `OuterState` on the driver, a `Memory` on each
-worker.
+All functions are pure and work on flat vectors of float32, or of float64 for models whose weights are that. A strategy
+object holds hyper-parameters only. Its state between exchanges is plain arrays by name, passed in and returned: an
+`OuterState` on the driver, a `Memory` on each worker.
 
     worker    start  = merge(served, memory)                 trains from `start` to `end`
               message, memory = encode(served, end, steps, memory, context)
