@@ -21,6 +21,10 @@ def new_tag(what: str) -> str:
     return f"elephas_like-{what}-{uuid.uuid4().hex[:16]}"
 
 
+AGAIN_SECONDS = 1.0
+"""After which a job is interrupted again: an interrupt that comes before the server knows the job changes nothing."""
+
+
 def run_job(session: SparkSession, name: str, description: str, seconds: float, job: Callable[[], Result]) -> Result:
     """Run a job of either kind of session and return its result. Ctrl-C and the time limit cancel it.
 
@@ -39,11 +43,14 @@ def run_job(session: SparkSession, name: str, description: str, seconds: float, 
 
 
 def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result]) -> Result:
-    tag, overdue = f"{name}-{uuid.uuid4().hex[:8]}", threading.Event()  # a late interrupt must not hit the next job
+    tag = f"{name}-{uuid.uuid4().hex[:8]}"  # a late interrupt must not hit the next job
+    overdue, ended = threading.Event(), threading.Event()
 
     def cancel() -> None:
         overdue.set()
         session.interruptTag(tag)
+        while not ended.wait(AGAIN_SECONDS):
+            session.interruptTag(tag)
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), cancel)
     timer.daemon = True
@@ -53,12 +60,16 @@ def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], 
         return job()
     except KeyboardInterrupt:
         session.interruptTag(tag)
+        again = threading.Timer(AGAIN_SECONDS, session.interruptTag, [tag])
+        again.daemon = True
+        again.start()
         raise
     except Exception as error:  # Spark Connect raises many kinds
         if overdue.is_set():
             raise Overdue(f"cancelled after {seconds:g} s") from None
         raise readable(error) from None
     finally:
+        ended.set()
         timer.cancel()
         if overdue.is_set():
             timer.join()

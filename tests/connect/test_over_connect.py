@@ -32,6 +32,7 @@ from elephas_like import (
 )
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import active_remote, conf_of, context_of, is_remote
+from elephas_like.spark.waits import Overdue
 
 
 def fitted(data, epochs: int = 2, fit: dict | None = None, **options):
@@ -177,18 +178,25 @@ def test_a_workers_error_has_its_type(df) -> None:
 
 def test_a_job_is_cancelled_by_its_tag(remote) -> None:
     def wait(batches):
-        threading.Event().wait(600)
+        threading.Event().wait(120)
         yield from batches
 
     job = remote.range(2).mapInArrow(wait, "id long").collect
+
+    def late():
+        threading.Event().wait(2)  # its time is over before the server knows it
+        return job()
+
+    with pytest.raises(Overdue):
+        run_job(remote, new_tag("late"), "late", 1, late)
     with pytest.raises(WaitError, match="timeout=2 s"):
-        run_on_workers(lambda member: threading.Event().wait(600), 2, timeout=2)
+        run_on_workers(lambda member: threading.Event().wait(120), 2, timeout=2)
     began = time.monotonic()
     timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         run_job(remote, new_tag("wait"), "wait", 600, job)
-    assert time.monotonic() - began < 300
+    assert time.monotonic() - began < 100
 
 
 def test_in_process_trains_on_the_rows_as_a_gang_deals_them(df) -> None:
