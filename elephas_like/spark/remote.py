@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from elephas_like.spark.failures import readable
 from elephas_like.spark.session import context_of
-from elephas_like.spark.waits import Overdue, run_within
+from elephas_like.spark.waits import LATE_SECONDS, Overdue, run_within
 
 Result = TypeVar("Result")
 
@@ -19,10 +19,6 @@ Result = TypeVar("Result")
 def new_tag(what: str) -> str:
     """Return a name for a job of its own."""
     return f"elephas_like-{what}-{uuid.uuid4().hex[:16]}"
-
-
-AGAIN_SECONDS = 1.0
-"""After which a job is interrupted again: an interrupt that comes before the server knows the job changes nothing."""
 
 
 def run_job(session: SparkSession, name: str, description: str, seconds: float, job: Callable[[], Result]) -> Result:
@@ -49,7 +45,7 @@ def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], 
     def cancel() -> None:
         overdue.set()
         session.interruptTag(tag)
-        while not ended.wait(AGAIN_SECONDS):
+        while not ended.wait(LATE_SECONDS):  # the server may not have known the job
             session.interruptTag(tag)
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), cancel)
@@ -60,7 +56,7 @@ def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], 
         return job()
     except KeyboardInterrupt:
         session.interruptTag(tag)
-        again = threading.Timer(AGAIN_SECONDS, session.interruptTag, [tag])
+        again = threading.Timer(LATE_SECONDS, session.interruptTag, [tag])
         again.daemon = True
         again.start()
         raise

@@ -25,7 +25,7 @@ MAX_KILL_SECONDS = 20.0
 UNSEEN_KILL_SECONDS = 5.0
 """The same where it cannot be seen, over Spark Connect."""
 LATE_SECONDS = 1.0
-"""Seconds after Ctrl-C in which a job that was being sent to the JVM may start."""
+"""Seconds after Ctrl-C, or a time limit, in which a job that was being sent to the JVM, or to a server, may start."""
 TIDY_SECONDS = 20.0
 """Seconds that the jobs which delete files at the end of a run may take."""
 MAX_POLL_SECONDS = 1.0
@@ -71,6 +71,8 @@ def run_within(
                 elif time.monotonic() >= deadline:
                     overdue.set()
                     context.cancelJobsWithTag(tag)
+                    while not ended.wait(LATE_SECONDS):  # it may have been on its way to the JVM
+                        context.cancelJobsWithTag(tag)
                     return
 
     watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{tag}", daemon=True)

@@ -130,6 +130,17 @@ def test_a_job_that_hangs_is_cancelled(sc) -> None:
     assert not watchers()
 
 
+def test_a_job_that_starts_when_its_time_is_over_is_cancelled_too(sc) -> None:
+    hangs = waiting(sc, 0, 600)
+
+    def late() -> object:
+        threading.Event().wait(0.5)
+        return hangs()
+
+    with pytest.raises(Overdue):
+        run_within(0.1, sc, "late", "late", late)
+
+
 def test_waiting_for_a_slot_is_waiting_too(sc, no_free_slot) -> None:
     with no_free_slot(), pytest.raises(Overdue):
         run_within(0.5, sc, "queued", "queued", sc.parallelize(range(2), 2).count)
