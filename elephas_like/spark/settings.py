@@ -81,7 +81,7 @@ def _dumps(conf: Mapping[str, str]) -> Iterator[Finding]:
     seconds = conf.get("spark.python.worker.tracebackDumpIntervalSeconds", "0").removesuffix("s")
     if seconds != "0":
         text = (
-            f"Spark has each write down what it does every {seconds} s (spark.python.worker.tracebackDumpIntervalSeconds), while its "
+            f"Spark has each worker write down what it does every {seconds} s (spark.python.worker.tracebackDumpIntervalSeconds), while its "
             "threads run on. Python may crash at that (faulthandler.dump_traceback_later). Leave the setting out where nothing hangs."
         )
         yield Finding("python workers", Level.NOTE, text)
