@@ -41,6 +41,7 @@ from elephas_like.spark.session import is_local, settings_of
 from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.shuffles import delete_shuffles
 from elephas_like.spark.slots import held_up
+from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class JobRounds:
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
             close_workers(run)
-            for pair in pairs:
+            for pair in at_once(pairs):
                 remove_pair((None if keep else pair[0], pair[1]))  # validation rows are never a ShardedDataset's
             for dataset in datasets:
                 remove_dataset(dataset)  # including unfinished files of killed tasks

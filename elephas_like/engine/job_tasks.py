@@ -10,11 +10,12 @@ from typing import Generic, TypeVar
 from pyspark import Accumulator, AccumulatorParam, Broadcast
 
 from elephas_like.core.columns import nbytes
-from elephas_like.core.errors import Failure, ShardMissing
+from elephas_like.core.errors import Failure, InputCutError, ShardMissing
 from elephas_like.core.types import Order, TrainState, Vector, nothing
 from elephas_like.core.workers import Worker, WorkerFactory
 from elephas_like.rows.shards import Pair, failure_in
 from elephas_like.spark.gpus import take_gpu
+from elephas_like.spark.task_input import only
 
 Result = TypeVar("Result")
 Answered = frozenset[tuple[int, int]]
@@ -80,7 +81,7 @@ def task_of(
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[Answer[Result] | Failure | MissingShard]:
         try:
             take_gpu()
-            (pair,) = pairs  # read to the end: Spark does not reuse a process that leaves input behind
+            pair = only(pairs)
             failure = failure_in(pair)
             if failure is not None:
                 yield failure
@@ -90,6 +91,8 @@ def task_of(
                 held = nothing() if frozen is None else frozen.value
                 given = replace(given, state=state.value.but(frozen=held))
             yield Answer(index, act(_worker(run, index, pair), given), pair)
+        except InputCutError:
+            raise  # Spark says why
         except ShardMissing as error:
             yield MissingShard(index, str(error))
         except Exception as error:  # reported as a value: the driver raises it

@@ -16,6 +16,7 @@ from elephas_like.rows.frame_read import Frame, read
 from elephas_like.spark.gang import pieces_of
 from elephas_like.spark.gpus import take_gpu, with_profile
 from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue
 
 _ANSWERS = "part long, number long, last boolean, payload binary"
@@ -56,7 +57,7 @@ def map_batches(
         take_gpu()
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
-        rest, number = iter(batches), 0
+        rest, number = at_once(batches), 0
         for answer in _reported(part, work, rest):
             *first, end = pieces_of(pickle.dumps(answer, 5))
             for piece, last in [*((piece, False) for piece in first), (end, True)]:

@@ -24,7 +24,7 @@ from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import failed_tasks, tasks
 from elephas_like.spark.session import is_on, settings_of
 from elephas_like.spark.slots import task_progress
-from elephas_like.spark.task_input import said_as_utf8
+from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
 
@@ -223,7 +223,7 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], job: MapJob) ->
 
     def each(index: int, elements: Iterable[ShardRef | Failure]) -> Iterator[object]:
         take_gpu()
-        for ref in elements:
+        for ref in whole(elements):
             if isinstance(ref, Failure):
                 yield ref
                 return

@@ -27,6 +27,7 @@ from elephas_like.rows.shards import SpoolOptions, attempt_id
 from elephas_like.spark.broadcasts import unlisted
 from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.parallel import JobRuns, tries
+from elephas_like.spark.task_input import whole
 from elephas_like.spark.versions import check_versions, versions
 from elephas_like.spark.waits import destroy
 
@@ -211,7 +212,7 @@ def _task(
         return function(order, [*own, *(open_shard() for open_shard in shards)], report)
 
     def task(number: int, order: object, given: Iterator[object]) -> Iterator[object]:
-        elements = list(given)  # read to the end: Spark does not reuse a process that leaves input behind
+        elements = list(whole(given))  # read to the end: Spark does not reuse a process that leaves input behind
         own = [element for element in elements if isinstance(element, ShardRef)]
         line = None if lines is None else lines.connect(number, attempt_id())
         try:

@@ -18,6 +18,7 @@ from elephas_like.core.types import Order
 from elephas_like.core.workers import Worker
 from elephas_like.engine.job_tasks import Answer, Answered, MissingShard
 from elephas_like.spark.gpus import on_gpus
+from elephas_like.spark.task_input import at_once
 
 LEAST_WORKERS = 3
 LEAST_BYTES = 128 * 2**20
@@ -68,7 +69,7 @@ class ShuffledSums:
 
         def added(place: int, parts: Iterator[tuple[int, object]]) -> Iterator[object]:
             terms: list[Term] = []
-            for _, part in parts:
+            for _, part in at_once(parts):
                 if isinstance(part, Term):
                     terms.append(part)
                 else:

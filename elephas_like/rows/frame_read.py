@@ -23,6 +23,7 @@ from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
 from elephas_like.rows.spool import Block
 from elephas_like.rows.vectors import Unfit, binaries, images, nested, numbers, texts, vectors
 from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue
 
 _PACKED = "block binary, error string"
@@ -67,7 +68,7 @@ class Frame:
 
 def _packed(plan: FramePlan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     reader, error = BatchReader(plan), None
-    for batch in batches:
+    for batch in at_once(batches):
         if error is not None:
             continue  # read to the end: Spark does not reuse a process that leaves input behind
         try:

@@ -25,7 +25,7 @@ from elephas_like.rows.shards import own_rows
 from elephas_like.rows.spool import Block
 from elephas_like.spark.gang import noted, notes, partition_keys
 from elephas_like.spark.remote import new_tag, run_job
-from elephas_like.spark.task_input import said_as_utf8
+from elephas_like.spark.task_input import at_once, said_as_utf8
 
 Read = Callable[[Iterable[pa.RecordBatch]], Iterator[object]]
 """Yields rows, or Blocks of rows, of a member's batches. Picklable."""
@@ -88,7 +88,7 @@ def collected(rows: GangRows) -> list[list[object]]:
     of_worker = rows.read
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context, rest = TaskContext.get(), iter(batches)
+        context, rest = TaskContext.get(), at_once(batches)
         worker = 0 if context is None else context.partitionId()
         try:
             for number, row in enumerate(of_worker(rest)):

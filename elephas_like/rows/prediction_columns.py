@@ -20,6 +20,7 @@ from elephas_like.rows.vectors import as_arrow
 from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.plans import quoted
 from elephas_like.spark.session import ignores_capitals
+from elephas_like.spark.task_input import at_once
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def predicted(
     kinds = [_arrow_type(one.type) for one in fields]
     schema = pa.struct([pa.field(one.name, kind) for one, kind in zip(fields, kinds, strict=True)])
     reader = BatchReader(plan)
-    for whole in batches:
+    for whole in at_once(batches):
         batch = whole.drop_null() if whole.null_count else whole  # rows to keep that cannot be read
         columns = [batch.field(index) for index in range(batch.type.num_fields)]
         parts = []

@@ -27,6 +27,7 @@ from elephas_like.spark.gpus import with_profile, worker_slots
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.session import conf_of, context_of, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus
+from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def run_gang(
         context = BarrierTaskContext.get()
         hosts = tuple(info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos())
         member = Member(context.partitionId(), len(hosts), int(context.taskAttemptId()), hosts)
-        rest = iter(batches)
+        rest = at_once(batches)
         for number, piece in enumerate(task(member, rest)):
             yield pa.record_batch([[member.rank], [number], pa.array([piece], pa.binary())], names=_names(_RESULTS))
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind

@@ -1,10 +1,13 @@
-"""What a task's Python process is sent of its rows: all of them, or only those before an error."""
+"""What a task's Python process is sent of its rows: when, and whether it is all of them or only those before an error."""
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -13,8 +16,22 @@ from elephas_like.core.errors import ElephasError, Failure, InputCutError
 Row = TypeVar("Row")
 
 
+def at_once(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows that a task gets from Spark, without the 40 ms for which TCP may hold them back.
+
+    Spark sends a task and its rows apart, with Nagle's algorithm on: the rows wait until the task is acknowledged, and Linux delays that
+    where the process has just answered another task (delayed ACK: RFC 1122, section 4.2.3.2). TCP_QUICKACK acknowledges it now: tcp(7).
+    Where Spark uses Unix sockets (spark.python.unix.domain.socket.enabled), and on other systems, nothing is changed.
+    """
+    source = _input()
+    if source is not None and hasattr(socket, "TCP_QUICKACK"):
+        with suppress(OSError), socket.socket(fileno=os.dup(source.fileno())) as from_spark:
+            from_spark.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    yield from rows
+
+
 def whole(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield all rows that a task gets from Spark.
+    """Yield all rows that a task gets from Spark, `at_once`.
 
     Where rows cannot be computed (a division by zero in ANSI mode, a function of the user's that raises in another process), Spark closes
     the input of the process that waits for them. PySpark takes this for the end of the rows, and Spark fails the task when that is
@@ -23,7 +40,7 @@ def whole(rows: Iterable[Row]) -> Iterator[Row]:
     Raises:
         InputCutError: Spark has closed the input before the end. The task has to raise it: Spark then tells its own error.
     """
-    yield from rows
+    yield from at_once(rows)
     source = _input()
     if source is not None and not source.peek(1):  # after the last row comes what Spark writes to end the task
         raise InputCutError("Spark could not compute all rows of this task.")
@@ -44,12 +61,12 @@ def only(rows: Iterable[Row]) -> Row:
 
 
 def said_as_utf8(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows. An error whose text is no UTF-8, such as one of a file with such a name, is raised with one that is.
+    """Yield rows, `at_once`. An error whose text is no UTF-8, such as one of a file with such a name, is raised with one that is.
 
     PySpark fails to write such a text to Spark, which then waits for it without end. It writes causes and notes, too.
     """
     try:
-        yield from rows
+        yield from at_once(rows)
     except Exception as error:
         try:
             "".join(traceback.format_exception(error)).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elephas_like.core.errors import DataError, InputCutError
-from elephas_like.spark.task_input import only, said_as_utf8, whole
+from elephas_like.spark.task_input import at_once, only, said_as_utf8, whole
 
 pytestmark = pytest.mark.classic
 
@@ -38,6 +39,24 @@ def test_a_process_that_spark_starts_without_its_daemon_knows_its_input(name: st
     else:
         with pytest.raises(InputCutError):
             module["main"](io.BufferedReader(io.BytesIO(left)))  # type: ignore[operator]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
+@pytest.mark.parametrize("read", [at_once, whole, only, said_as_utf8])
+def test_the_rows_of_a_task_are_not_held_back_until_it_is_acknowledged(read) -> None:
+    module: dict[str, object] = {
+        "__name__": "pyspark.worker",
+        "first": read if read is only else lambda rows: next(read(rows)),
+    }
+    exec("def main(infile): return first([7])", module)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sparks:
+        task, _ = server.accept()
+        with task, task.makefile("rb") as infile:
+            sparks.sendall(b"end")
+            task.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)  # as after an answer
+            assert not task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            assert module["main"](infile) == 7  # type: ignore[operator]
+            assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
 
 
 @pytest.fixture
