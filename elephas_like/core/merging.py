@@ -33,36 +33,59 @@ def finite(vector: Vector) -> bool:
 
 @dataclass
 class StatisticsMean:
-    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64."""
+    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64.
+
+    What is a moving average has moved by 1 - momentum ** steps of the way to the rows of its worker, and the averages of two workers
+    lie apart by as much less than their rows do: the variance between them counts as if it had been part of every step's. So the
+    pooled variance is that of steps which see the batches of all workers together.
+    """
 
     layout: Layout
     role: Role = Role.STATISTIC
     _sum: Floats | None = None
+    _squares: list[Floats] = field(default_factory=list)
     _origin: Floats | None = None
     _weight: float = 0.0
+    _steps: float = 0.0
+    _together: bool = True
     _dtype: np.dtype[np.float32] = field(default_factory=lambda: np.dtype(np.float32))
 
-    def add(self, statistics: Vector, samples: int) -> None:
-        """Takes one worker's statistics."""
+    def add(self, statistics: Vector, samples: int, steps: int = 0) -> None:
+        """Take one worker's statistics.
+
+        Args:
+            steps: in which its moving averages have moved on from those that all workers began with; 0 if it began with others.
+        """
         if samples == 0 or statistics.size == 0:
             return
         term, self._dtype = statistics.astype(np.float64), statistics.dtype
         # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
         self._origin = term.copy() if self._origin is None else self._origin
-        for mean, variance in self.layout.variances(self.role):
-            term[variance] += (term[mean] - self._origin[mean]) ** 2  # E[x^2], which averages as it is
+        means = [mean for mean, _ in self.layout.variances(self.role)]
+        squares = [samples * (term[mean] - self._origin[mean]) ** 2 for mean in means]
+        self._squares = [a + b for a, b in zip(self._squares, squares, strict=True)] if self._squares else squares
         term *= samples
         self._sum = term if self._sum is None else self._sum + term
         self._weight += samples
+        self._steps += samples * steps
+        self._together = self._together and steps > 0
 
     def result(self) -> Vector | None:
         """The pooled statistics; None where nothing came."""
         if self._sum is None or self._origin is None:
             return None
         pooled = self._sum / self._weight
-        for mean, variance in self.layout.variances(self.role):
-            pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
+        for (mean, variance), squares in zip(self.layout.variances(self.role), self._squares, strict=True):
+            between = squares / self._weight - (pooled[mean] - self._origin[mean]) ** 2
+            pooled[variance] = np.maximum(pooled[variance] + between * self._stretch(mean), 0.0)
         return pooled.astype(self._dtype, copy=False)
+
+    def _stretch(self, mean: slice) -> Floats | float:
+        """Return what the variance between workers' moving means is multiplied by."""
+        if self.role is not Role.STATISTIC or not self._together:
+            return 1.0
+        moved = 1 - self.layout.momenta[mean].astype(np.float64) ** (self._steps / self._weight)
+        return np.divide(1.0, moved, out=np.ones_like(moved), where=moved > 0)  # with a momentum of 1 nothing moves
 
 
 class Replaced:
@@ -181,7 +204,7 @@ class RoundMerge:
         Args:
             late: the update started from an earlier round's state. Its integers and slots are out of date, and left out.
         """
-        self._statistics.add(update.statistics, update.samples)
+        self._statistics.add(update.statistics, update.samples, 0 if late else update.steps)
         self._frozen.add(update.frozen, update.samples)
         self._frozen_unchanged += 0 if update.frozen.size else update.samples
         if late:
