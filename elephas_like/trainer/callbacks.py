@@ -28,9 +28,10 @@ from elephas_like.core.report import write_report
 from elephas_like.core.types import Array, EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
 from elephas_like.trainer.graph import plain_attributes
-from elephas_like.trainer.learning_rate import ScaledVariables, step_counters
+from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
+from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.state import Variables
 
 _TEST_HOOKS = ("on_test_begin", "on_test_end")
@@ -167,6 +168,7 @@ class DriverHooks:
         ]
         self._step_counters = step_counters(self.variables)
         self._compiled_with, self._trained = self._compiled(), self._trainable()
+        self._given_rates = given_rates(self.variables)
         self._noted_attributes = self._noted_slots = self._noted_late_test = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
@@ -193,10 +195,11 @@ class DriverHooks:
         self.model.stop_training = False
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
-        if self._trainable() != self._trained:  # frozen before anything is sent
+        self._check_not_recompiled(begun=False)
+        if self._trainable() != self._trained or self._sets_schedules():  # before anything is sent
+            check_knows_weights(self.model)
             self.variables, self._trained = self._variables(), self._trainable()
-            self._step_counters = step_counters(self.variables)
-        self._check_not_recompiled()
+            self._step_counters, self._given_rates = step_counters(self.variables), given_rates(self.variables)
         return self.variables.read(), restored or initial_epoch
 
     def train_end(self, state: TrainState) -> None:
@@ -377,8 +380,16 @@ class DriverHooks:
     def _trainable(self) -> list[int]:
         return [id(variable) for variable in self.model.trainable_variables]
 
-    def _check_not_recompiled(self) -> None:
-        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are; warn of frozen layers.
+    def _sets_schedules(self) -> bool:
+        """Return whether a learning rate is of another schedule, or function, than it was."""
+        now = given_rates(self.variables)
+        return any(one is not other for one, other in zip(now, self._given_rates, strict=True))
+
+    def _check_not_recompiled(self, *, begun: bool = True) -> None:
+        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are; warn of frozen layers and new schedules.
+
+        Args:
+            begun: whether workers have copies already.
 
         Raises:
             ElephasError: a callback has compiled it anew.
@@ -388,7 +399,16 @@ class DriverHooks:
                 "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
                 "(model.stop_training = True), compile, and fit again: it goes on from the weights."
             )
-        if self._trainable() != self._trained:
+        if begun and self._sets_schedules():
+            self._given_rates = given_rates(self.variables)
+            warnings.warn(
+                "a callback has given the optimizer a learning rate schedule, and workers train on with the rate, or the schedule, that it "
+                "had when the fit began, as the compiled step of plain Keras does. Set a number, set the schedule in on_train_begin, or "
+                "compile with it.",
+                ElephasWarning,
+                stacklevel=2,
+            )
+        if begun and self._trainable() != self._trained:
             self._trained = self._trainable()
             warnings.warn(
                 "a callback has changed which layers are trainable, and workers train on those that were when the fit began. Plain "

@@ -601,6 +601,36 @@ def test_a_callback_that_freezes_a_layer_is_warned_of_once() -> None:
     assert len(caught) == 1
 
 
+def test_a_layer_that_a_callback_unfreezes_needs_another_optimizer() -> None:
+    def unfreeze(logs: object) -> None:
+        model.layers[0].trainable = True
+
+    model = mlp()
+    model.layers[0].trainable = False
+    model.compile("adam", "mse")
+    with pytest.raises(ValueError, match=r"were unfrozen .* Compile the model again"):
+        fitted(model, 2, callbacks=[keras.callbacks.LambdaCallback(on_train_begin=unfreeze)])
+
+
+def test_a_schedule_that_a_callback_sets_counts_before_the_first_epoch_and_is_warned_of_later() -> None:
+    halved = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
+
+    def schedule(*_: object) -> None:
+        for model in (ours, theirs):
+            model.optimizer.learning_rate = halved
+
+    ours, theirs = (mlp(keras.optimizers.SGD(0.3)) for _ in range(2))
+    setting = keras.callbacks.LambdaCallback(on_train_begin=schedule)
+    theirs.fit(X, Y, epochs=2, batch_size=8, shuffle=False, verbose=0, callbacks=[setting])
+    fitted(ours, epochs=2, shuffle=False, callbacks=[setting])
+    for one, other in zip(theirs.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    ours = mlp(keras.optimizers.SGD(0.3))
+    with pytest.warns(ElephasWarning, match="learning rate schedule") as caught:
+        fitted(ours, 2, epochs=3, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=schedule)])
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_an_epoch_whose_updates_are_all_dropped_is_an_error(mode: str) -> None:
     model = mlp(keras.optimizers.SGD(1e30))
