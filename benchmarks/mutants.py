@@ -261,6 +261,7 @@ MUTANTS = [
         ("slots: only the first half, m without v", "self._slots.add(update.slots, ", "self._slots.add(np.where(np.arange(update.slots.size) < update.slots.size / 2, update.slots, 0), "),
         ("statistics: variances averaged", "pooled[variance] + between * self._stretch(mean)", "pooled[variance]"),
         ("statistics: between moving means as between plain ones", "not self._together", "True"),
+        ("statistics: nothing between asynchronous workers", "share * known", "0.0"),
         ("statistics: through the outer momentum", '"statistics": self._statistics.result(),', '"statistics": None if self._statistics.result() is None else start.statistics + np.float32(1.7) * (self._statistics.result() - start.statistics),'),
         ("statistics: last worker", "self._sum = term if self._sum is None else self._sum + term", "self._sum = term"),
         ("integers: the first worker's", "steps > self._most_steps", "self._most_steps < 0"),

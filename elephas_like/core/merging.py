@@ -126,21 +126,61 @@ def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
     return np.where(take[:, None], other, one).ravel()
 
 
-def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout, role: Role = Role.STATISTIC) -> Vector:
+def mix_statistics(
+    ours: Vector,
+    theirs: Vector,
+    share: float,
+    layout: Layout,
+    role: Role = Role.STATISTIC,
+    between: Sequence[Floats | None] = (),
+) -> Vector:
     """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance.
 
     Ours where theirs are left out. What is not finite in ours becomes theirs: nothing lies between infinity and a number.
+
+    Args:
+        between: for each variance, that between the means of the batches of all workers, as far as theirs have moved, if it is known.
     """
     if theirs.size == 0:
         return ours
     with np.errstate(invalid="ignore"):
         pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
-        for mean, variance in layout.variances(role):
+        pairs = layout.variances(role)
+        for (mean, variance), known in zip(pairs, between or [None] * len(pairs), strict=True):
             apart = theirs[mean].astype(np.float64) - ours[mean]
-            pooled[variance] += share * (1 - share) * apart**2
+            pooled[variance] += share * (1 - share) * apart**2 if known is None else share * known
     if not finite(ours):
         pooled = np.where(np.isfinite(ours), pooled, theirs)
     return pooled.astype(ours.dtype, copy=False)
+
+
+class BatchMeans:
+    """The means of the batches that each asynchronous worker has trained on last, which its moving means have come a part of the way to.
+
+    They say how far workers' rows lie apart, where the moving means of a state are those of all workers.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._of: dict[int, list[Floats]] = {}
+
+    def between(self, worker: int, theirs: Vector, began: Vector, steps: int) -> list[Floats | None]:
+        """Take a worker's statistics after so many steps. Return, for each variance, that between workers' means times the share of the way.
+
+        None where no momentum is known.
+        """
+        own: list[Floats] = []
+        found: list[Floats | None] = []
+        for place, (mean, _) in enumerate(self._layout.variances()):
+            momentum = self._layout.momenta[mean].astype(np.float64)
+            moved = 1 - momentum**steps
+            start = began[mean].astype(np.float64)
+            way = theirs[mean] - start
+            own.append(start + np.divide(way, moved, out=np.zeros_like(way), where=moved > 0))
+            others = [means[place] for number, means in list(self._of.items()) if number != worker]
+            found.append(moved * np.var([own[-1], *others], axis=0) if momentum.all() else None)
+        self._of[worker] = own
+        return found
 
 
 def begun_anew(theirs: Vector, began: Vector, ours: Vector, steps: int, layout: Layout) -> Vector:
@@ -264,6 +304,7 @@ class RunningMerge:
 
     steps: of each worker so far. lowered: the version since which loss scales are as low as they are.
     replaced: what callbacks have set. begun: the version and the statistics that each worker has begun with.
+    means: of each worker's batches.
     """
 
     layout: Layout
@@ -272,6 +313,10 @@ class RunningMerge:
     lowered: int = 0
     replaced: Replaced = field(default_factory=Replaced)
     begun: dict[int, tuple[int, Vector]] = field(default_factory=dict)
+    means: BatchMeans = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.means = BatchMeans(self.layout)
 
     def begins(self, worker: int, version: int, statistics: Vector) -> None:
         """Note what a worker begins with, of a layout with moving averages."""
@@ -286,12 +331,13 @@ class RunningMerge:
             version: from which on every served state has this update.
         """
         version_begun, began = self.begun.get(update.worker, (-1, None))
-        statistics = update.statistics
+        statistics, between = update.statistics, list[Floats | None]()
         if began is not None and version_begun == update.version and statistics.size:
+            between = self.means.between(update.worker, statistics, began, update.steps)
             statistics = begun_anew(statistics, began, state.statistics, update.steps, self.layout)
         statistics = self.replaced.kept(Role.STATISTIC, state.statistics, statistics, update.version)
         merged: dict[str, Array] = {
-            "statistics": mix_statistics(state.statistics, statistics, share, self.layout),
+            "statistics": mix_statistics(state.statistics, statistics, share, self.layout, between=between),
             "counters": self._counters(state.counters, update),
             "loss_scale": self._loss_scale(state.loss_scale, update, version),
         }
