@@ -27,6 +27,7 @@ from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
 from elephas_like.core.types import Array, EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
+from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.graph import plain_attributes
 from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
 from elephas_like.trainer.metric_results import metric_results
@@ -167,7 +168,7 @@ class DriverHooks:
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
         self._step_counters = step_counters(self.variables)
-        self._compiled_with, self._trained = self._compiled(), self._trainable()
+        self._compiled_with, self._trained = compiled_with(self.model), self._trainable()
         self._given_rates = given_rates(self.variables)
         self._noted_attributes = self._noted_slots = self._noted_late_test = False
         self._bar: EpochBar | None = None
@@ -374,9 +375,6 @@ class DriverHooks:
     def _variables(self) -> Variables:
         return Variables(self.model) if self.rate_factor == 1.0 else ScaledVariables(self.model, self.rate_factor)
 
-    def _compiled(self) -> tuple[object, object]:
-        return getattr(self.model, "optimizer", None), getattr(self.model, "loss", None)
-
     def _trainable(self) -> list[int]:
         return [id(variable) for variable in self.model.trainable_variables]
 
@@ -394,7 +392,7 @@ class DriverHooks:
         Raises:
             ElephasError: a callback has compiled it anew.
         """
-        if any(now is not was for now, was in zip(self._compiled(), self._compiled_with, strict=True)):
+        if compiled_anew(self.model, self._compiled_with):
             raise ElephasError(
                 "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
                 "(model.stop_training = True), compile, and fit again: it goes on from the weights."
