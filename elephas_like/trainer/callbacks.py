@@ -197,11 +197,18 @@ class DriverHooks:
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
         self._check_not_recompiled(begun=False)
-        if self._trainable() != self._trained or self._sets_schedules():  # before anything is sent
-            check_knows_weights(self.model)
-            self.variables, self._trained = self._variables(), self._trainable()
-            self._step_counters, self._given_rates = step_counters(self.variables), given_rates(self.variables)
+        if any(_is_of_the_user(callback) for callback in self._user_callbacks):
+            self._look_again()
         return self.variables.read(), restored or initial_epoch
+
+    def _look_again(self) -> None:
+        """Take in what `on_train_begin` has made of the model, which is sent as it is now: frozen and added layers, and schedules."""
+        if self._trainable() != self._trained:
+            check_knows_weights(self.model)
+        found = self._variables()
+        if found.layout != self.variables.layout or self._trainable() != self._trained or self._sets_schedules():
+            self.variables, self._trained = found, self._trainable()
+            self._step_counters, self._given_rates = step_counters(found), given_rates(found)
 
     def train_end(self, state: TrainState) -> None:
         """Load the final state, finalize it (EMA weights) and call `on_train_end`. Nothing is written afterwards."""
@@ -428,6 +435,11 @@ class DriverHooks:
                 ElephasWarning,
                 stacklevel=2,
             )
+
+
+def _is_of_the_user(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback runs the user's code. Keras' own add nothing to a model."""
+    return isinstance(callback, keras.callbacks.LambdaCallback) or not type(callback).__module__.startswith("keras.")
 
 
 def _has_test_hooks(callback: keras.callbacks.Callback) -> bool:

@@ -612,6 +612,24 @@ def test_a_layer_that_a_callback_unfreezes_needs_another_optimizer() -> None:
         fitted(model, 2, callbacks=[keras.callbacks.LambdaCallback(on_train_begin=unfreeze)])
 
 
+def test_what_a_callback_adds_to_the_model_before_the_first_epoch_is_sent() -> None:
+    def add(*_: object) -> None:
+        for model in (one, other):
+            model.head = keras.layers.Dense(1, trainable=False)
+            model.head.build((None, 3))
+            model.mine = keras.metrics.Mean(name="mine")
+
+    one, other = mlp(), mlp()
+    adding = keras.callbacks.LambdaCallback(on_train_begin=add)
+    other.fit(X, Y, epochs=1, batch_size=8, shuffle=False, verbose=0, callbacks=[adding])
+    fitted(one, epochs=1, shuffle=False, callbacks=[adding])
+    for ours, theirs in zip(one.get_weights()[:4], other.get_weights()[:4], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    one = mlp()
+    with pytest.raises(ElephasError, match=r"more metrics than it had when the fit began \(loss, .*mine.*self.metric"):
+        fitted(one, 2, epochs=1, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=add)])
+
+
 def test_a_schedule_that_a_callback_sets_counts_before_the_first_epoch_and_is_warned_of_later() -> None:
     halved = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
 
