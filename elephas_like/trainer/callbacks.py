@@ -169,6 +169,7 @@ class DriverHooks:
         ]
         self._step_counters = step_counters(self.variables)
         self._compiled_with, self._trained = compiled_with(self.model), self._trainable()
+        self._weights = list(self.model.trainable_variables)
         self._given_rates = given_rates(self.variables)
         self._noted_attributes = self._noted_slots = self._noted_late_test = False
         self._bar: EpochBar | None = None
@@ -208,6 +209,7 @@ class DriverHooks:
         found = self._variables()
         if found.layout != self.variables.layout or self._trainable() != self._trained or self._sets_schedules():
             self.variables, self._trained = found, self._trainable()
+            self._weights = list(self.model.trainable_variables)
             self._step_counters, self._given_rates = step_counters(found), given_rates(found)
 
     def train_end(self, state: TrainState) -> None:
@@ -368,8 +370,7 @@ class DriverHooks:
 
     def _note_slots(self) -> None:
         """Warn, once, of slots that a callback has set amid a fit, where workers go on with their own."""
-        done = self.history.epoch[-1] + 1 if self.history.epoch else 0
-        if self.keeps_slots and 0 < done < self.epochs and not self._noted_slots:
+        if self.keeps_slots and 0 < self._done() < self.epochs and not self._noted_slots:
             self._noted_slots = True
             warnings.warn(
                 "a callback has set variables of the optimizer (its slots), and workers that keep their own go on with those: until the next "
@@ -378,6 +379,9 @@ class DriverHooks:
                 ElephasWarning,
                 stacklevel=2,
             )
+
+    def _done(self) -> int:
+        return self.history.epoch[-1] + 1 if self.history.epoch else 0
 
     def _variables(self) -> Variables:
         return Variables(self.model) if self.rate_factor == 1.0 else ScaledVariables(self.model, self.rate_factor)
@@ -397,7 +401,7 @@ class DriverHooks:
             begun: whether workers have copies already.
 
         Raises:
-            ElephasError: a callback has compiled it anew.
+            ElephasError: a callback has compiled it anew, or taken weights out of it.
         """
         if compiled_anew(self.model, self._compiled_with):
             raise ElephasError(
@@ -414,6 +418,13 @@ class DriverHooks:
                 stacklevel=2,
             )
         if begun and self._trainable() != self._trained:
+            gone = {id(variable) for variable in self._weights}.difference(map(id, self.model.variables))
+            if gone and self._done() < self.epochs and not self.model.stop_training:
+                name = next(variable.path for variable in self._weights if id(variable) in gone)
+                raise ElephasError(
+                    f"a callback has taken {name!r} out of the model, as quantize and pop do, and workers train on with it: the model would not "
+                    "get what they train. End the fit (model.stop_training = True), and change the model then."
+                )
             self._trained = self._trainable()
             warnings.warn(
                 "a callback has changed which layers are trainable, and workers train on those that were when the fit began. Plain "

@@ -630,6 +630,16 @@ def test_what_a_callback_adds_to_the_model_before_the_first_epoch_is_sent() -> N
         fitted(one, 2, epochs=1, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=add)])
 
 
+def test_weights_that_a_callback_takes_out_of_the_model_end_the_fit() -> None:
+    model = mlp()
+    quantizing = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.layers[0].quantize("int8"))
+    with pytest.raises(ElephasError, match=r"taken '.*kernel' out of the model, as quantize"):
+        fitted(model, 2, epochs=3, callbacks=[quantizing])
+    model = mlp()
+    with pytest.warns(ElephasWarning, match="which layers are trainable"):
+        fitted(model, 2, epochs=1, callbacks=[quantizing])  # nothing is trained afterwards
+
+
 def test_a_schedule_that_a_callback_sets_counts_before_the_first_epoch_and_is_warned_of_later() -> None:
     halved = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
 
