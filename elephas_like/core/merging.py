@@ -182,6 +182,15 @@ class BatchMeans:
         self._of[worker] = own
         return found
 
+    def checkpoint(self) -> dict[str, Array]:
+        """Return the means as arrays by worker and place."""
+        return {f"{worker}.{place}": means for worker, own in list(self._of.items()) for place, means in enumerate(own)}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Continue from a checkpoint; from an earlier version's, which has none, as a new fit."""
+        for name in sorted(arrays, key=lambda name: [int(part) for part in name.split(".")]):
+            self._of.setdefault(int(name.split(".")[0]), []).append(arrays[name].astype(np.float64, copy=False))
+
 
 def begun_anew(theirs: Vector, began: Vector, ours: Vector, steps: int, layout: Layout) -> Vector:
     """Return a worker's statistics as they would be if it had begun with ours.

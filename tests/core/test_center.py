@@ -72,9 +72,15 @@ def test_a_moving_variance_has_what_lies_between_the_batches_of_workers(kind: ty
     center.served(0)
     center.served(1)
     center.commit(update(0, statistics=floats(2, 5), steps=2))  # batches of mean 0, as above
+    other = kind(center.snapshot(), MOVING, DownPour(), 2)
+    other.restore(center.checkpoint())
+    other.served(1)
     # Of mean 4, variance 4: 8/4 + 4 x 3/4 = 5, and 3.5 had it begun with 2. Between 0 and 4 lies 4, of which half of 3/4 came in.
     center.commit(update(1, statistics=floats(5, 5), steps=2))
     assert center.snapshot().statistics.tolist() == [2.75, 4.625 + 1.5]
+    # A fit that goes on knows the batches of worker 0, too: from (2, 5), two steps over such batches end at 3.5 and 4.25.
+    other.commit(update(1, version=1, statistics=floats(3.5, 4.25), steps=2))
+    assert other.snapshot().statistics.tolist() == [2.75, 4.625 + 1.5]
 
 
 @pytest.mark.parametrize("kind", CENTERS)
