@@ -160,6 +160,7 @@ class _Center(Center):
             "counts": np.array([self.version, self._samples, merge.lowered], np.int64),
             "steps": np.array(list(merge.steps.items()), np.int64).reshape(-1, 2),
             **{f"direction.{worker}": vector for worker, vector in self._monitor.directions.items()},
+            **{f"batches.{name}": means for name, means in merge.means.checkpoint().items()},
         }
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
@@ -171,6 +172,7 @@ class _Center(Center):
         self._monitor.restore(directions)  # type: ignore[arg-type]  # as they were taken
         self.version, self._samples, self._merge.lowered = (int(count) for count in arrays["counts"])
         self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
+        self._merge.means.restore(_under("batches.", arrays))
 
     def _prepare(self) -> None:
         raise NotImplementedError

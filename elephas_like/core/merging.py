@@ -33,36 +33,59 @@ def finite(vector: Vector) -> bool:
 
 @dataclass
 class StatisticsMean:
-    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64."""
+    """Sample-weighted statistics: means as they are, variances by the law of total variance. In float64.
+
+    What is a moving average has moved by 1 - momentum ** steps of the way to the rows of its worker, and the averages of two workers
+    lie apart by as much less than their rows do: the variance between them counts as if it had been part of every step's. So the
+    pooled variance is that of steps which see the batches of all workers together.
+    """
 
     layout: Layout
     role: Role = Role.STATISTIC
     _sum: Floats | None = None
+    _squares: list[Floats] = field(default_factory=list)
     _origin: Floats | None = None
     _weight: float = 0.0
+    _steps: float = 0.0
+    _together: bool = True
     _dtype: np.dtype[np.float32] = field(default_factory=lambda: np.dtype(np.float32))
 
-    def add(self, statistics: Vector, samples: int) -> None:
-        """Takes one worker's statistics."""
+    def add(self, statistics: Vector, samples: int, steps: int = 0) -> None:
+        """Take one worker's statistics.
+
+        Args:
+            steps: in which its moving averages have moved on from those that all workers began with; 0 if it began with others.
+        """
         if samples == 0 or statistics.size == 0:
             return
         term, self._dtype = statistics.astype(np.float64), statistics.dtype
         # Means are taken from the first worker's: equal (frozen) statistics come back to the last bit.
         self._origin = term.copy() if self._origin is None else self._origin
-        for mean, variance in self.layout.variances(self.role):
-            term[variance] += (term[mean] - self._origin[mean]) ** 2  # E[x^2], which averages as it is
+        means = [mean for mean, _ in self.layout.variances(self.role)]
+        squares = [samples * (term[mean] - self._origin[mean]) ** 2 for mean in means]
+        self._squares = [a + b for a, b in zip(self._squares, squares, strict=True)] if self._squares else squares
         term *= samples
         self._sum = term if self._sum is None else self._sum + term
         self._weight += samples
+        self._steps += samples * steps
+        self._together = self._together and steps > 0
 
     def result(self) -> Vector | None:
         """The pooled statistics; None where nothing came."""
         if self._sum is None or self._origin is None:
             return None
         pooled = self._sum / self._weight
-        for mean, variance in self.layout.variances(self.role):
-            pooled[variance] = np.maximum(pooled[variance] - (pooled[mean] - self._origin[mean]) ** 2, 0.0)
+        for (mean, variance), squares in zip(self.layout.variances(self.role), self._squares, strict=True):
+            between = squares / self._weight - (pooled[mean] - self._origin[mean]) ** 2
+            pooled[variance] = np.maximum(pooled[variance] + between * self._stretch(mean), 0.0)
         return pooled.astype(self._dtype, copy=False)
+
+    def _stretch(self, mean: slice) -> Floats | float:
+        """Return what the variance between workers' moving means is multiplied by."""
+        if self.role is not Role.STATISTIC or not self._together:
+            return 1.0
+        moved = 1 - self.layout.momenta[mean].astype(np.float64) ** (self._steps / self._weight)
+        return np.divide(1.0, moved, out=np.ones_like(moved), where=moved > 0)  # with a momentum of 1 nothing moves
 
 
 class Replaced:
@@ -103,21 +126,70 @@ def lower_scales(ours: Vector, theirs: Vector, *, on_equal: bool) -> Vector:
     return np.where(take[:, None], other, one).ravel()
 
 
-def mix_statistics(ours: Vector, theirs: Vector, share: float, layout: Layout, role: Role = Role.STATISTIC) -> Vector:
+def mix_statistics(
+    ours: Vector,
+    theirs: Vector,
+    share: float,
+    layout: Layout,
+    role: Role = Role.STATISTIC,
+    between: Sequence[Floats | None] = (),
+) -> Vector:
     """Statistics of a mixture, `share` of it theirs: means move by it, variances follow the law of total variance.
 
     Ours where theirs are left out. What is not finite in ours becomes theirs: nothing lies between infinity and a number.
+
+    Args:
+        between: for each variance, that between the means of the batches of all workers, as far as theirs have moved, if it is known.
     """
     if theirs.size == 0:
         return ours
     with np.errstate(invalid="ignore"):
         pooled: Floats = ours.astype(np.float64) + share * (theirs.astype(np.float64) - ours)
-        for mean, variance in layout.variances(role):
+        pairs = layout.variances(role)
+        for (mean, variance), known in zip(pairs, between or [None] * len(pairs), strict=True):
             apart = theirs[mean].astype(np.float64) - ours[mean]
-            pooled[variance] += share * (1 - share) * apart**2
+            pooled[variance] += share * (1 - share) * apart**2 if known is None else share * known
     if not finite(ours):
         pooled = np.where(np.isfinite(ours), pooled, theirs)
     return pooled.astype(ours.dtype, copy=False)
+
+
+class BatchMeans:
+    """The means of the batches that each asynchronous worker has trained on last, which its moving means have come a part of the way to.
+
+    They say how far workers' rows lie apart, where the moving means of a state are those of all workers.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._of: dict[int, list[Floats]] = {}
+
+    def between(self, worker: int, theirs: Vector, began: Vector, steps: int) -> list[Floats | None]:
+        """Take a worker's statistics after so many steps. Return, for each variance, that between workers' means times the share of the way.
+
+        None where no momentum is known.
+        """
+        own: list[Floats] = []
+        found: list[Floats | None] = []
+        for place, (mean, _) in enumerate(self._layout.variances()):
+            momentum = self._layout.momenta[mean].astype(np.float64)
+            moved = 1 - momentum**steps
+            start = began[mean].astype(np.float64)
+            way = theirs[mean] - start
+            own.append(start + np.divide(way, moved, out=np.zeros_like(way), where=moved > 0))
+            others = [means[place] for number, means in list(self._of.items()) if number != worker]
+            found.append(moved * np.var([own[-1], *others], axis=0) if momentum.all() else None)
+        self._of[worker] = own
+        return found
+
+    def checkpoint(self) -> dict[str, Array]:
+        """Return the means as arrays by worker and place."""
+        return {f"{worker}.{place}": means for worker, own in list(self._of.items()) for place, means in enumerate(own)}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Continue from a checkpoint; from an earlier version's, which has none, as a new fit."""
+        for name in sorted(arrays, key=lambda name: [int(part) for part in name.split(".")]):
+            self._of.setdefault(int(name.split(".")[0]), []).append(arrays[name].astype(np.float64, copy=False))
 
 
 def begun_anew(theirs: Vector, began: Vector, ours: Vector, steps: int, layout: Layout) -> Vector:
@@ -181,7 +253,7 @@ class RoundMerge:
         Args:
             late: the update started from an earlier round's state. Its integers and slots are out of date, and left out.
         """
-        self._statistics.add(update.statistics, update.samples)
+        self._statistics.add(update.statistics, update.samples, 0 if late else update.steps)
         self._frozen.add(update.frozen, update.samples)
         self._frozen_unchanged += 0 if update.frozen.size else update.samples
         if late:
@@ -241,6 +313,7 @@ class RunningMerge:
 
     steps: of each worker so far. lowered: the version since which loss scales are as low as they are.
     replaced: what callbacks have set. begun: the version and the statistics that each worker has begun with.
+    means: of each worker's batches.
     """
 
     layout: Layout
@@ -249,6 +322,10 @@ class RunningMerge:
     lowered: int = 0
     replaced: Replaced = field(default_factory=Replaced)
     begun: dict[int, tuple[int, Vector]] = field(default_factory=dict)
+    means: BatchMeans = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.means = BatchMeans(self.layout)
 
     def begins(self, worker: int, version: int, statistics: Vector) -> None:
         """Note what a worker begins with, of a layout with moving averages."""
@@ -263,12 +340,13 @@ class RunningMerge:
             version: from which on every served state has this update.
         """
         version_begun, began = self.begun.get(update.worker, (-1, None))
-        statistics = update.statistics
+        statistics, between = update.statistics, list[Floats | None]()
         if began is not None and version_begun == update.version and statistics.size:
+            between = self.means.between(update.worker, statistics, began, update.steps)
             statistics = begun_anew(statistics, began, state.statistics, update.steps, self.layout)
         statistics = self.replaced.kept(Role.STATISTIC, state.statistics, statistics, update.version)
         merged: dict[str, Array] = {
-            "statistics": mix_statistics(state.statistics, statistics, share, self.layout),
+            "statistics": mix_statistics(state.statistics, statistics, share, self.layout, between=between),
             "counters": self._counters(state.counters, update),
             "loss_scale": self._loss_scale(state.loss_scale, update, version),
         }

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.ml.param import shared
@@ -100,21 +101,33 @@ def _thresholds(name: str, value: Any) -> list[float]:
     return [float(one) for one in given]
 
 
+# By name, not as closures: stages can be pickled.
+
+
 def _whole(least: int) -> Check:
-    return lambda name, value: checks.positive_int(name, value, least)
+    return partial(_at_least, least)
+
+
+def _at_least(least: int, name: str, value: Any) -> int:
+    return checks.positive_int(name, value, least)
 
 
 def _one_of(kind: Any) -> Check:
-    return lambda name, value: checks.choice(name, value, kind).value
+    return partial(_member, kind)
+
+
+def _member(kind: Any, name: str, value: Any) -> str:
+    return str(checks.choice(name, value, kind).value)
 
 
 def _among(*values: str) -> Check:
-    def check(name: str, value: Any) -> str:
-        if value not in values:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, values))}; got {value!r}.")
-        return str(value)
+    return partial(_known, values)
 
-    return check
+
+def _known(values: tuple[str, ...], name: str, value: Any) -> str:
+    if value not in values:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, values))}; got {value!r}.")
+    return str(value)
 
 
 def _frequency(name: str, value: Any) -> str | int | Schedule:

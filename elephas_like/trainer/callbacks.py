@@ -27,10 +27,12 @@ from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
 from elephas_like.core.types import Array, EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
+from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.graph import plain_attributes
-from elephas_like.trainer.learning_rate import ScaledVariables, step_counters
+from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
+from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.state import Variables
 
 _TEST_HOOKS = ("on_test_begin", "on_test_end")
@@ -166,7 +168,9 @@ class DriverHooks:
             callback.on_round_end for callback in self._user_callbacks if hasattr(callback, "on_round_end")
         ]
         self._step_counters = step_counters(self.variables)
-        self._compiled_with, self._trained = self._compiled(), self._trainable()
+        self._compiled_with, self._trained = compiled_with(self.model), self._trainable()
+        self._weights = list(self.model.trainable_variables)
+        self._given_rates = given_rates(self.variables)
         self._noted_attributes = self._noted_slots = self._noted_late_test = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
@@ -193,11 +197,20 @@ class DriverHooks:
         self.model.stop_training = False
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
-        if self._trainable() != self._trained:  # frozen before anything is sent
-            self.variables, self._trained = self._variables(), self._trainable()
-            self._step_counters = step_counters(self.variables)
-        self._check_not_recompiled()
+        self._check_not_recompiled(begun=False)
+        if any(_is_of_the_user(callback) for callback in self._user_callbacks):
+            self._look_again()
         return self.variables.read(), restored or initial_epoch
+
+    def _look_again(self) -> None:
+        """Take in what `on_train_begin` has made of the model, which is sent as it is now: frozen and added layers, and schedules."""
+        if self._trainable() != self._trained:
+            check_knows_weights(self.model)
+        found = self._variables()
+        if found.layout != self.variables.layout or self._trainable() != self._trained or self._sets_schedules():
+            self.variables, self._trained = found, self._trainable()
+            self._weights = list(self.model.trainable_variables)
+            self._step_counters, self._given_rates = step_counters(found), given_rates(found)
 
     def train_end(self, state: TrainState) -> None:
         """Load the final state, finalize it (EMA weights) and call `on_train_end`. Nothing is written afterwards."""
@@ -357,8 +370,7 @@ class DriverHooks:
 
     def _note_slots(self) -> None:
         """Warn, once, of slots that a callback has set amid a fit, where workers go on with their own."""
-        done = self.history.epoch[-1] + 1 if self.history.epoch else 0
-        if self.keeps_slots and 0 < done < self.epochs and not self._noted_slots:
+        if self.keeps_slots and 0 < self._done() < self.epochs and not self._noted_slots:
             self._noted_slots = True
             warnings.warn(
                 "a callback has set variables of the optimizer (its slots), and workers that keep their own go on with those: until the next "
@@ -368,27 +380,51 @@ class DriverHooks:
                 stacklevel=2,
             )
 
+    def _done(self) -> int:
+        return self.history.epoch[-1] + 1 if self.history.epoch else 0
+
     def _variables(self) -> Variables:
         return Variables(self.model) if self.rate_factor == 1.0 else ScaledVariables(self.model, self.rate_factor)
-
-    def _compiled(self) -> tuple[object, object]:
-        return getattr(self.model, "optimizer", None), getattr(self.model, "loss", None)
 
     def _trainable(self) -> list[int]:
         return [id(variable) for variable in self.model.trainable_variables]
 
-    def _check_not_recompiled(self) -> None:
-        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are; warn of frozen layers.
+    def _sets_schedules(self) -> bool:
+        """Return whether a learning rate is of another schedule, or function, than it was."""
+        now = given_rates(self.variables)
+        return any(one is not other for one, other in zip(now, self._given_rates, strict=True))
+
+    def _check_not_recompiled(self, *, begun: bool = True) -> None:
+        """Do nothing if the model is compiled as it was when the fit began, as the workers' copies are; warn of frozen layers and new schedules.
+
+        Args:
+            begun: whether workers have copies already.
 
         Raises:
-            ElephasError: a callback has compiled it anew.
+            ElephasError: a callback has compiled it anew, or taken weights out of it.
         """
-        if any(now is not was for now, was in zip(self._compiled(), self._compiled_with, strict=True)):
+        if compiled_anew(self.model, self._compiled_with):
             raise ElephasError(
                 "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
                 "(model.stop_training = True), compile, and fit again: it goes on from the weights."
             )
-        if self._trainable() != self._trained:
+        if begun and self._sets_schedules():
+            self._given_rates = given_rates(self.variables)
+            warnings.warn(
+                "a callback has given the optimizer a learning rate schedule, and workers train on with the rate, or the schedule, that it "
+                "had when the fit began, as the compiled step of plain Keras does. Set a number, set the schedule in on_train_begin, or "
+                "compile with it.",
+                ElephasWarning,
+                stacklevel=2,
+            )
+        if begun and self._trainable() != self._trained:
+            gone = {id(variable) for variable in self._weights}.difference(map(id, self.model.variables))
+            if gone and self._done() < self.epochs and not self.model.stop_training:
+                name = next(variable.path for variable in self._weights if id(variable) in gone)
+                raise ElephasError(
+                    f"a callback has taken {name!r} out of the model, as quantize and pop do, and workers train on with it: the model would not "
+                    "get what they train. End the fit (model.stop_training = True), and change the model then."
+                )
             self._trained = self._trainable()
             warnings.warn(
                 "a callback has changed which layers are trainable, and workers train on those that were when the fit began. Plain "
@@ -410,6 +446,11 @@ class DriverHooks:
                 ElephasWarning,
                 stacklevel=2,
             )
+
+
+def _is_of_the_user(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback runs the user's code. Keras' own add nothing to a model."""
+    return isinstance(callback, keras.callbacks.LambdaCallback) or not type(callback).__module__.startswith("keras.")
 
 
 def _has_test_hooks(callback: keras.callbacks.Callback) -> bool:

@@ -60,6 +60,16 @@ def _compile_arguments(model: keras.Model) -> dict[str, object] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
+def compiled_with(model: keras.Model) -> tuple[object, object]:
+    """Return the optimizer and the loss that a model has now, for `compiled_anew`."""
+    return getattr(model, "optimizer", None), getattr(model, "loss", None)
+
+
+def compiled_anew(model: keras.Model, before: tuple[object, object]) -> bool:
+    """Return whether a model has been compiled since it was compiled with what `before` holds."""
+    return any(now is not was for now, was in zip(compiled_with(model), before, strict=True))
+
+
 def compiled_as(model: keras.Model) -> dict[str, str]:
     """Return in words what decides how a model trains, the same in every process: its optimizer, loss and loss weights.
 

@@ -138,8 +138,14 @@ def reinitialized(model: keras.Model, seed: int) -> keras.Model:
     # Statistics are no trainable weights, but belong to the weights that were replaced.
     for layer in layers_of(copy):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built:
-            layer.moving_mean.assign(layer.moving_mean_initializer(layer.moving_mean.shape))
-            layer.moving_variance.assign(layer.moving_variance_initializer(layer.moving_variance.shape))
+            mean = layer.moving_mean_initializer(layer.moving_mean.shape)
+            variance = layer.moving_variance_initializer(layer.moving_variance.shape)
+            layer.moving_mean.assign(mean)
+            layer.moving_variance.assign(variance)
+            if getattr(layer, "renorm", False):
+                layer.renorm_mean.assign(mean)
+                for deviation in (layer.moving_stddev, layer.renorm_stddev):
+                    deviation.assign(keras.ops.sqrt(variance))
     reset_optimizer(copy)
     return copy
 

@@ -119,9 +119,14 @@ def _given_rate(optimizer: Any) -> Any:
     return given if callable(given) and not isinstance(given, keras.Variable) else None
 
 
+def given_rates(variables: Variables) -> list[object]:
+    """Return the schedule or function from which each optimizer takes its rate; None for one that has a number."""
+    return [_given_rate(optimizer) for optimizer in variables.optimizers]
+
+
 def step_counters(variables: Variables) -> list[slice]:
     """Return where the optimizers' step counters lie among a state's counters; nowhere if a schedule reads one."""
-    if any(_given_rate(optimizer) is not None for optimizer in variables.optimizers):
+    if any(given is not None for given in given_rates(variables)):
         return []
     counters = [each for optimizer in variables.optimizers for each in optimizer.variables if each.name == "iteration"]
     return [variables.place(counter) for counter in counters]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.building import build
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.state import metric_variables, write_metrics
@@ -21,18 +22,31 @@ def metric_results(
     Args:
         sample: a batch like those behind the sums, to build metrics that are not built yet.
         evaluated: whether test steps have made the sums.
+
+    Raises:
+        ElephasError: the model has got more metrics than those of the sums.
     """
     if sums.size == 0:
         return {}
     unbuilt = not all(
         getattr(metric, "built", True) for metric in model.metrics
     )  # `metrics=[]` has no variables, built or not
-    if sample is not None and (unbuilt or sums.size != sum(int(np.prod(v.shape)) for v in metric_variables(model))):
+    if sample is not None and (unbuilt or sums.size != _size(model)):
         build(model, sample)
+    if sums.size < _size(model):
+        raise ElephasError(
+            f"the model {model.name!r} has more metrics than it had when the fit began ({', '.join(each.name for each in model.metrics)}): "
+            "workers have counted those of then. A callback may keep metrics of its own in itself (self.metric = ...); give the model's "
+            "metrics before the fit, or in on_train_begin."
+        )
     write_metrics(model, sums)
     results = evaluated_metrics(model) if evaluated else metrics_of(model)
     model.reset_metrics()
     return results
+
+
+def _size(model: keras.Model) -> int:
+    return sum(int(np.prod(variable.shape)) for variable in metric_variables(model))
 
 
 def metrics_of(model: keras.Model) -> dict[str, float]:

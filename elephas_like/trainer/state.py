@@ -108,13 +108,20 @@ def _momenta(reached: Sequence[object]) -> dict[int, float]:
     known = nodes_in(reached)
     wrapped += [thing for thing in reached if isinstance(thing, keras.Layer) and len(_calls(thing, known)) > 1]
     repeated = {id(layer) for each in wrapped for layer in (each, *layers_of(each))}
+    layers = [each for each in reached if isinstance(each, keras.layers.BatchNormalization) and each.built]
     return {
-        id(variable): float(layer.momentum)
-        for layer in reached
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.built
-        if id(layer) not in repeated
-        for variable in (layer.moving_mean, layer.moving_variance)
+        id(variable): momentum for layer in layers if id(layer) not in repeated for variable, momentum in _moving(layer)
     }
+
+
+def _moving(layer: keras.layers.BatchNormalization) -> list[tuple[keras.Variable, float]]:
+    """Return the moving averages of a BatchNormalization, each with its momentum."""
+    kept = [(layer.moving_mean, float(layer.momentum)), (layer.moving_variance, float(layer.momentum))]
+    if getattr(layer, "renorm", False):  # which old versions of Keras have not
+        momentum = float(layer.renorm_momentum)
+        kept += [(layer.moving_stddev, float(layer.momentum))]
+        kept += [(layer.renorm_mean, momentum), (layer.renorm_stddev, momentum)]
+    return kept
 
 
 def _calls(layer: keras.Layer, known: set[int]) -> list[object]:

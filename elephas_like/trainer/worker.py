@@ -48,6 +48,7 @@ from elephas_like.core.types import (
 )
 from elephas_like.core.variates import ControlVariate
 from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.constraints import WeightConstraints
 from elephas_like.trainer.learning_rate import step_counters
 from elephas_like.trainer.metric_results import metrics_of
@@ -119,7 +120,9 @@ class LocalTrainer:
                 list(worker_callbacks), model=program.model, epochs=config.epochs, steps=self._steps, verbose=0
             )
             program.model.stop_training = False
+            self._compiled_with = compiled_with(program.model)
             self._callbacks.on_train_begin()
+            self._check_left_alone(program)
         self._epoch: int | None = None  # that callbacks have seen begin and not end
         self._epoch_metrics = np.zeros(0)
 
@@ -181,7 +184,7 @@ class LocalTrainer:
                 program.model.reset_metrics()  # worker callbacks see the logs of each epoch by itself
                 samples += self._train_epoch(program, Span(epoch, span.begin, span.end, span.of))
                 sums.append(read_metrics(program.model))
-        self._check_not_stopped(program)
+        self._check_left_alone(program)
         # The state afterwards: which slots stay here, and which go into the update.
         after = program.variables.read()
         if self._config.names_nan and not finite(after.weights):
@@ -400,7 +403,7 @@ class LocalTrainer:
             in_order = row_numbers(len(columns[0]))
             program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
             self._callbacks.on_train_batch_end(step, metrics_of(program.model))
-            self._check_not_stopped(program)
+            self._check_left_alone(program)
         sums = read_metrics(program.model)
         self._epoch_metrics = scores.add([self._epoch_metrics, sums])
         if end == self._steps:
@@ -413,9 +416,14 @@ class LocalTrainer:
         write_metrics(program.model, self._epoch_metrics)
         self._callbacks.on_epoch_end(self._epoch, metrics_of(program.model))
         self._epoch, self._epoch_metrics = None, np.zeros(0)
-        self._check_not_stopped(program)
+        self._check_left_alone(program)
 
-    def _check_not_stopped(self, program: Program) -> None:
+    def _check_left_alone(self, program: Program) -> None:
+        if self._callbacks is not None and compiled_anew(program.model, self._compiled_with):
+            raise ElephasError(
+                "a worker callback has compiled the model anew: its steps, its metrics and the optimizer's state are those of the model as "
+                "it was compiled when the fit began. Compile it before, or between two fits."
+            )
         if program.model.stop_training:
             raise ElephasError(
                 "a worker callback, or the model's own train step, set model.stop_training, but no worker can end a training that all "

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -345,7 +345,8 @@ def _searched(asked: _Request, given: _Prepared) -> SearchResult:
         shown = training_page(asked.page, page, given.context, asked.remote)
         with shown, _opened(asked, given, rows, WatchedTrials(monitor, page, goal)) as slots:
             running.run(slots)
-    restorer = _restorer(asked.build, rows.sample, given.source, kept.seed, settings)
+    source = given.source if rows.sample is None else None  # the rows were never here
+    restorer = _Restorer(asked.build, rows.sample, source, kept.seed, settings)
     return SearchResult(running.records, goal, asked.epochs, store, restorer, asked.sampler, running.interrupted)
 
 
@@ -427,24 +428,33 @@ def _callbacks(callbacks: Any) -> _Callbacks:
     return _Callbacks(pickle_by_value(given) if given else b"", may_add_logs)
 
 
-def _restorer(
-    build: Callable[[Any], keras.Model],
-    sample: tuple[object, ...] | None,
-    source: Source,
-    seed: int,
-    settings: KerasSettings,
-) -> Callable[[Any, bytes, str], keras.Model]:
-    made: list[keras.Model] = []
+@dataclass
+class _Restorer:
+    """Makes the model of a trial from its parameters and its file.
 
-    def restored(params: Any, content: bytes, suffix: str) -> keras.Model:
-        with settings.applied(), seeded(seed, 0), tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+    source: the rows, where the search has no sample of them. made: models so far, with which the next one shares nothing.
+    """
+
+    build: Callable[[Any], keras.Model]
+    sample: tuple[object, ...] | None
+    source: Source | None
+    seed: int
+    settings: KerasSettings
+    made: list[keras.Model] = field(default_factory=list)
+
+    def __call__(self, params: Any, content: bytes, suffix: str) -> keras.Model:
+        """Return the model."""
+        with (
+            self.settings.applied(),
+            seeded(self.seed, 0),
+            tempfile.TemporaryDirectory(prefix="elephas_like-") as folder,
+        ):
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
             # Nothing is shared: one trial may have trained what another froze.
-            *_, model = with_own_variables([*made, checked(build(with_own_objects(params)))], share_frozen=False)
-            made.append(model)
-            if sample is None:  # the rows were never here
-                source.for_model(model).build(model)
-            return restore(model, path, sample)
-
-    return restored
+            built = checked(self.build(with_own_objects(params)))
+            *_, model = with_own_variables([*self.made, built], share_frozen=False)
+            self.made.append(model)
+            if self.source is not None:
+                self.source.for_model(model).build(model)
+            return restore(model, path, self.sample)

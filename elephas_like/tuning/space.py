@@ -56,6 +56,11 @@ class Parameter:
     step: float | None = None
 
 
+def _no_value(params: object) -> float:
+    """The function of a hyperopt domain, which is never called. By name, so that searches' results can be pickled."""
+    return 0.0
+
+
 class Space:
     """A hyperopt space, or a plain dict of `("uniform", 0, 1)`-like entries, made into hyperopt's.
 
@@ -87,7 +92,7 @@ class Space:
         self._parameters = {one.pos_args[0].obj: _parameter(one, one in switches) for one in drawn}
         self._places = {label: path for label, path in _paths(self.expression, ()) if label == ".".join(map(str, path))}
         try:
-            self.domain = hyperopt.base.Domain(lambda params: 0.0, self.expression)
+            self.domain = hyperopt.base.Domain(_no_value, self.expression)
         except DuplicateLabel as error:
             raise ValueError(
                 f"two parameters of the space have the label {error.args[0]!r}; labels must differ."

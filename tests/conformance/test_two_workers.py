@@ -83,3 +83,19 @@ def test_an_infinite_mask_stays_what_it_is() -> None:
     two(model, mode="asynchronous").fit(*rows, **FIT)
     assert model.layers[1].mask.numpy().tolist() == [0, 0, -np.inf, -np.inf]
     assert all(np.isfinite(weight.numpy()).all() for weight in model.trainable_weights)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0, 1.0])
+def test_moving_averages_are_those_of_one_process_at_the_same_global_batch(momentum: float) -> None:
+    """With an exchange a step, whatever the workers' rows: here one has those of 3, the other those of -3."""
+    rows = X + np.tile([[3.0], [-3.0]], (len(X) // 2, 1)).astype("float32")
+    averages = []
+    for by_keras in (True, False):
+        layer = L.BatchNormalization(momentum=momentum)
+        model = small(layer, L.Dense(1), optimizer=keras.optimizers.SGD(0.0))
+        if by_keras:
+            model.fit(rows, Y, **(FIT | {"batch_size": 8}))
+        else:
+            two(model, frequency="batch").fit(rows, Y, **FIT)
+        averages.append([layer.moving_mean.numpy(), layer.moving_variance.numpy()])
+    np.testing.assert_allclose(averages[1], averages[0], rtol=1e-5, atol=1e-6)

@@ -61,9 +61,26 @@ def test_a_moving_average_is_not_drawn_back_to_where_a_worker_began(kind: type) 
     center.commit(update(0, **brought))  # the first, taken whole
     assert center.snapshot().statistics.tolist() == [2, 5]
     # Had worker 1 begun with 2 and 5: 2 + (2 - 8)/4 = 0.5 and 5 + (5 - 8)/4 = 4.25. Half of the way there is 1.25 and 4.625, and
-    # 1/2 x 1/2 x 1.5^2 = 0.5625 for what lies between the means.
+    # nothing lies between means of batches that are all 0.
     center.commit(update(1, **brought))
-    assert center.snapshot().statistics.tolist() == [1.25, 5.1875]
+    assert center.snapshot().statistics.tolist() == [1.25, 4.625]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
+def test_a_moving_variance_has_what_lies_between_the_batches_of_workers(kind: type) -> None:
+    center = moving(kind)
+    center.served(0)
+    center.served(1)
+    center.commit(update(0, statistics=floats(2, 5), steps=2))  # batches of mean 0, as above
+    other = kind(center.snapshot(), MOVING, DownPour(), 2)
+    other.restore(center.checkpoint())
+    other.served(1)
+    # Of mean 4, variance 4: 8/4 + 4 x 3/4 = 5, and 3.5 had it begun with 2. Between 0 and 4 lies 4, of which half of 3/4 came in.
+    center.commit(update(1, statistics=floats(5, 5), steps=2))
+    assert center.snapshot().statistics.tolist() == [2.75, 4.625 + 1.5]
+    # A fit that goes on knows the batches of worker 0, too: from (2, 5), two steps over such batches end at 3.5 and 4.25.
+    other.commit(update(1, version=1, statistics=floats(3.5, 4.25), steps=2))
+    assert other.snapshot().statistics.tolist() == [2.75, 4.625 + 1.5]
 
 
 @pytest.mark.parametrize("kind", CENTERS)
@@ -80,7 +97,7 @@ def test_where_a_worker_began_is_known_by_the_version_of_its_update(kind: type, 
     center.commit(update(1, statistics=floats(2, 6), version=version, steps=1))
     # As if it had begun with 3 and 6.5: 2 + (3 - 4)/2 = 1.5 and 6 + (6.5 - 6)/2 = 6.25.
     mean, variance = (1.5, 6.25) if version else (2, 6)
-    apart = (mean - 3) ** 2 / 4
+    apart = 0 if version else (mean - 3) ** 2 / 4  # of the batches of others nothing is known
     assert center.snapshot().statistics.tolist() == [(3 + mean) / 2, (6.5 + variance) / 2 + apart]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from exchanges import after
 from plain_numpy import LAYOUT, floats, integers, state, update
 
-from elephas_like.core.merging import StatisticsMean, finite, mix_statistics
+from elephas_like.core.layout import Layout
+from elephas_like.core.merging import RoundMerge, StatisticsMean, finite, mix_statistics
 from elephas_like.core.strategies import Nesterov
 
 NAN, INF = float("nan"), float("inf")
@@ -85,6 +88,31 @@ def test_total_variance_of_two_workers() -> None:
     updates = update(0, samples=1, statistics=floats(0, 1)), update(1, samples=3, statistics=floats(4, 2))
     assert after(*updates).statistics.tolist() == [3, 4.75]
     assert after(*updates, strategy=Nesterov()).statistics.tolist() == [3, 4.75]  # no outer momentum
+
+
+def test_the_variance_between_moving_means_is_that_of_steps_over_the_batches_of_all() -> None:
+    # from mean 0 and variance 1, at a momentum of 1/2: batches of means 0 and 8, n = 1, 3, variances 1. Together: mean 6, variance
+    # 1 + (36 + 3 x 4)/4 = 13; so one step is at 3 and (1 + 13)/2 = 7, of two workers at (0, 1) and (4, 1)
+    one, other = floats(0, 1), floats(4, 1)
+    moving = Layout(tuple(replace(each, momentum=0.5) for each in LAYOUT.entries))
+    mean = StatisticsMean(moving)
+    for statistics, samples in ((one, 1), (other, 3)):
+        mean.add(statistics, samples, steps=1)
+    assert mean.result().tolist() == [3, 7]
+    # the same batches twice: 3/4 of the way to mean 6 and variance 13, of two workers at (0, 1) and (6, 1)
+    mean = StatisticsMean(moving)
+    for statistics, samples in ((floats(0, 1), 1), (floats(6, 1), 3)):
+        mean.add(statistics, samples, steps=2)
+    assert mean.result().tolist() == [4.5, 10]
+    # a straggler began with other averages than the others: then it is their own variance, 1 + 3
+    parts = RoundMerge(moving, 2)
+    parts.add(update(0, samples=1, statistics=one))
+    parts.add(update(1, samples=3, statistics=other), late=True)
+    assert parts.result(state())["statistics"].tolist() == [3, 4]
+    # a momentum of 1 never moves
+    still = StatisticsMean(Layout(tuple(replace(each, momentum=1.0) for each in LAYOUT.entries)))
+    still.add(one, 1, steps=1)
+    assert still.result().tolist() == [0, 1]
 
 
 def test_total_variance_is_that_of_all_rows_together() -> None:

@@ -601,6 +601,64 @@ def test_a_callback_that_freezes_a_layer_is_warned_of_once() -> None:
     assert len(caught) == 1
 
 
+def test_a_layer_that_a_callback_unfreezes_needs_another_optimizer() -> None:
+    def unfreeze(logs: object) -> None:
+        model.layers[0].trainable = True
+
+    model = mlp()
+    model.layers[0].trainable = False
+    model.compile("adam", "mse")
+    with pytest.raises(ValueError, match=r"were unfrozen .* Compile the model again"):
+        fitted(model, 2, callbacks=[keras.callbacks.LambdaCallback(on_train_begin=unfreeze)])
+
+
+def test_what_a_callback_adds_to_the_model_before_the_first_epoch_is_sent() -> None:
+    def add(*_: object) -> None:
+        for model in (one, other):
+            model.head = keras.layers.Dense(1, trainable=False)
+            model.head.build((None, 3))
+            model.mine = keras.metrics.Mean(name="mine")
+
+    one, other = mlp(), mlp()
+    adding = keras.callbacks.LambdaCallback(on_train_begin=add)
+    other.fit(X, Y, epochs=1, batch_size=8, shuffle=False, verbose=0, callbacks=[adding])
+    fitted(one, epochs=1, shuffle=False, callbacks=[adding])
+    for ours, theirs in zip(one.get_weights()[:4], other.get_weights()[:4], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    one = mlp()
+    with pytest.raises(ElephasError, match=r"more metrics than it had when the fit began \(loss, .*mine.*self.metric"):
+        fitted(one, 2, epochs=1, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=add)])
+
+
+def test_weights_that_a_callback_takes_out_of_the_model_end_the_fit() -> None:
+    model = mlp()
+    quantizing = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.layers[0].quantize("int8"))
+    with pytest.raises(ElephasError, match=r"taken '.*kernel' out of the model, as quantize"):
+        fitted(model, 2, epochs=3, callbacks=[quantizing])
+    model = mlp()
+    with pytest.warns(ElephasWarning, match="which layers are trainable"):
+        fitted(model, 2, epochs=1, callbacks=[quantizing])  # nothing is trained afterwards
+
+
+def test_a_schedule_that_a_callback_sets_counts_before_the_first_epoch_and_is_warned_of_later() -> None:
+    halved = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
+
+    def schedule(*_: object) -> None:
+        for model in (ours, theirs):
+            model.optimizer.learning_rate = halved
+
+    ours, theirs = (mlp(keras.optimizers.SGD(0.3)) for _ in range(2))
+    setting = keras.callbacks.LambdaCallback(on_train_begin=schedule)
+    theirs.fit(X, Y, epochs=2, batch_size=8, shuffle=False, verbose=0, callbacks=[setting])
+    fitted(ours, epochs=2, shuffle=False, callbacks=[setting])
+    for one, other in zip(theirs.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    ours = mlp(keras.optimizers.SGD(0.3))
+    with pytest.warns(ElephasWarning, match="learning rate schedule") as caught:
+        fitted(ours, 2, epochs=3, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=schedule)])
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_an_epoch_whose_updates_are_all_dropped_is_an_error(mode: str) -> None:
     model = mlp(keras.optimizers.SGD(1e30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import pickle
 from pathlib import Path
 
 import h5py
@@ -16,7 +17,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
-from elephas_like import ElephasEstimator, ElephasTransformer, load_ml_estimator, load_ml_transformer
+from elephas_like import ElephasEstimator, ElephasTransformer, EnsembleEstimator, load_ml_estimator, load_ml_transformer
 from elephas_like.stages.saving import decoded, encoded
 from elephas_like.strategies import Clipped, FixedSteps, KerasOuter, Nesterov
 
@@ -26,6 +27,20 @@ def model() -> keras.Model:
     made = keras.Sequential([keras.Input((2,)), Scale(3.0), keras.layers.Dense(1)])
     made.compile(keras.optimizers.Adam(0.03), own_error)
     return made
+
+
+def test_stages_can_be_pickled(spark) -> None:
+    plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
+    plain.compile("sgd", "sparse_categorical_crossentropy")
+    for stage in (
+        ElephasEstimator(plain, epochs=3),
+        EnsembleEstimator(plain, num_members=2),
+        ElephasTransformer(plain),
+    ):
+        copied = pickle.loads(pickle.dumps(stage))  # noqa: S301  # our own
+        assert copied.explainParams() == stage.explainParams()
+        for one, other in zip(copied.get_model().get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from inspect import signature
+
 import keras
 import numpy as np
 import pytest
@@ -37,6 +39,16 @@ def test_a_model_is_begun_anew_but_keeps_what_was_not_trained() -> None:
     np.testing.assert_array_equal(one.layers[2].moving_variance, np.ones(4))
     assert one.optimizer.iterations == 0
     one.fit(X, X.sum(1), verbose=0)
+
+
+@pytest.mark.skipif("renorm" not in signature(layers.BatchNormalization).parameters, reason="an old Keras")
+def test_statistics_of_batch_renormalization_begin_anew() -> None:
+    model = keras.Sequential([keras.Input((3,)), layers.BatchNormalization(renorm=True), layers.Dense(1)])
+    begun = [variable.numpy() for variable in model.layers[0].non_trainable_variables]
+    model.compile("sgd", "mse")
+    model.fit(X + 5, X.sum(1), verbose=0)
+    for found, start in zip(reinitialized(model, 1).layers[0].non_trainable_variables, begun, strict=True):
+        np.testing.assert_array_equal(found, start)
 
 
 def seed_states(model: keras.Model) -> list[list[int]]:

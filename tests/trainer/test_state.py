@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 
 import keras
 import numpy as np
@@ -137,6 +138,15 @@ def test_a_moving_average_knows_its_momentum() -> None:
         "moving_variance": 0.75,
     }
     assert layout.momenta.tolist() == [0.75] * 4
+
+
+@pytest.mark.skipif("renorm" not in signature(keras.layers.BatchNormalization).parameters, reason="an old Keras")
+def test_moving_averages_of_batch_renormalization_know_theirs() -> None:
+    norm = keras.layers.BatchNormalization(momentum=0.75, renorm=True, renorm_momentum=0.5)
+    layout = Variables(keras.Sequential([keras.Input((1,)), norm])).layout
+    found = {entry.name.rsplit("/")[-1]: entry.momentum for entry in layout.of(Role.STATISTIC)}
+    moving = dict.fromkeys(("moving_mean", "moving_variance", "moving_stddev"), 0.75)
+    assert found == moving | {"renorm_mean": 0.5, "renorm_stddev": 0.5}
 
 
 def test_a_layer_that_a_step_calls_more_than_once_has_no_momentum_of_its_own() -> None:

@@ -450,6 +450,21 @@ def test_a_worker_callback_that_stops_is_told_that_it_cannot(tmp_path: Path) -> 
     trainer.close()
 
 
+def test_a_worker_callback_that_compiles_anew_is_refused(tmp_path: Path) -> None:
+    def compile_anew(*_: object) -> None:
+        anew.model.compile("sgd", "mse")
+
+    anew = keras.callbacks.LambdaCallback(on_epoch_begin=compile_anew)
+    model = prepared()
+    ref, start = shard(tmp_path, X[:10], Y[:10]), Variables(model).read()
+    trainer = TrainerFactory(ModelSpec.from_model(model), config(), Average(), "", cloudpickle.dumps([anew]))(
+        0, ref, None
+    )
+    with pytest.raises(ElephasError, match="worker callback has compiled the model anew"):
+        train(trainer, start, Span(0))
+    trainer.close()
+
+
 class StopsItself(keras.Sequential):
     def train_step(self, *arguments):
         self.stop_training = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,10 @@ def test_a_search_finds_and_returns_the_best_model() -> None:
     assert found.best_model is found.best_models(2)[0]
     assert [len(found), found.epochs_trained, found.epochs_saved] == [3, 9, 0]
     assert "3 ok; best val_accuracy" in repr(found)
+    kept = pickle.loads(pickle.dumps(found))  # noqa: S301  # our own
+    assert kept.best_params == found.best_params
+    for one, other in zip(kept.best_models(2)[1].get_weights(), found.best_models(2)[1].get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
     found.best_model.fit(x, y, epochs=1, verbose=0)  # compiled, and an optimizer that goes on
 
 
