@@ -12,6 +12,12 @@ _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 _HANDLED_HERE = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
 
 
+def class_of(thing: object) -> str:
+    """Return the name of an object's class and of its module: tf_keras has callbacks of the same names."""
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
 def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     """Raise if a callback cannot work on the driver.
 
@@ -25,7 +31,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     advice = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
+            raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
         name = type(callback).__name__
         frequency = getattr(callback, "save_freq", "epoch")
         if frequency != "epoch" and isinstance(
@@ -75,9 +81,7 @@ def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> Non
     """
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(
-                f"worker_callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}."
-            )
+            raise TypeError(f"worker_callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
         if isinstance(callback, (keras.callbacks.EarlyStopping, keras.callbacks.TerminateOnNaN)):
             raise ValueError(
                 f"{type(callback).__name__} ends a training, which all workers share: pass it as callbacks=[...], where "

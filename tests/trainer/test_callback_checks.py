@@ -100,3 +100,9 @@ def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
 def test_what_is_no_callback_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match=r"keras\.callbacks\.Callback"):
         check_callbacks([thing])
+
+
+def test_a_callback_of_another_package_is_named_with_its_module() -> None:
+    foreign = type("EarlyStopping", (), {"__module__": "tf_keras.src.callbacks"})()
+    with pytest.raises(TypeError, match=r"got tf_keras\.src\.callbacks\.EarlyStopping\.$"):
+        check_callbacks([foreign])
