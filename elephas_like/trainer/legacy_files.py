@@ -9,6 +9,7 @@ Keras 3 loads the architecture and the weights of such files but fails on their 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 import warnings
@@ -21,6 +22,8 @@ import keras
 
 from elephas_like.trainer.building import build_optimizer, restore_slots
 from elephas_like.trainer.bytecode import refuse_bytecode
+
+log = logging.getLogger(__name__)
 
 # Arguments of Keras 2's layers that Keras 3 removed, with the values that have no effect.
 _REMOVED: dict[str, tuple[object, ...]] = {
@@ -190,6 +193,12 @@ def _restore_old_slots(model: keras.Model, path: str) -> None:
             slots.setdefault(kind, []).append(variable)
     shapes = [{kind: [tuple(part.shape) for part in parts] for kind, parts in each.items()} for each in (values, slots)]
     if steps is None or (slots and shapes[0] != shapes[1]):
+        if values:
+            log.warning(
+                "what the optimizer in the file has kept (%s) is not what Keras 3's %s keeps: training begins without it.",
+                ", ".join(sorted(values)),
+                type(optimizer).__name__,
+            )
         return
     optimizer.iterations.assign(steps[0])
     for kind, variables in slots.items():

@@ -117,7 +117,9 @@ def test_slots_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["Adam/{}/dense/{}:0", "Adam/dense/{1}/{0}:0"])
-def test_an_optimizer_of_tensorflow_2_11_to_2_15_and_its_slots_are_read(tmp_path: Path, named: str) -> None:
+def test_an_optimizer_of_tensorflow_2_11_to_2_15_and_its_slots_are_read(
+    tmp_path: Path, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """They wrote "Custom>Adam", a schedule without a name, and losses with their function; and Keras 2 wrote no learning rate among the slots."""
     rate = {"module": "keras.optimizers.schedules", "class_name": "CosineDecay", "registered_name": None}
     rate["config"] = {"initial_learning_rate": 0.1, "decay_steps": 30, "alpha": 0.0, "name": None}
@@ -154,6 +156,8 @@ def test_an_optimizer_of_tensorflow_2_11_to_2_15_and_its_slots_are_read(tmp_path
     assert kept == {"kernel_momentum": 0, "bias_momentum": 1, "kernel_velocity": 2, "bias_velocity": 3}
     assert found["iteration"] == 7
     model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    load_h5(rewritten(path, optimizer_config={"class_name": "Custom>RMSprop", "config": {"learning_rate": 0.1}}))
+    assert "has kept (momentum, velocity) is not what Keras 3's RMSprop keeps" in caplog.text
 
 
 def own_loss(y_true, y_pred):
