@@ -14,7 +14,7 @@ from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
-from elephas_like.trainer.serialization import output_count, overrides
+from elephas_like.trainer.serialization import output_count, overrides, prepares_rows
 from elephas_like.trainer.tensors import check_backend
 
 
@@ -47,27 +47,20 @@ def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:
     Models of keras-hub that have a preprocessor apply it in their `fit` and `evaluate`, before any step.
     """
     kind = type(model).__name__
-    prepares = getattr(model, "preprocess_samples", None)
-    if callable(prepares):
-        module = getattr(prepares, "__module__", None) or ""
-        if getattr(model, "preprocessor", None) is not None or module.split(".")[0] not in _HUBS:
-            raise ElephasError(
-                f"the model {model.name!r} prepares its rows in {kind}.fit and {kind}.evaluate, by preprocess_samples, before any step; workers call "
-                "the steps alone, and would take the rows as they are. Prepare them first: preprocessor = model.preprocessor; "
-                "model.preprocessor = None; then fit on x, y = preprocessor(x, y=y), of an RDD in rdd.mapPartitions. Give it back to the trained "
-                "model, model.preprocessor = preprocessor, to predict rows as they are."
-            )
-    elif overrides(model, method):
+    if prepares_rows(model):
+        raise ElephasError(
+            f"the model {model.name!r} prepares its rows in {kind}.fit and {kind}.evaluate, by preprocess_samples, before any step; workers call "
+            "the steps alone, and would take the rows as they are. Prepare them first: preprocessor = model.preprocessor; "
+            "model.preprocessor = None; then fit on x, y = preprocessor(x, y=y), of an RDD in rdd.mapPartitions. Give it back to the trained "
+            "model, model.preprocessor = preprocessor, to predict rows as they are."
+        )
+    if overrides(model, method) and not hasattr(model, "preprocess_samples"):
         warnings.warn(
             f"{kind}.{method} is not called: workers call train_step and test_step, and what else it does, to the rows for example, is left "
             "out. Do that before, or in a layer or step.",
             ElephasWarning,
             stacklevel=3,
         )
-
-
-_HUBS = ("keras_hub", "keras_nlp")
-"""Packages whose `preprocess_samples` leaves rows alone where a model has no preprocessor."""
 
 
 def complete_compile_arguments(model: keras.Model) -> None:
