@@ -33,8 +33,7 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome, cancelled_by_caller
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
-from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks, shipped_callbacks
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
 from elephas_like.trainer.copies import give_own_optimizer, reinitialized, with_own_variables
 from elephas_like.trainer.recipe import keras_lock
@@ -236,7 +235,7 @@ def _pickled(callbacks: Any) -> bytes:
     own = as_tuple(callbacks)
     check_callbacks(own)
     check_copied_callbacks(own, "member")
-    return pickle_by_value(list(own)) if own else b""
+    return shipped_callbacks(own)
 
 
 def _prepared(

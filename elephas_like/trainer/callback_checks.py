@@ -5,7 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import cloudpickle
 import keras
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.code import pickle_by_value
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
@@ -69,6 +73,27 @@ def check_copied_callbacks(callbacks: Sequence[keras.callbacks.Callback], whose:
         raise ValueError(
             f"BackupAndRestore has one backup_dir, and each {whose} gets a copy of it: a {whose} would go on from the weights of another."
         )
+
+
+def shipped_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> bytes:
+    """Return callbacks as workers get them, pickled; b"" for none.
+
+    Raises:
+        ElephasError: what is pickled of one cannot be made again, as of a progress bar that stands for a file.
+        UnsendableError, RefersToSparkError: one refers to what lives in this process only.
+    """
+    if not callbacks:
+        return b""
+    for callback in callbacks:
+        pickled = pickle_by_value([callback])
+        try:
+            cloudpickle.loads(pickled)
+        except (RecursionError, AttributeError, TypeError) as error:
+            raise ElephasError(
+                f"{class_of(callback)} cannot be sent to workers: what was pickled of it cannot be made again ({type(error).__name__}: {error}). "
+                "The callbacks=[...] of SparkModel.fit stay on the driver, and may be of any kind."
+            ) from error
+    return pickle_by_value(list(callbacks))
 
 
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:

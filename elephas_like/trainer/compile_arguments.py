@@ -54,12 +54,21 @@ def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:
             "model.preprocessor = None; then fit on x, y = preprocessor(x, y=y), of an RDD in rdd.mapPartitions. Give it back to the trained "
             "model, model.preprocessor = preprocessor, to predict rows as they are."
         )
+    warn_of_own(model, method)
+
+
+def warn_of_own(model: keras.Model, method: str) -> None:
+    """Warn of `fit`, `evaluate` or `predict` of the class' own, which workers do not call."""
     if overrides(model, method) and not hasattr(model, "preprocess_samples"):
+        kind, called = (
+            type(model).__name__,
+            {"fit": "train_step and test_step", "evaluate": "test_step"}.get(method, "predict_step"),
+        )
         warnings.warn(
-            f"{kind}.{method} is not called: workers call train_step and test_step, and what else it does, to the rows for example, is left "
-            "out. Do that before, or in a layer or step.",
+            f"{kind}.{method} is not called: workers call {called}, and what else it does, to the rows for example, is left out. Do that "
+            "before, or in a layer or step.",
             ElephasWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

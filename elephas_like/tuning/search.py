@@ -32,7 +32,7 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
-from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of
+from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of, shipped_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.copies import with_own_variables
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -424,7 +424,7 @@ def _callbacks(callbacks: Any) -> _Callbacks:
         isinstance(one, keras.callbacks.LambdaCallback) or not type(one).__module__.startswith("keras.")
         for one in given
     )
-    return _Callbacks(pickle_by_value(given) if given else b"", may_add_logs)
+    return _Callbacks(shipped_callbacks(given), may_add_logs)
 
 
 def _restorer(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
-from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
+from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile, warn_of_own
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")
@@ -88,6 +88,9 @@ class Prepares(keras.Sequential):
 
 
 class OwnFit(keras.Sequential):
+    def predict(self, x, **arguments):
+        return super().predict(x / 255, **arguments)
+
     def fit(self, x, y, **arguments):
         return super().fit(x / 255, y, **arguments)
 
@@ -107,3 +110,5 @@ def test_rows_that_keras_would_prepare_before_its_steps_are_not_trained_on_as_th
     own = OwnFit([keras.Input((3,)), keras.layers.Dense(1)])
     with pytest.warns(ElephasWarning, match=r"OwnFit.fit is not called.*train_step"):
         check_rows_are_kept(own)
+    with pytest.warns(ElephasWarning, match=r"OwnFit.predict is not called.*predict_step"):
+        warn_of_own(own, "predict")
