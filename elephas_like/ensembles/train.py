@@ -33,9 +33,8 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome, cancelled_by_caller
 from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
 from elephas_like.trainer.bars import Bar
-from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks
-from elephas_like.trainer.code import pickle_by_value
-from elephas_like.trainer.compile_arguments import check_model, repair_compile
+from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks, shipped_callbacks
+from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
 from elephas_like.trainer.copies import give_own_optimizer, reinitialized, with_own_variables
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.request import as_tuple, class_weights, limited_epochs, validation_share
@@ -236,7 +235,7 @@ def _pickled(callbacks: Any) -> bytes:
     own = as_tuple(callbacks)
     check_callbacks(own)
     check_copied_callbacks(own, "member")
-    return pickle_by_value(list(own)) if own else b""
+    return shipped_callbacks(own)
 
 
 def _prepared(
@@ -371,6 +370,7 @@ def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) 
     """One member's compiled model, with weights by `seed`."""
     if isinstance(build_or_model, keras.Model):
         check_model(build_or_model)
+        check_rows_are_kept(build_or_model)
         repair_compile(build_or_model)
         return reinitialized(build_or_model, seed)
     if not callable(build_or_model):
@@ -381,6 +381,7 @@ def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) 
     with seeded(seed):
         model = build_or_model(*_seed_argument(build_or_model, seed))
     check_model(model)
+    check_rows_are_kept(model)
     repair_compile(model)
     return model
 

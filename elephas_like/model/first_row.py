@@ -17,6 +17,7 @@ from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.source import Source
 from elephas_like.rows.samples import PartitionSample
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.compile_arguments import check_rows_are_kept
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.task import inputs
@@ -59,6 +60,7 @@ class FirstRow:
 def model_findings(model: keras.Model, first: FirstRow) -> tuple[Layout | None, list[Finding]]:
     """Return the layout of the model's state, None if unknown, and what is found of model and row."""
     try:
+        check_rows_are_kept(model)
         copy = ModelSpec.from_model(model).build()
     except ElephasError as error:
         return None, [Finding("model", Level.PROBLEM, one_line(error))]

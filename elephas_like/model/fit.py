@@ -43,8 +43,8 @@ from elephas_like.spark.session import (
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.bars import Bar
+from elephas_like.trainer.callback_checks import shipped_callbacks
 from elephas_like.trainer.callbacks import DriverHooks
-from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.label_rules import label_rules
@@ -297,7 +297,7 @@ def _prepared(
         config=config,
         strategy=strategy,
         layout_hash=hooks.variables.layout.hash,
-        callbacks=pickle_by_value(list(request.worker_callbacks)) if request.worker_callbacks else b"",
+        callbacks=shipped_callbacks(request.worker_callbacks),
         cores=cores,
         codec=options.codec,
         state_codec=options.state_codec,

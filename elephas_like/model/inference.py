@@ -31,6 +31,7 @@ from elephas_like.model.predict import (
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import ShardedDataset
+from elephas_like.trainer.compile_arguments import check_rows_are_kept, warn_of_own
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.metric_results import in_order
 
@@ -85,6 +86,7 @@ class Inference(ABC):
         features = feature_rows(given.x, given.columns, self._model)
         if features is not None:
             refuse_callbacks(callbacks)
+            warn_of_own(self._model, "predict")
             predictor = Predictor.of(self._model, rows)
             return predict_rows(features, predictor, rows, collect=collect, **self._on_executors(timeout))
         if not collect:
@@ -165,6 +167,7 @@ class Inference(ABC):
                     callbacks=callbacks,
                 )
         refuse_callbacks(callbacks)
+        check_rows_are_kept(self._model, "evaluate")
         source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
         results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
         if return_dict:

@@ -52,6 +52,7 @@ from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.programs import check_rows_fit
+from elephas_like.trainer.serialization import prepares_rows
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors
@@ -63,9 +64,10 @@ def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) ->
     """Rows of features as a model takes them, of an RDD, a DataFrame or files; None where the data are arrays."""
     if columns is not None:
         return column_source(data, columns, model, target=False)
-    return (
-        Rows(cut_features(data, model), has_target=False, ahead=is_unpickled(data)) if isinstance(data, RDD) else None
-    )
+    if not isinstance(data, RDD):
+        return None
+    cut = data if prepares_rows(model) else cut_features(data, model)
+    return Rows(cut, has_target=False, ahead=is_unpickled(data))
 
 
 def feature_arrays(data: Any, model: keras.Model) -> Any:
@@ -80,6 +82,8 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
             "the rows of a ShardedDataset have no order: predict what it was made from. (fit and evaluate take it.)"
         )
     refuse_foreign(data)
+    if prepares_rows(model):
+        return text_tensors(arrays(data))
     features = cut_inputs(arrays(data), model)
     check_rows_fit(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
     return text_tensors(features)

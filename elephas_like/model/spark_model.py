@@ -26,7 +26,7 @@ from elephas_like.model.options import NAMES, Options
 from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
-from elephas_like.trainer.compile_arguments import check_model, repair_compile
+from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
 from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
 
 
@@ -314,6 +314,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             WorkerError: an exception on a worker, with its own type, message and traceback.
         """
         self._check(others, SparkModel.fit)
+        check_rows_are_kept(self._model)
         data = checks.one_of(data=data, rdd=rdd, x=x)
         request = FitRequest.checked(
             self._model,

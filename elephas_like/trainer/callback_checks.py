@@ -5,11 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import cloudpickle
 import keras
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.code import pickle_by_value
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 _HANDLED_HERE = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
+
+
+def class_of(thing: object) -> str:
+    """Return the name of an object's class and of its module: tf_keras has callbacks of the same names."""
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -25,7 +35,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     advice = "Batches are on the workers: pass the callback as worker_callbacks=[...] to have it there."
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}.")
+            raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
         name = type(callback).__name__
         frequency = getattr(callback, "save_freq", "epoch")
         if frequency != "epoch" and isinstance(
@@ -65,6 +75,27 @@ def check_copied_callbacks(callbacks: Sequence[keras.callbacks.Callback], whose:
         )
 
 
+def shipped_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> bytes:
+    """Return callbacks as workers get them, pickled; b"" for none.
+
+    Raises:
+        ElephasError: what is pickled of one cannot be made again, as of a progress bar that stands for a file.
+        UnsendableError, RefersToSparkError: one refers to what lives in this process only.
+    """
+    if not callbacks:
+        return b""
+    for callback in callbacks:
+        pickled = pickle_by_value([callback])
+        try:
+            cloudpickle.loads(pickled)
+        except (RecursionError, AttributeError, TypeError) as error:
+            raise ElephasError(
+                f"{class_of(callback)} cannot be sent to workers: what was pickled of it cannot be made again ({type(error).__name__}: {error}). "
+                "The callbacks=[...] of SparkModel.fit stay on the driver, and may be of any kind."
+            ) from error
+    return pickle_by_value(list(callbacks))
+
+
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     """Raise if a callback cannot work on a worker.
 
@@ -75,9 +106,7 @@ def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> Non
     """
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(
-                f"worker_callbacks must be keras.callbacks.Callback objects; got {type(callback).__name__}."
-            )
+            raise TypeError(f"worker_callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
         if isinstance(callback, (keras.callbacks.EarlyStopping, keras.callbacks.TerminateOnNaN)):
             raise ValueError(
                 f"{type(callback).__name__} ends a training, which all workers share: pass it as callbacks=[...], where "

@@ -241,8 +241,8 @@ class _WatchedPickler(CodePickler):
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:
     """Call `dump` while cloudpickle sends the modules of `roots`, and the modules which those import, by value.
 
-    If an imported module holds something that cannot be pickled, `dump` is called again with the modules of `roots`
-    only.
+    If a module holds something that cannot be pickled, `dump` is called again with the modules of `roots` only, and then with those
+    among them that are no package which pip put into a folder of its own.
 
     Args:
         roots: classes, functions, or objects of them.
@@ -254,21 +254,20 @@ def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Res
     homes = _homes(roots)
     direct = [module for module in homes if _is_users_file(module)]
     imported = _with_imports(direct, [module for module in homes if module.__name__ == _SCRIPT])
+    attempts = [imported, direct, [module for module in direct if not _is_packaged(module)]]
+    attempts = [
+        modules for number, modules in enumerate(attempts) if not number or len(modules) < len(attempts[number - 1])
+    ]
     with _lock:
-        try:
-            with _sent_by_value(imported):
+        for modules in attempts[:-1]:
+            with suppress(*_REFUSALS), _sent_by_value(modules):
                 return dump()
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            pickle.PicklingError,
-            RuntimeError,
-        ):  # pyspark's are RuntimeErrors
-            if len(imported) == len(direct):
-                raise
-            with _sent_by_value(direct):
-                return dump()
+        with _sent_by_value(attempts[-1]):
+            return dump()
+
+
+_REFUSALS = (TypeError, ValueError, AttributeError, pickle.PicklingError, RuntimeError)
+"""What pickling raises; pyspark's are RuntimeErrors."""
 
 
 def is_foreign(thing: object) -> bool:
@@ -315,6 +314,18 @@ def _is_users_file(module: types.ModuleType) -> bool:
         return False
     path = Path(file).resolve()
     return not _PACKAGES & set(path.parts) and not any(path.is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _is_packaged(module: types.ModuleType) -> bool:
+    """Return whether pip put a module into a folder of its own (`pip install --target`), beside what it says of the package."""
+    top = sys.modules.get(module.__name__.split(".")[0])
+    file = getattr(top, "__file__", None)
+    if file is None:
+        return False
+    path = Path(file)
+    folder = path.parent.parent if path.name == "__init__.py" else path.parent
+    return any(folder.glob("*.dist-info"))
 
 
 @cache

@@ -10,11 +10,11 @@ from typing import Any
 
 import keras
 
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
-from elephas_like.trainer.serialization import output_count, overrides
+from elephas_like.trainer.serialization import output_count, overrides, prepares_rows
 from elephas_like.trainer.tensors import check_backend
 
 
@@ -39,6 +39,37 @@ def check_model(model: object) -> None:
                 "own. Override those."
             )
     BACKEND.check_model(model, lambda: reachable(model))
+
+
+def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:
+    """Raise ElephasError if Keras would train on other rows than those given; warn of a method of the class' own that is not called.
+
+    Models of keras-hub that have a preprocessor apply it in their `fit` and `evaluate`, before any step.
+    """
+    kind = type(model).__name__
+    if prepares_rows(model):
+        raise ElephasError(
+            f"the model {model.name!r} prepares its rows in {kind}.fit and {kind}.evaluate, by preprocess_samples, before any step; workers call "
+            "the steps alone, and would take the rows as they are. Prepare them first: preprocessor = model.preprocessor; "
+            "model.preprocessor = None; then fit on x, y = preprocessor(x, y=y), of an RDD in rdd.mapPartitions. Give it back to the trained "
+            "model, model.preprocessor = preprocessor, to predict rows as they are."
+        )
+    warn_of_own(model, method)
+
+
+def warn_of_own(model: keras.Model, method: str) -> None:
+    """Warn of `fit`, `evaluate` or `predict` of the class' own, which workers do not call."""
+    if overrides(model, method) and not hasattr(model, "preprocess_samples"):
+        kind, called = (
+            type(model).__name__,
+            {"fit": "train_step and test_step", "evaluate": "test_step"}.get(method, "predict_step"),
+        )
+        warnings.warn(
+            f"{kind}.{method} is not called: workers call {called}, and what else it does, to the rows for example, is left out. Do that "
+            "before, or in a layer or step.",
+            ElephasWarning,
+            stacklevel=4,
+        )
 
 
 def complete_compile_arguments(model: keras.Model) -> None:

@@ -21,7 +21,7 @@ from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_rows_fit
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.serialization import overrides, prepares_rows
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of
@@ -281,7 +281,8 @@ class Scorer:
 
 
 def _predicted(model: keras.Model, features: object) -> Chunk:
-    check_rows_fit(model, (features,))
+    if not prepares_rows(model):
+        check_rows_fit(model, (features,))
     outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure
 

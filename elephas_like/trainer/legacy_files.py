@@ -9,6 +9,7 @@ Keras 3 loads the architecture and the weights of such files but fails on their 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 import warnings
@@ -19,8 +20,10 @@ from typing import Any
 import h5py
 import keras
 
-from elephas_like.trainer.building import restore_slots
+from elephas_like.trainer.building import build_optimizer, restore_slots
 from elephas_like.trainer.bytecode import refuse_bytecode
+
+log = logging.getLogger(__name__)
 
 # Arguments of Keras 2's layers that Keras 3 removed, with the values that have no effect.
 _REMOVED: dict[str, tuple[object, ...]] = {
@@ -60,7 +63,10 @@ def load_h5(path: str, custom_objects: Mapping[str, object] | None = None, *, sa
         if training is not None:
             with keras.saving.custom_object_scope(objects):
                 model.compile(**_compile_arguments(json.loads(training), model, objects))
-            restore_slots(model, path)
+            if old:
+                _restore_old_slots(model, path)
+            else:
+                restore_slots(model, path)
     return model
 
 
@@ -142,12 +148,84 @@ def _optimizer(written: dict[str, Any]) -> keras.optimizers.Optimizer:
     decay = config.pop("decay", 0)
     for name in ("jit_compile", "is_legacy_optimizer"):
         config.pop(name, None)
-    if decay and not isinstance(config["learning_rate"], dict):
+    rate = config.get("learning_rate")
+    if isinstance(rate, dict):
+        config["learning_rate"] = _schedule(rate)
+    elif decay:
         # What `decay` did: learning_rate / (1 + decay * steps).
         config["learning_rate"] = keras.saving.serialize_keras_object(
-            keras.optimizers.schedules.InverseTimeDecay(config["learning_rate"], decay_steps=1, decay_rate=decay)
+            keras.optimizers.schedules.InverseTimeDecay(rate, decay_steps=1, decay_rate=decay)
         )
-    return keras.optimizers.deserialize({"class_name": written["class_name"], "config": config})
+    return keras.optimizers.deserialize(
+        {"class_name": _own_name(written["class_name"], keras.optimizers), "config": config}
+    )
+
+
+_KINDS = {
+    "m": "momentum",
+    "v": "velocity",
+    "rms": "velocity",
+    "mg": "average_gradient",
+    "accum_grad": "accumulated_grad",
+    "accum_var": "accumulated_delta_var",
+    "vhat": "velocity_hat",
+    "u": "norm",
+}
+"""Keras 3's words for what optimizers of Keras 2 keep of each weight, where they are other words."""
+
+
+def _restore_old_slots(model: keras.Model, path: str) -> None:
+    """Load what an optimizer of Keras 2 has kept, in its order and under its names, into that of the model."""
+    if not build_optimizer(model, complete=True):
+        return
+    values: dict[str, list[Any]] = {}
+    with h5py.File(path, "r") as file:
+        group = file.get("optimizer_weights")
+        for key in () if group is None else sorted(group.attrs):
+            for name in map(_text, group.attrs[key]):
+                values.setdefault(_kind(name), []).append(group[name][()])
+    steps = values.pop("iter", None) or values.pop("iteration", None)
+    optimizer: Any = model.optimizer
+    slots: dict[str, list[Any]] = {}
+    for variable in optimizer.variables:
+        if variable is not optimizer.iterations and variable.name != "learning_rate":
+            kind = next((kind for kind in sorted(values, key=len, reverse=True) if variable.name.endswith(kind)), "")
+            slots.setdefault(kind, []).append(variable)
+    shapes = [{kind: [tuple(part.shape) for part in parts] for kind, parts in each.items()} for each in (values, slots)]
+    if steps is None or (slots and shapes[0] != shapes[1]):
+        if values:
+            log.warning(
+                "what the optimizer in the file has kept (%s) is not what Keras 3's %s keeps: training begins without it.",
+                ", ".join(sorted(values)),
+                type(optimizer).__name__,
+            )
+        return
+    optimizer.iterations.assign(steps[0])
+    for kind, variables in slots.items():
+        for variable, value in zip(variables, values[kind], strict=True):
+            variable.assign(value)
+
+
+def _kind(name: str) -> str:
+    """Return what a variable of an optimizer of Keras 2 is: "momentum" of "Adam/dense/kernel/m:0" and of "Adam/m/dense/kernel:0"."""
+    parts = name.split(":")[0].split("/")
+    # Before TensorFlow 2.11 the kind stood last.
+    place = -1 if len(parts) < 3 or parts[-1] in _KINDS or parts[-1] in _KINDS.values() else 1
+    return _KINDS.get(parts[place], parts[place])
+
+
+def _schedule(written: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a learning rate schedule; Keras 2 wrote `name: null`, which Keras 3 refuses."""
+    kind = getattr(keras.optimizers.schedules, written["class_name"], None)
+    config = {name: value for name, value in written["config"].items() if name != "name" or value is not None}
+    return written if kind is None else keras.saving.serialize_keras_object(kind.from_config(config))
+
+
+def _own_name(registered: str, module: Any) -> str:
+    """Return the name of a class of Keras' own, which TensorFlow 2.11 to 2.15 wrote as "Custom>Adam"; another name as it is."""
+    name = registered.removeprefix("Custom>")
+    known = keras.saving.get_registered_object(registered) is not None or not hasattr(module, name)
+    return registered if known else name
 
 
 def _loss(written: Any, objects: Mapping[str, object]) -> Any:
@@ -155,8 +233,10 @@ def _loss(written: Any, objects: Mapping[str, object]) -> Any:
         return objects.get(written, written)
     config = dict(written.get("config") or {})
     if config.get("reduction") == "auto":
-        written = {**written, "config": {**config, "reduction": "sum_over_batch_size"}}
-    return keras.losses.deserialize(written)
+        config["reduction"] = "sum_over_batch_size"
+    if "module" not in written and written["class_name"] != "LossFunctionWrapper":
+        config.pop("fn", None)  # the class says it, too
+    return keras.losses.deserialize({**written, "config": config})
 
 
 def _metric(written: Any, objects: Mapping[str, object]) -> Any:

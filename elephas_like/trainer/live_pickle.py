@@ -29,6 +29,8 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.models.functional import Functional
+from keras.src.models.model import inject_functional_model_class
 
 from elephas_like.core.garbage import collection_paused
 from elephas_like.core.pickle_digest import digest
@@ -206,7 +208,8 @@ class _Pickler(CodePickler):
             return found
         if _is_shell(kind):
             self.pending.append(thing)
-            return _shell, (kind,)
+            graph = isinstance(thing, keras.Model) and "_nodes_by_depth" in vars(thing)
+            return _graph_shell if graph else _shell, (kind,)
         return super().reducer_override(thing)
 
     def state_of(self, thing: object) -> object:
@@ -316,6 +319,18 @@ def _shell(kind: type) -> object:
 
 
 OrderedDict = collections.OrderedDict
+
+
+def _graph_shell(kind: type) -> object:
+    """Return a model of a graph without its attributes.
+
+    Keras gives the class of such a model another base when it makes the first one; here none may have been made yet. There is no public way.
+    """
+    if not issubclass(kind, Functional):
+        inject_functional_model_class(kind)
+    return _shell(kind)
+
+
 _GETSTATE = object.__getstate__ if hasattr(object, "__getstate__") else None
 
 

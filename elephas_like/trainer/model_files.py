@@ -49,7 +49,7 @@ def load_model(
         safe_mode: whether to refuse files that hold bytecode.
 
     Raises:
-        ValueError: the file holds bytecode, and `safe_mode` is True.
+        ValueError: the file holds bytecode, and `safe_mode` is True; or it is a .keras file of Keras 2.
         TypeError, ValueError: a class or function is not known, or cannot be made from its configuration.
     """
     if path.endswith(".h5"):
@@ -58,9 +58,21 @@ def load_model(
     if safe_mode:
         refuse_bytecode_in_archive(path)
     with zipfile.ZipFile(path) as archive:
-        found = json.loads(archive.read(_MEMBER)) if _MEMBER in archive.namelist() else {}
-    with told_in_short():
-        return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found
+        members = archive.namelist()
+        found = json.loads(archive.read(_MEMBER)) if _MEMBER in members else {}
+        version = (
+            json.loads(archive.read("metadata.json")).get("keras_version", "") if "metadata.json" in members else ""
+        )
+    try:
+        with told_in_short():
+            return keras.saving.load_model(path, custom_objects=dict(custom_objects or {}), safe_mode=safe_mode), found
+    except (TypeError, ValueError) as error:
+        if not version.startswith("2."):
+            raise
+        raise ValueError(
+            f"the file was written by Keras {version} (TensorFlow before 2.16, or tf_keras), and Keras 3 cannot read this .keras file. "
+            "Save the model as .h5 there, which can be read here: model.save('model.h5')."
+        ) from error
 
 
 @contextmanager

@@ -52,6 +52,19 @@ def overrides(model: keras.Model, method: str) -> bool:
     return getattr(getattr(model, method), "__func__", None) is not getattr(keras.Model, method)
 
 
+_HUBS = ("keras_hub", "keras_nlp")
+"""Packages whose `preprocess_samples` leaves rows alone where a model has no preprocessor."""
+
+
+def prepares_rows(model: keras.Model) -> bool:
+    """Return whether a model's own `fit` and `predict` prepare rows before any step, as those of keras-hub with a preprocessor do."""
+    prepares = getattr(model, "preprocess_samples", None)
+    module = getattr(prepares, "__module__", None) or ""
+    return callable(prepares) and (
+        getattr(model, "preprocessor", None) is not None or module.split(".")[0] not in _HUBS
+    )
+
+
 def wants_target(model: keras.Model) -> bool | None:
     """Return whether rows have a target: True, False, or None for a model that takes them either way.
 

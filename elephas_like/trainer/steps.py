@@ -78,8 +78,8 @@ class StepLoop:
         lost = sorted(set(_keys(self._loop.returned)) - metrics_of(self._model).keys())
         if lost:
             log.warning(
-                "%s of the model %r returns %s: logs that are no metrics do not reach the history; keep them in "
-                "keras.metrics.Mean objects.",
+                "%s of the model %r returns %s: logs that are no metrics do not reach the history, which has metrics by their own names; "
+                "keep them in keras.metrics.Mean objects of these names.",
                 self._name,
                 self._model.name,
                 ", ".join(map(repr, lost)),

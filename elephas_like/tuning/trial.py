@@ -31,6 +31,7 @@ from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
 from elephas_like.trainer.building import build, build_optimizer
+from elephas_like.trainer.compile_arguments import check_rows_are_kept
 from elephas_like.trainer.copies import give_own_optimizer
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -210,12 +211,13 @@ def checked(model: object) -> keras.Model:
     """The model that a user's `build` returned, with an optimizer that was built for no other model.
 
     Raises:
-        TypeError: it is none. ValueError: it is not compiled.
+        TypeError: it is none. ValueError: it is not compiled. ElephasError: it prepares rows in a `fit` of its own.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"build(params) must return a compiled keras.Model; got {type(model).__name__}.")
     if not model.compiled:
         raise ValueError(f"build(params) must return a compiled model; {model.name!r} is not. Call model.compile(...).")
+    check_rows_are_kept(model)
     give_own_optimizer(model)
     return model
 

@@ -147,3 +147,29 @@ def test_other_versions_on_an_executor_are_named(sc, monkeypatch: pytest.MonkeyP
         model.evaluate(rdd)
     with pytest.raises(Exception, match=said):
         model.predict(rdd.map(lambda row: row[0]), collect=False).collect()
+
+
+def test_a_model_that_prepares_its_rows_predicts_them_as_keras_does(sc) -> None:
+    """As keras-hub's models with a preprocessor: rows need not be what the steps take."""
+
+    class Prepares(keras.Sequential):
+        def preprocess_samples(self, x, y=None, sample_weight=None):
+            return x[:, :2] / 255
+
+        def predict(self, x, **arguments):
+            return super().predict(self.preprocess_samples(x), **arguments)
+
+        def predict_on_batch(self, x):
+            return super().predict_on_batch(self.preprocess_samples(x))
+
+    model = Prepares([keras.Input((2,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.arange(30, dtype="float32").reshape(10, 3)
+    fitted = SparkModel(model)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_array_equal(fitted.predict(x), expected)
+    np.testing.assert_allclose(fitted.predict(sc.parallelize(list(x), 2)), expected, rtol=1e-6)
+    with pytest.raises(ElephasError, match=r"prepares its rows in Prepares\.fit.*model\.preprocessor = None"):
+        fitted.fit(sc.parallelize([(row, 1.0) for row in x], 2))
+    with pytest.raises(ElephasError, match=r"prepares its rows in Prepares\.fit"):
+        fitted.evaluate(sc.parallelize([(row, 1.0) for row in x], 2))

@@ -7,7 +7,8 @@ import warnings
 import keras
 import pytest
 
-from elephas_like.trainer.callback_checks import check_callbacks, check_worker_callbacks
+from elephas_like.core.errors import ElephasError
+from elephas_like.trainer.callback_checks import check_callbacks, check_worker_callbacks, shipped_callbacks
 
 
 class Own(keras.callbacks.Callback):
@@ -100,3 +101,31 @@ def test_callbacks_that_need_no_batches_pass_without_a_word() -> None:
 def test_what_is_no_callback_is_refused(thing: object) -> None:
     with pytest.raises(TypeError, match=r"keras\.callbacks\.Callback"):
         check_callbacks([thing])
+
+
+def test_a_callback_of_another_package_is_named_with_its_module() -> None:
+    foreign = type("EarlyStopping", (), {"__module__": "tf_keras.src.callbacks"})()
+    with pytest.raises(TypeError, match=r"got tf_keras\.src\.callbacks\.EarlyStopping\.$"):
+        check_callbacks([foreign])
+
+
+class Proxy:
+    """Stands for another object, as progress bars' files do: made without it, it asks itself for it without end."""
+
+    def __init__(self, wrapped: object) -> None:
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.wrapped, name)
+
+
+def test_a_callback_that_cannot_be_made_again_on_a_worker_is_named() -> None:
+    csv = keras.callbacks.CSVLogger("log.csv")
+    assert shipped_callbacks([]) == b""
+    assert shipped_callbacks([csv])
+    bar = keras.callbacks.LambdaCallback()
+    bar.file = Proxy("a file")
+    with pytest.raises(
+        ElephasError, match=r"LambdaCallback cannot be sent to workers.*made again \(RecursionError.*stay on the driver"
+    ):
+        shipped_callbacks([csv, bar])

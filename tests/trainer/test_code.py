@@ -15,6 +15,7 @@ from typing import ClassVar
 import cloudpickle
 import pytest
 
+from elephas_like.trainer import code
 from elephas_like.trainer.code import RefersToSparkError, UnsendableError, dumps, is_foreign, pickle_by_value
 
 SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
@@ -53,6 +54,21 @@ def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp
     import uses_of_mine
 
     assert called_elsewhere(uses_of_mine.f, tmp_path) == "5"
+
+
+def test_a_package_in_a_folder_of_its_own_goes_by_name_where_it_cannot_go_by_value(own: Path) -> None:
+    """As `pip install --target` leaves it: beside its metadata."""
+    (own / "packed_of_mine").mkdir()
+    (own / "packed_of_mine" / "__init__.py").write_text(
+        "import threading\nLOCAL = threading.local()\ndef f(x):\n    return LOCAL, x\n"
+    )
+    import packed_of_mine
+
+    with pytest.raises(UnsendableError, match="'LOCAL'"):
+        pickle_by_value([packed_of_mine.f])
+    code._is_packaged.cache_clear()
+    (own / "packed_of_mine-1.0.dist-info").mkdir()
+    assert cloudpickle.loads(pickle_by_value([packed_of_mine.f])) == [packed_of_mine.f]
 
 
 def test_what_the_script_imports(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

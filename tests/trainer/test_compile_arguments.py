@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
 
-from elephas_like.core.errors import ElephasError
-from elephas_like.trainer.compile_arguments import check_model, repair_compile
+from elephas_like.core.errors import ElephasError, ElephasWarning
+from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile, warn_of_own
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")
@@ -71,3 +73,42 @@ def test_a_loop_of_the_models_own_around_its_steps_is_refused(kind: type[keras.M
     model.compile("sgd", "mse")
     with pytest.raises(ElephasError, match=r"would not be called.*train_step and test_step"):
         check_model(model)
+
+
+class Prepares(keras.Sequential):
+    """As the models of keras-hub."""
+
+    preprocessor = staticmethod(lambda x, y=None: (x / 255, y))
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        return (x, y, sample_weight) if self.preprocessor is None else (*self.preprocessor(x, y=y), sample_weight)
+
+    def fit(self, x, y=None, sample_weight=None, **arguments):
+        return super().fit(*self.preprocess_samples(x, y, sample_weight), **arguments)
+
+
+class OwnFit(keras.Sequential):
+    def predict(self, x, **arguments):
+        return super().predict(x / 255, **arguments)
+
+    def fit(self, x, y, **arguments):
+        return super().fit(x / 255, y, **arguments)
+
+
+def test_rows_that_keras_would_prepare_before_its_steps_are_not_trained_on_as_they_are() -> None:
+    """Models of keras-hub apply their preprocessor in a fit of their own; that of another class is named in a warning."""
+    model = Prepares([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.raises(
+        ElephasError,
+        match=r"'prepares.*Prepares.fit.*preprocess_samples.*model.preprocessor = None; then fit on x, y =",
+    ):
+        check_rows_are_kept(model)
+    model.preprocessor, Prepares.preprocess_samples.__module__ = None, "keras_hub.src.models.task"
+    with warnings.catch_warnings(action="error"):
+        check_rows_are_kept(model)
+        check_rows_are_kept(small(keras.layers.Dense(1)))
+    own = OwnFit([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.warns(ElephasWarning, match=r"OwnFit.fit is not called.*train_step"):
+        check_rows_are_kept(own)
+    with pytest.warns(ElephasWarning, match=r"OwnFit.predict is not called.*predict_step"):
+        warn_of_own(own, "predict")

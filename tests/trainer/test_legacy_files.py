@@ -116,6 +116,50 @@ def test_slots_are_kept(tmp_path: Path) -> None:
     assert any(np.abs(variable.numpy()).max() > 0 for variable in model.optimizer.variables[2:])
 
 
+@pytest.mark.parametrize("named", ["Adam/{}/dense/{}:0", "Adam/dense/{1}/{0}:0"])
+def test_an_optimizer_of_tensorflow_2_11_to_2_15_and_its_slots_are_read(
+    tmp_path: Path, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They wrote "Custom>Adam", a schedule without a name, and losses with their function; and Keras 2 wrote no learning rate among the slots."""
+    rate = {"module": "keras.optimizers.schedules", "class_name": "CosineDecay", "registered_name": None}
+    rate["config"] = {"initial_learning_rate": 0.1, "decay_steps": 30, "alpha": 0.0, "name": None}
+    config = {
+        "name": "Adam",
+        "learning_rate": rate,
+        "jit_compile": False,
+        "is_legacy_optimizer": False,
+        "use_ema": False,
+    }
+    loss = {"class_name": "Huber", "config": {"reduction": "auto", "name": "huber", "delta": 2.0, "fn": "huber"}}
+    path = rewritten(saved(tmp_path), optimizer_config={"class_name": "Custom>Adam", "config": config}, loss=loss)
+    slots = {
+        (kind, name): np.full(shape, number)
+        for number, (kind, name, shape) in enumerate(
+            [(kind, name, shape) for kind in "mv" for name, shape in (("kernel", (2, 1)), ("bias", (1,)))]
+        )
+    }
+    names = {"Adam/iter:0" if named.endswith("{0}:0") else "iteration:0": np.int64(7)}
+    names |= {named.format(kind, name): value for (kind, name), value in slots.items()}
+    with h5py.File(path, "a") as file:
+        del file["optimizer_weights"]
+        group = file.create_group("optimizer_weights")
+        group.attrs["weight_names"] = list(names)
+        for name, value in names.items():
+            group[name] = value
+    model = load_h5(path)
+    assert isinstance(model.loss, keras.losses.Huber)
+    assert isinstance(model.optimizer._learning_rate, keras.optimizers.schedules.CosineDecay)
+    found = {variable.path.split("/", 1)[-1]: variable.numpy().ravel()[0] for variable in model.optimizer.variables}
+    kept = {
+        name.rsplit("_", 2)[-2] + "_" + name.rsplit("_", 1)[-1]: value for name, value in found.items() if "_" in name
+    }
+    assert kept == {"kernel_momentum": 0, "bias_momentum": 1, "kernel_velocity": 2, "bias_velocity": 3}
+    assert found["iteration"] == 7
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    load_h5(rewritten(path, optimizer_config={"class_name": "Custom>RMSprop", "config": {"learning_rate": 0.1}}))
+    assert "has kept (momentum, velocity) is not what Keras 3's RMSprop keeps" in caplog.text
+
+
 def own_loss(y_true, y_pred):
     return keras.ops.mean(keras.ops.square(y_true - y_pred))
 

@@ -449,3 +449,25 @@ def test_what_tensorflow_and_slots_keep_comes_back_from_a_fit(layer: type, worke
     keras_own.fit(X, Y, epochs=2, batch_size=2, shuffle=False, verbose=0)
     assert ours.layers[0].kept() == pytest.approx(keras_own.layers[0].kept(), rel=1e-5)
     assert ours.layers[0].kept() != start
+
+
+def test_a_class_of_a_package_whose_models_are_graphs_is_one_where_none_was_made_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras gives it another base when the first is made; all of keras-hub's models are of such classes."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "graphs_of_mine.py").write_text(
+        "import keras\n\n\nclass Graph(keras.Model):\n    def __init__(self):\n        x = keras.Input((3,))\n"
+        "        super().__init__(x, keras.layers.Dense(1)(x))\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    import graphs_of_mine
+
+    before = graphs_of_mine.Graph.__bases__
+    model = graphs_of_mine.Graph()
+    model.compile("sgd", "mse")
+    expected, pickled = model.predict_on_batch(X), live_pickle.dumps(model)
+    graphs_of_mine.Graph.__bases__ = before  # as in a worker
+    again = live_pickle.loads(pickled.program, pickled.values)
+    np.testing.assert_array_equal(again.predict_on_batch(X), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import keras
@@ -99,3 +100,19 @@ def test_what_cannot_be_made_again_is_said_without_the_model_s_configuration(
     with pytest.raises(TypeError, match=said) as caught:
         load_model(path, given)
     assert len(str(caught.value)) < 700
+
+
+def test_a_file_of_keras_2_that_keras_3_cannot_read_is_said_to_be_one(model: keras.Model, tmp_path: Path) -> None:
+    """tf_keras names other modules and arguments in it."""
+    old, path = str(tmp_path / "old.keras"), str(tmp_path / "model.keras")
+    model.save(path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(old, "w") as written:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name == "metadata.json":
+                content = b'{"keras_version": "2.15.0"}'
+            elif name == "config.json":
+                content = content.replace(b'"batch_shape"', b'"batch_input_shape"').replace(b'"units"', b'"size"')
+            written.writestr(name, content)
+    with pytest.raises(ValueError, match=r"written by Keras 2\.15\.0.*as \.h5 there"):
+        load_model(old)
