@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, X64, keeps_64_bits, keras_backend
 from elephas_like.core.types import EngineName
-from elephas_like.spark.failures import GONE
+from elephas_like.spark.failures import GONE, SESSION_GONE, session_ended
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
@@ -97,11 +97,23 @@ def check_frame_runs(df: DataFrame) -> None:
     """Do nothing if the session of a DataFrame runs, as far as this process knows: Spark's own errors say nothing of it.
 
     Raises:
-        ElephasError: its SparkContext was stopped.
+        ElephasError: its SparkContext was stopped, or its session of Spark Connect has ended.
     """
-    context = None if is_remote(df) else context_of(df.sparkSession)
+    if is_remote(df):
+        _check_session_runs(df.sparkSession)
+        return
+    context = context_of(df.sparkSession)
     if context is not None and stopped(context):
         raise ElephasError(GONE)
+
+
+def _check_session_runs(remote: SparkSession) -> None:
+    try:
+        _ = remote.version  # a small question: only the server knows which sessions it has closed
+    except Exception as error:  # Spark Connect raises many kinds
+        if session_ended(str(error)):
+            raise ElephasError(SESSION_GONE) from None
+        raise
 
 
 _settings: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
