@@ -50,11 +50,14 @@ SESSION_GONE = (
     "the session of Spark Connect has ended: it was stopped, or its server closed it (by default after an hour without a call) or was "
     "started anew. Start a new session and make the data from it."
 )
-_SERVER_GONE = "the server of Spark Connect cannot be reached, or has ended. When it runs, start a new session and make the data from it."
+SERVER_GONE = "the server of Spark Connect cannot be reached, or has ended. When it runs, start a new session and make the data from it."
+
+ENDS = (GONE, SESSION_GONE, SERVER_GONE)
+"""What says that no other job can run either."""
 
 
 class RefusedError(ElephasError):
-    """Spark refuses a job for a reason that is the same for each attempt: its settings, or how the rows are made."""
+    """Spark refuses a job for a reason that is the same for each attempt: its settings, how the rows are made, an ended session."""
 
 
 def readable(error: BaseException) -> BaseException:
@@ -73,9 +76,9 @@ def readable(error: BaseException) -> BaseException:
     found = _TRACEBACK.search(text)
     if found is None:
         if session_ended(text):
-            return ElephasError(SESSION_GONE)
+            return RefusedError(SESSION_GONE)
         if _UNREACHABLE.search(text):
-            return ElephasError(_SERVER_GONE)
+            return RefusedError(SERVER_GONE)
         died = _DIED.search(text)
         if died is not None:
             times = f"{died['times']} time{'s' * (died['times'] != '1')}"
@@ -111,6 +114,11 @@ def readable(error: BaseException) -> BaseException:
 def session_ended(text: str) -> bool:
     """Return whether an error of Spark Connect says that its session is no more."""
     return _SESSION_ENDED.search(text) is not None
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return what Spark says in the first line of its own error, without the number of its SQL state."""
+    return _STATE.split(str(error))[0].splitlines()[0].strip()
 
 
 def _why_died(text: str) -> str:

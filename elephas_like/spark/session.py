@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, X64, keeps_64_bits, keras_backend
 from elephas_like.core.types import EngineName
-from elephas_like.spark.failures import GONE, SESSION_GONE, session_ended
+from elephas_like.spark.failures import GONE, SESSION_GONE, first_sentence, session_ended
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
@@ -98,18 +98,22 @@ def check_frame_runs(df: DataFrame) -> None:
 
     Raises:
         ElephasError: its SparkContext was stopped, or its session of Spark Connect has ended.
+        ValueError: over Spark Connect, which looks at a DataFrame no earlier: its file, table or column is not there.
     """
     if is_remote(df):
-        _check_session_runs(df.sparkSession)
+        _check_remote_frame(df)
         return
     context = context_of(df.sparkSession)
     if context is not None and stopped(context):
         raise ElephasError(GONE)
 
 
-def _check_session_runs(remote: SparkSession) -> None:
+def _check_remote_frame(df: DataFrame) -> None:
     try:
-        _ = remote.version  # a small question: only the server knows which sessions it has closed
+        _ = df.sparkSession.version  # a small question: only the server knows which sessions it has closed
+        _ = df.schema
+    except AnalysisException as error:
+        raise ValueError(f"Spark cannot make the DataFrame: {first_sentence(error)}") from None
     except Exception as error:  # Spark Connect raises many kinds
         if session_ended(str(error)):
             raise ElephasError(SESSION_GONE) from None
