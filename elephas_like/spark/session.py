@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, X64, keeps_64_bits, keras_backend
 from elephas_like.core.types import EngineName
-from elephas_like.spark.failures import GONE, SESSION_GONE, first_sentence, session_ended
+from elephas_like.spark.failures import GONE, SESSION_GONE, RefusedError, first_sentence, session_ended
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
@@ -110,13 +110,13 @@ def check_frame_runs(df: DataFrame) -> None:
 
 def _check_remote_frame(df: DataFrame) -> None:
     try:
-        _ = df.sparkSession.version  # a small question: only the server knows which sessions it has closed
+        ignores_capitals(df.sparkSession)  # a small question: only the server knows which sessions it has closed
         _ = df.schema
     except AnalysisException as error:
         raise ValueError(f"Spark cannot make the DataFrame: {first_sentence(error)}") from None
     except Exception as error:  # Spark Connect raises many kinds
         if session_ended(str(error)):
-            raise ElephasError(SESSION_GONE) from None
+            raise RefusedError(SESSION_GONE) from None
         raise
 
 
@@ -141,10 +141,16 @@ class RemoteConf:
         self._session = session
 
     def get(self, name: str, default: str, /) -> str | None:
-        """Return a setting, or the default where it is not set or not shown."""
+        """Return a setting, or the default where it is not set or not shown.
+
+        Raises:
+            RefusedError: the session has ended.
+        """
         try:
             return self._session.conf.get(name, default)
         except Exception as error:  # each platform has errors of its own
+            if session_ended(str(error)):
+                raise RefusedError(SESSION_GONE) from None
             log.warning("the session does not show %s, which counts as not set: %s", name, str(error).splitlines()[:1])
             return default
 
