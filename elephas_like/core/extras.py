@@ -113,7 +113,12 @@ def require(*modules: str) -> None:
 
     Raises:
         MissingExtraError: one is missing or too old; the message names the extra that brings it.
+        ElephasError: Python runs without docstrings, and PySpark is asked for.
     """
+    if "pyspark" in modules and sys.flags.optimize > 1:
+        raise ElephasError(
+            "python -OO (PYTHONOPTIMIZE=2) takes out docstrings, which pyspark.ml reads while it is imported. Run python -O, or without."
+        )
     for module in modules:
         extra = EXTRAS[module]
         install = f"pip install 'elephas-like[{extra.name}]'"

@@ -15,7 +15,7 @@ from elephas_like.core.errors import Failure, WaitError
 from elephas_like.rows.frame_read import Frame, read
 from elephas_like.spark.gang import pieces_of
 from elephas_like.spark.gpus import take_gpu, with_profile
-from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.remote import new_tag, run_job, saying_ended_sessions
 from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue
 
@@ -66,7 +66,8 @@ def map_batches(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    job = df.mapInArrow(run, _ANSWERS, **with_profile(profile))
+    with saying_ended_sessions():
+        job = df.mapInArrow(run, _ANSWERS, **with_profile(profile))
     try:
         found = run_job(df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
     except Overdue:

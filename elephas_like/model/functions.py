@@ -29,7 +29,7 @@ from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
-from elephas_like.trainer.code import dumps
+from elephas_like.trainer.code import dumps, pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def run_on_workers(
         Each worker's result, by rank.
 
     Raises:
-        ValueError: no Spark session is active.
+        ValueError: no Spark session is active. ElephasError: the function refers to Spark, or to what lives in this process only.
         CapacityError: Spark has fewer slots, or no GPUs and they were asked for.
         WaitError: `timeout` has passed; all workers were ended.
         WorkerError: an exception of a worker, with its type, message and traceback. The other workers are ended.
@@ -84,7 +84,7 @@ def run_on_workers(
     profile = profile_for(session, resources)
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
-    call, settings = dumps((function, tuple(args))), KerasSettings.current()
+    call, settings = pickle_by_value([function, tuple(args)]), KerasSettings.current()
     under = FunctionSettings(dumps(settings.applied), settings.plain)
     try:
         with _listening(session, size) if verbose else contextlib.nullcontext() as listener:

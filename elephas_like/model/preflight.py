@@ -7,7 +7,6 @@ Every step is bounded in time and reads one row of the data. What it finds is a 
 from __future__ import annotations
 
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +47,7 @@ from elephas_like.spark.settings import executor_memory, setting_findings, size_
 from elephas_like.spark.slots import free
 from elephas_like.spark.versions import installed, minor_differences, versions
 from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
+from elephas_like.trainer.bars import Bar
 
 MOST_PROBES = 32
 """Tasks that look around on executors."""
@@ -119,7 +119,7 @@ class PreflightCheck(ABC):
         with Interrupts():
             report = report_of(_findings(self._model, options, source, asked, seconds))
         if verbose:
-            sys.stdout.write(f"{report}\n")
+            Bar.write(str(report))
         return report
 
 

@@ -30,18 +30,34 @@ _LOST = re.compile(
     r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
     r"ExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
 )
+_MEMBER_DIED = re.compile(r"barrier task [^\n]* finished unsuccessfully\.\n[^\n]*Python worker exited unexpectedly")
+_MEMBER_LOST = re.compile(
+    r"barrier task [^\n]* finished unsuccessfully\.\nExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
+)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
+_WORKER_ADVICE = "Look at the logs there, and give it more memory, or the executor fewer slots."
+_SESSION_ENDED = re.compile(r"NO_ACTIVE_SESSION|INVALID_HANDLE\.SESSION_|incorrect server side session identifier")
+_UNREACHABLE = re.compile(r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED")
 GONE = (
     "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
     "it."
 )
 
+SESSION_GONE = (
+    "the session of Spark Connect has ended: it was stopped, or its server closed it (by default after an hour without a call) or was "
+    "started anew. Start a new session and make the data from it."
+)
+SERVER_GONE = "the server of Spark Connect cannot be reached, or has ended. When it runs, start a new session and make the data from it."
+
+ENDS = (GONE, SESSION_GONE, SERVER_GONE)
+"""What says that no other job can run either."""
+
 
 class RefusedError(ElephasError):
-    """Spark refuses a job for a reason that is the same for each attempt: its settings, or how the rows are made."""
+    """Spark refuses a job for a reason that is the same for each attempt: its settings, how the rows are made, an ended session."""
 
 
 def readable(error: BaseException) -> BaseException:
@@ -59,23 +75,30 @@ def readable(error: BaseException) -> BaseException:
         return RefusedError(refused)
     found = _TRACEBACK.search(text)
     if found is None:
+        if session_ended(text):
+            return RefusedError(SESSION_GONE)
+        if _UNREACHABLE.search(text):
+            return RefusedError(SERVER_GONE)
         died = _DIED.search(text)
         if died is not None:
-            fatal = _FATAL.search(text)  # told with spark.python.worker.faulthandler.enabled
-            why = f"It said {fatal[0]!r}." if fatal else "Most often the system has killed it for want of memory."
             times = f"{died['times']} time{'s' * (died['times'] != '1')}"
             return ElephasError(
                 f"the Python worker of a task died on {died['where']}, and Spark has tried it {times} "
-                f"(spark.task.maxFailures). {why} Look at the logs there, and give it more memory, or the executor fewer slots."
+                f"(spark.task.maxFailures). {_why_died(text)} {_WORKER_ADVICE}"
             )
         lost = _LOST.search(text)
         if lost is not None:
             return ElephasError(
                 f"the executor of a task was lost, last on {lost['where']}, and Spark has tried it {lost['times']} "
-                f"time{'s' * (lost['times'] != '1')} (spark.task.maxFailures). Spark says: {lost['why'].strip().rstrip('.')}. Most often the "
-                "system or the cluster's manager has killed it for want of memory: Python's lies beside Java's, in "
-                "spark.executor.memoryOverhead. Look at its logs, and give it more memory or fewer slots."
+                f"time{'s' * (lost['times'] != '1')} (spark.task.maxFailures). {_why_lost(lost)}"
             )
+        if _MEMBER_DIED.search(text):
+            return ElephasError(
+                f"the Python worker of a task died, which ends all tasks of its gang. {_why_died(text)} {_WORKER_ADVICE}"
+            )
+        lost = _MEMBER_LOST.search(text)
+        if lost is not None:
+            return ElephasError(f"the executor of a task was lost, which ends all tasks of its gang. {_why_lost(lost)}")
         cancelled = _CANCELLED.search(text)
         if cancelled is not None:
             return ElephasError(f"the Spark job was cancelled. Spark says: {_STATE.split(cancelled[0])[0].strip()}")
@@ -86,6 +109,30 @@ def readable(error: BaseException) -> BaseException:
     type_name, _, message = (raised.group("last") + _more_lines(python[raised.end() :])).partition(": ")
     shown = python[: raised.end()] if raised is not found else found.group(0)
     return WorkerError.of(type_name.rsplit(".", 1)[-1], message, shown, -1)
+
+
+def session_ended(text: str) -> bool:
+    """Return whether an error of Spark Connect says that its session is no more."""
+    return _SESSION_ENDED.search(text) is not None
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return what Spark says in the first line of its own error, without the number of its SQL state."""
+    return _STATE.split(str(error))[0].splitlines()[0].strip()
+
+
+def _why_died(text: str) -> str:
+    """Return why a Python worker died, as far as Spark's error says: with spark.python.worker.faulthandler.enabled."""
+    fatal = _FATAL.search(text)
+    return f"It said {fatal[0]!r}." if fatal else "Most often the system has killed it for want of memory."
+
+
+def _why_lost(lost: re.Match[str]) -> str:
+    """Return what Spark says of an executor that was lost, and what to do."""
+    return (
+        f"Spark says: {lost['why'].strip().rstrip('.')}. Most often the system or the cluster's manager has killed it for want of "
+        "memory: Python's lies beside Java's, in spark.executor.memoryOverhead. Look at its logs, and give it more memory or fewer slots."
+    )
 
 
 def _refusal(text: str) -> str | None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.core.errors import CapacityError, ElephasError
 from elephas_like.core.extras import older
 from elephas_like.spark.gpus import with_profile, worker_slots
-from elephas_like.spark.remote import new_tag, run_job
+from elephas_like.spark.remote import new_tag, run_job, saying_ended_sessions
 from elephas_like.spark.session import conf_of, context_of, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus
 from elephas_like.spark.task_input import at_once
@@ -122,8 +122,9 @@ def run_gang(
             pass
 
     seconds -= _wait_for_slots(session, size, profile, seconds)
-    job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
     try:
+        with saying_ended_sessions():
+            job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
         found = run_job(session, name, title, seconds, job.collect)
     except ElephasError as error:
         raise _capacity_error(error, size) or error from None
@@ -151,6 +152,7 @@ def notes(session: SparkSession, pieces: Sequence[Sequence[bytes]], seconds: flo
     return keyed_notes(session, flat).repartition(len(pieces), "key").sortWithinPartitions("number").select("note")
 
 
+@saying_ended_sessions()
 def keyed_notes(session: SparkSession, rows: Sequence[tuple[int, int, bytes]]) -> DataFrame:
     """Return a DataFrame of bytes, with the columns key, number and note."""
     unbounded = int(session.conf.get(_BATCH_ROWS, "10000") or 0) < 1  # with which PySpark takes no Arrow tables
@@ -214,6 +216,7 @@ def partition_keys(session: SparkSession, size: int, seconds: float = math.inf) 
     return [found[place] for place in range(size)]
 
 
+@saying_ended_sessions()
 def default_parallelism(session: SparkSession) -> int:
     """Return the partitions that Spark makes by default: its slots, as far as a session without a context can see.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from elephas_like.spark.failures import readable
+from elephas_like.spark.failures import SESSION_GONE, RefusedError, readable, session_ended
 from elephas_like.spark.session import context_of
 from elephas_like.spark.waits import LATE_SECONDS, Overdue, run_within
 
@@ -38,15 +39,34 @@ def run_job(session: SparkSession, name: str, description: str, seconds: float, 
     return _tagged(session, name, seconds, job)
 
 
+@contextmanager
+def saying_ended_sessions() -> Iterator[None]:
+    """Translate what Spark Connect says of a session that has ended, where jobs are made: that asks its server, too.
+
+    Raises:
+        RefusedError: it has.
+    """
+    try:
+        yield
+    except Exception as error:  # Spark Connect raises many kinds
+        if session_ended(str(error)):
+            raise RefusedError(SESSION_GONE) from None
+        raise
+
+
 def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result]) -> Result:
     tag = f"{name}-{uuid.uuid4().hex[:8]}"  # a late interrupt must not hit the next job
     overdue, ended = threading.Event(), threading.Event()
 
+    def interrupt() -> None:
+        with suppress(Exception):  # a session that has ended since has nothing to interrupt
+            session.interruptTag(tag)
+
     def cancel() -> None:
         overdue.set()
-        session.interruptTag(tag)
+        interrupt()
         while not ended.wait(LATE_SECONDS):  # the server may not have known the job
-            session.interruptTag(tag)
+            interrupt()
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), cancel)
     timer.daemon = True
@@ -55,8 +75,8 @@ def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], 
         timer.start()
         return job()
     except KeyboardInterrupt:
-        session.interruptTag(tag)
-        again = threading.Timer(LATE_SECONDS, session.interruptTag, [tag])
+        interrupt()
+        again = threading.Timer(LATE_SECONDS, interrupt)
         again.daemon = True
         again.start()
         raise

@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.extras import DEFAULT_BACKEND, X64, keeps_64_bits, keras_backend
 from elephas_like.core.types import EngineName
-from elephas_like.spark.failures import GONE
+from elephas_like.spark.failures import GONE, SESSION_GONE, RefusedError, first_sentence, session_ended
 from elephas_like.spark.interpreter import check_interpreter
 from elephas_like.spark.versions import check_connect, check_spark
 from elephas_like.spark.waits import stopped
@@ -97,11 +97,27 @@ def check_frame_runs(df: DataFrame) -> None:
     """Do nothing if the session of a DataFrame runs, as far as this process knows: Spark's own errors say nothing of it.
 
     Raises:
-        ElephasError: its SparkContext was stopped.
+        ElephasError: its SparkContext was stopped, or its session of Spark Connect has ended.
+        ValueError: over Spark Connect, which looks at a DataFrame no earlier: its file, table or column is not there.
     """
-    context = None if is_remote(df) else context_of(df.sparkSession)
+    if is_remote(df):
+        _check_remote_frame(df)
+        return
+    context = context_of(df.sparkSession)
     if context is not None and stopped(context):
         raise ElephasError(GONE)
+
+
+def _check_remote_frame(df: DataFrame) -> None:
+    try:
+        ignores_capitals(df.sparkSession)  # a small question: only the server knows which sessions it has closed
+        _ = df.schema
+    except AnalysisException as error:
+        raise ValueError(f"Spark cannot make the DataFrame: {first_sentence(error)}") from None
+    except Exception as error:  # Spark Connect raises many kinds
+        if session_ended(str(error)):
+            raise RefusedError(SESSION_GONE) from None
+        raise
 
 
 _settings: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
@@ -125,10 +141,16 @@ class RemoteConf:
         self._session = session
 
     def get(self, name: str, default: str, /) -> str | None:
-        """Return a setting, or the default where it is not set or not shown."""
+        """Return a setting, or the default where it is not set or not shown.
+
+        Raises:
+            RefusedError: the session has ended.
+        """
         try:
             return self._session.conf.get(name, default)
         except Exception as error:  # each platform has errors of its own
+            if session_ended(str(error)):
+                raise RefusedError(SESSION_GONE) from None
             log.warning("the session does not show %s, which counts as not set: %s", name, str(error).splitlines()[:1])
             return default
 

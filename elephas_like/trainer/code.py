@@ -35,6 +35,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 _SCRIPT = "__main__"
 _DRIVERS_OWN = "ONLY_VALID_ON_DRIVER"
 """In what Spark says of a SparkContext, and of an RDD, that is pickled."""
+_REMOTE_SESSION = ("pyspark.sql.connect.session", "SparkSession")
 _CANNOT = "cannot pickle "
 """In what Python says of a lock, an open file or a connection that is pickled."""
 _lock = threading.RLock()
@@ -206,7 +207,13 @@ class CodePickler(cloudpickle.Pickler):
         self._broadcasts: list[object] = []
 
     def reducer_override(self, thing: object) -> Any:
-        """Return how an object is written: broadcasts, and classes whose attributes are set in our own way; else as cloudpickle says."""
+        """Return how an object is written: broadcasts, and classes whose attributes are set in our own way; else as cloudpickle says.
+
+        Raises:
+            RuntimeError: it is a session of Spark Connect. That could be pickled, but not read by a worker; classic ones say so.
+        """
+        if (type(thing).__module__, type(thing).__name__) == _REMOTE_SESSION:
+            raise RuntimeError(f"[SESSION_{_DRIVERS_OWN}] a session of Spark Connect is pickled.")
         if not is_broadcast(thing):
             found = super().reducer_override(thing)
             if not isinstance(found, tuple) or found[-1] is not _class_setstate:

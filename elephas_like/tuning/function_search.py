@@ -135,8 +135,9 @@ def search_function(asked: FunctionRequest) -> SearchResult:
 
 def _searched(asked: FunctionRequest) -> SearchResult:
     context = context_for(None, EngineName.AUTO)
-    function = _sent(asked.function, here=context is None and asked.remote is None)
-    uses_spark = context is not None and callable(function)
+    here = context is None and asked.remote is None
+    function = _sent(asked.function, here=here)
+    uses_spark = callable(function) and not here
     with_trial = takes_trial(asked.function)
     reports = with_trial and (asked.rule is not None or asked.limits.timeout is not None)
     own = None

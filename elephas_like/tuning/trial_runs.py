@@ -24,7 +24,7 @@ from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import NO_STATE, Judge, TrialRequestHandler, TrialStore
 from elephas_like.model.launch import server_addresses
 from elephas_like.rows.shards import sweep
-from elephas_like.spark.failures import GONE
+from elephas_like.spark.failures import ENDS, GONE
 from elephas_like.spark.gang import default_parallelism
 from elephas_like.spark.parallel import CANCELLED, CancelledError, Runs, RunsInTurn, cancelled_by_caller
 from elephas_like.spark.session import is_local, warn_if_stopped
@@ -83,6 +83,8 @@ class TrialRuns:
             return TrialResult(number, TrialStatus.INTERRUPTED, failure=Failure.of(number, ElephasError(GONE)))
         # Ctrl-C makes PySpark cancel all jobs before anybody else hears of it: a fit that failed by then was interrupted.
         said = result.failure.message
+        if said in ENDS:
+            return TrialResult(number, TrialStatus.INTERRUPTED, failure=result.failure)
         cancelled = cancelled_by_caller(said) or (self._fits and (self.runs.cancelled or CANCELLED in said))
         if cancelled or isinstance(found, CancelledError):
             return TrialResult(number, TrialStatus.INTERRUPTED, host=result.host, failure=result.failure)
@@ -96,12 +98,12 @@ class TrialRuns:
 def why_all_end(result: TrialResult) -> str:
     """Why no other trial is to run after one that was interrupted; empty if others may.
 
-    The SparkContext was stopped, or the caller has cancelled the job group or a job tag of the search, or all jobs.
+    The SparkContext was stopped, the session of Spark Connect has ended, or the caller has cancelled the job group or a job tag of the search, or all jobs.
     """
     if result.status is not TrialStatus.INTERRUPTED or result.failure is None:
         return ""
-    if result.failure.message == GONE:
-        return GONE
+    if result.failure.message in ENDS:
+        return result.failure.message
     what = cancelled_by_caller(result.failure.message)
     return what and f"{what} cancelled."
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions
 from elephas_like import (
     CapacityError,
     DataError,
+    ElephasError,
     ElephasEstimator,
     ElephasTransformer,
     ImageFeaturizer,
@@ -232,6 +233,25 @@ def test_stages_and_records_are_saved_to_new_paths(remote, df, tmp_path) -> None
     assert write_tfrecords(rows, str(tmp_path / "records")) == 7
     with pytest.raises(ValueError, match="expected a path of this machine's disk; got 'hdfs://"):
         write_tfrecords(rows, "hdfs://somewhere/records")
+
+
+def test_a_frame_whose_table_or_session_is_gone_is_said_so(remote, df) -> None:
+    df.createOrReplaceTempView("gone")
+    lost = remote.table("gone")
+    remote.catalog.dropTempView("gone")
+    for use in (SparkModel(classifier(), 2).predict, ElephasTransformer(classifier()).transform):
+        with pytest.raises(ValueError, match=r"^Spark cannot make the DataFrame: \[TABLE_OR_VIEW_NOT_FOUND\][^\n]*$"):
+            use(lost)
+    other = remote.newSession()
+    rows = other.createDataFrame(df.toPandas())
+    model = classifier()
+    leave = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: other.client.release_session())
+    with pytest.raises(ElephasError, match="the session of Spark Connect has ended"):
+        SparkModel(model, 2).fit(rows, epochs=2, verbose=0, callbacks=[leave])
+    assert not same(model, classifier())  # it has the first epoch
+    with pytest.raises(ElephasError, match="the session of Spark Connect has ended"):
+        SparkModel(model, 2).predict(rows)
+    other.client.close()  # or it would ask a server that has ended, at this process's end
 
 
 def test_what_connect_has_not_is_said_in_a_sentence(remote, df) -> None:

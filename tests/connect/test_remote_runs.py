@@ -92,6 +92,16 @@ def test_trials_of_a_function_run_elsewhere_and_their_errors_are_theirs(remote, 
         search(tried, {"x": [2]}, max_evals=1, verbose=0)
 
 
+def test_trials_of_a_function_that_refers_to_the_session_run_here(df, caplog) -> None:
+    def counts(params):
+        return {"loss": -df.where(df.label >= params["least"]).count(), "process": os.getpid()}
+
+    found = search(counts, {"least": [2, 5]}, max_evals=3, algo="random", seed=0, verbose=0)
+    assert "counts refers to Spark" in caplog.text
+    assert set(found.trials.status) == {"ok"}
+    assert {row["process"] for row in found.trials["notes"]} == {os.getpid()}
+
+
 def test_an_ensemble_is_that_of_this_process(df, tmp_path) -> None:
     asked = {"num_members": 3, "seed": 5, "epochs": 2, "batch_size": 16, "verbose": 0}
     away, here = tmp_path / "away", tmp_path / "here"

@@ -25,8 +25,10 @@ WITHOUT_JAVA = {"PATH": "/nowhere", "JAVA_HOME": None, "SPARK_REMOTE": None}
 
 def test_without_java_spark_tensorflow_and_keras_each_line_has_the_command_that_mends_it() -> None:
     gone = ("pyspark", "tensorflow", "keras", "numpy", "pandas", "sklearn", "hyperopt", "optuna", "matplotlib")
-    done = command("doctor", without=gone, environment=WITHOUT_JAVA)
+    nowhere = {"JAVA_HOME": "/größe", "PYTHONIOENCODING": "ascii"}  # a console without its letters
+    done = command("doctor", without=gone, environment=WITHOUT_JAVA | nowhere)
     assert (done.returncode, done.stderr) == (1, "")
+    assert r"'/gr\xf6\xdfe'" in done.stdout
     lines = {line.split(": ")[0].split()[-1]: line for line in done.stdout.splitlines() if ": " in line}
     assert "openjdk-17-jre-headless" in lines["java"]
     assert "pip install 'elephas-like[spark]'" in lines["spark"]

@@ -131,6 +131,13 @@ def test_every_module_and_every_name_imports_or_names_the_extra(
     assert not failed & WORKS_WITHOUT[hidden]
 
 
+def test_python_without_docstrings_is_said_so() -> None:
+    command = [sys.executable, "-OO", "-c", "from elephas_like import SparkModel"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "ElephasError: python -OO (PYTHONOPTIMIZE=2) takes out docstrings" in done.stderr
+    assert "Traceback" not in done.stderr.split("ElephasError")[1]
+
+
 def test_the_error_is_caught_as_pythons_own_and_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hyperopt", None)  # what Python itself notes of a module that must not be imported
     with pytest.raises(ModuleNotFoundError) as caught:

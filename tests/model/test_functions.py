@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import os
 import keras
 import pytest
 
-from elephas_like import CapacityError, WaitError, WorkerError, run_on_workers
+from elephas_like import CapacityError, ElephasError, WaitError, WorkerError, run_on_workers
 from elephas_like.model import functions
 from elephas_like.trainer.keras_settings import KerasSettings
 
@@ -108,6 +109,20 @@ def test_one_workers_error_ends_the_others(spark) -> None:
         with pytest.raises(WorkerError, match="of the second") as raised:
             run_on_workers(work, 2, tf_config=tf_config)
         assert isinstance(raised.value, LookupError)
+
+
+def test_a_function_of_a_file_that_workers_have_not_is_sent_and_one_that_refers_to_spark_is_named(
+    spark, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text("def doubled(member, number):\n    return 2 * number\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run_on_workers(importlib.import_module("beside_the_script").doubled, 1, args=(4,)) == [8]
+
+    def counts(member: object) -> int:
+        return spark.range(3).count()
+
+    with pytest.raises(ElephasError, match=r"^counts refers to Spark"):
+        run_on_workers(counts, 1)
 
 
 def test_bad_arguments_and_too_few_slots(spark) -> None:

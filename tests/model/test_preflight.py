@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +227,20 @@ def test_a_fit_in_this_process(fitted: SparkModel, capsys: pytest.CaptureFixture
     assert "rows in 2 of them: 3, 2" in str(report)
     for one, other in zip(before, fitted.master_network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_report_is_printed_where_its_letters_are_not_and_where_no_console_is(
+    fitted: SparkModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"a": [None, 2.0], "größe": [None, 2.0], "label": [0.0, 1.0]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for stream in (io.TextIOWrapper(io.BytesIO(), encoding="ascii"), None):
+        monkeypatch.setattr("sys.stdout", stream)
+        report = fitted.check(str(tmp_path), features_col=["größe", "a"])
+        assert "column 'größe'" in str(report)
+        if stream is not None:
+            stream.flush()
+            assert b"column 'gr??e'" in stream.buffer.getvalue()
 
 
 def test_files_without_spark(fitted: SparkModel, tmp_path: Path) -> None:

@@ -103,6 +103,60 @@ def test_an_executor_that_was_lost_is_said_with_what_spark_says_of_it() -> None:
     assert "org.apache" not in said
 
 
+GANG = (
+    "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed "
+    "because barrier task ResultTask(707, 0) finished unsuccessfully.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            f"{GANG}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting x\n\tat org.apache",
+            "the Python worker of a task died, which ends all tasks of its gang. Most often the system has killed it for want of memory",
+        ),
+        (
+            f"{GANG}ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Command exited with code 137\n",
+            "the executor of a task was lost, which ends all tasks of its gang. Spark says: Command exited with code 137. Most often",
+        ),
+    ],
+    ids=["worker", "executor"],
+)
+def test_a_member_of_a_gang_that_died_is_said_so(text: str, said: str) -> None:
+    found = str(readable(RuntimeError(text)))
+    assert found.startswith(said)
+    assert "org.apache" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[NO_ACTIVE_SESSION] No active Spark session found. Please create a new one.",
+            "the session of Spark Connect has ended",
+        ),
+        (
+            "[INVALID_HANDLE.SESSION_CLOSED] The handle 1-2 is invalid. Session was closed. SQLSTATE: HY000",
+            "the session of Spark Connect",
+        ),
+        (
+            "Received incorrect server side session identifier for request. (1 != 2)",
+            "the session of Spark Connect has ended",
+        ),
+        (
+            '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "x">',
+            "the server of Spark Connect",
+        ),
+    ],
+    ids=["stopped", "closed", "another", "unreachable"],
+)
+def test_a_session_of_spark_connect_that_ended_is_said_so(text: str, said: str) -> None:
+    found = str(readable(RuntimeError(text)))
+    assert found.startswith(said)
+    assert "Start a new session" in found or "start a new session" in found
+
+
 def test_a_task_that_is_too_large_to_send_is_said_with_what_to_do() -> None:
     text = (
         "Job aborted due to stage failure: Serialized task 3:0 was 147849216 bytes, which exceeds max allowed: "

@@ -207,6 +207,19 @@ def test_what_refers_to_spark_is_named_and_not_sent(sc, spark, kind: str) -> Non
         pickle_by_value([innocent, builds])
 
 
+def test_a_session_of_spark_connect_is_not_sent_either() -> None:
+    pytest.importorskip("grpc", reason="Spark Connect's packages are not installed (pyspark[connect])")
+    from pyspark.sql.connect.session import SparkSession
+
+    own = object.__new__(SparkSession)  # it asks no server: its kind decides
+
+    def builds() -> object:
+        return own
+
+    with pytest.raises(RefersToSparkError, match=r"^builds refers to Spark .* which only the driver has"):
+        pickle_by_value([builds])
+
+
 A_LOCK = threading.Lock()
 
 

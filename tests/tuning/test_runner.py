@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from elephas_like.core.errors import ElephasError, Failure, WorkerError
 from elephas_like.core.objective import Objective
 from elephas_like.core.pruning import MedianRule
 from elephas_like.core.trials import Logs, Report, TrialOrder, TrialResult, TrialStatus
-from elephas_like.spark.failures import GONE
+from elephas_like.spark.failures import GONE, SESSION_GONE
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search, summary
 from elephas_like.tuning.space import Sampler, Space
@@ -208,19 +209,21 @@ def test_a_search_that_goes_on_says_how_much_is_done_and_what_is_tried_again(
     assert SearchLog(tmp_path).begun() == 0
 
 
-def test_a_search_ends_with_its_spark_context_and_goes_on_with_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [GONE, SESSION_GONE], ids=["context", "session"])
+def test_a_search_ends_with_its_spark_context_or_session_and_goes_on_with_another(tmp_path: Path, end: str) -> None:
     tried: list[int] = []
 
     def without_spark(order: TrialOrder, shards: Sequence[object], report: Report) -> TrialResult:
         tried.append(order.number)
         if tried == [0, 1, 2]:
-            return TrialResult(2, TrialStatus.INTERRUPTED, failure=Failure.of(2, ElephasError(GONE)))
+            failure = Failure.of(2, ElephasError(end))
+            return TrialResult(2, TrialStatus.INTERRUPTED if end == GONE else TrialStatus.FAILED, failure=failure)
         return curve(order, shards, report)
 
     search, slots, _ = made(without_spark, evals=4)
     search._log = SearchLog(tmp_path)
     search._log.begin({"seed": 0}, "never")
-    said = r"the SparkContext was stopped.*Trials that had ended: 2\. They are kept, and resume='auto' goes on"
+    said = re.escape(end) + r".*Trials that had ended: 2\. They are kept, and resume='auto' goes on"
     with pytest.raises(ElephasError, match=said):
         search.run(slots)
     assert (tried, summary(search.records)) == ([0, 1, 2], {"ok": 2, "interrupted": 1})
