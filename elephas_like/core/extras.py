@@ -115,7 +115,7 @@ def require(*modules: str) -> None:
         MissingExtraError: one is missing or too old; the message names the extra that brings it.
         ElephasError: Python runs without docstrings, and PySpark is asked for.
     """
-    if "pyspark" in modules and sys.flags.optimize > 1:
+    if "pyspark" in modules and len(modules) > 1 and sys.flags.optimize > 1:  # with Keras: workers need no pyspark.ml
         raise ElephasError(
             "python -OO (PYTHONOPTIMIZE=2) takes out docstrings, which pyspark.ml reads while it is imported. Run python -O, or without."
         )

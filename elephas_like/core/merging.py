@@ -155,41 +155,43 @@ def mix_statistics(
 
 
 class BatchMeans:
-    """The means of the batches that each asynchronous worker has trained on last, which its moving means have come a part of the way to.
+    """The means of the batches behind the last updates, one for each worker, which the workers' moving means have come a part of the way to.
 
-    They say how far workers' rows lie apart, where the moving means of a state are those of all workers.
+    They say how far workers' rows lie apart, where the moving means of a state are those of all workers. Of a worker that brings nothing
+    any more nothing is left once the others have brought as many updates.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._of: dict[int, list[Floats]] = {}
+    def __init__(self, layout: Layout, num_workers: int) -> None:
+        self._means = [mean for mean, _ in layout.variances()]
+        self._momenta = [layout.momenta[mean].astype(np.float64) for mean in self._means]
+        self._most = num_workers
+        self._last: tuple[Floats, ...] = ()
 
-    def between(self, worker: int, theirs: Vector, began: Vector, steps: int) -> list[Floats | None]:
-        """Take a worker's statistics after so many steps. Return, for each variance, that between workers' means times the share of the way.
+    def between(self, theirs: Vector, began: Vector, steps: int) -> list[Floats | None]:
+        """Take a worker's statistics after so many steps. Return, for each variance, that between the means times the share of the way.
 
         None where no momentum is known.
         """
-        own: list[Floats] = []
-        found: list[Floats | None] = []
-        for place, (mean, _) in enumerate(self._layout.variances()):
-            momentum = self._layout.momenta[mean].astype(np.float64)
-            moved = 1 - momentum**steps
-            start = began[mean].astype(np.float64)
-            way = theirs[mean] - start
-            own.append(start + np.divide(way, moved, out=np.zeros_like(way), where=moved > 0))
-            others = [means[place] for number, means in list(self._of.items()) if number != worker]
-            found.append(moved * np.var([own[-1], *others], axis=0) if momentum.all() else None)
-        self._of[worker] = own
-        return found
+        if not self._means:
+            return []
+        moved = 1 - np.concatenate(self._momenta) ** steps
+        start, end = (
+            np.concatenate([each[mean] for mean in self._means]).astype(np.float64) for each in (began, theirs)
+        )
+        own = start + np.divide(end - start, moved, out=np.zeros_like(end), where=moved > 0)
+        last = self._last = (*self._last, own)[-self._most :]
+        ends = np.cumsum([momentum.size for momentum in self._momenta])[:-1]
+        found = np.split(moved * np.var(last, axis=0), ends)
+        return [each if momentum.all() else None for each, momentum in zip(found, self._momenta, strict=True)]
 
     def checkpoint(self) -> dict[str, Array]:
-        """Return the means as arrays by worker and place."""
-        return {f"{worker}.{place}": means for worker, own in list(self._of.items()) for place, means in enumerate(own)}
+        """Return the means by their number, the oldest first."""
+        return {str(number): means for number, means in enumerate(self._last)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Continue from a checkpoint; from an earlier version's, which has none, as a new fit."""
-        for name in sorted(arrays, key=lambda name: [int(part) for part in name.split(".")]):
-            self._of.setdefault(int(name.split(".")[0]), []).append(arrays[name].astype(np.float64, copy=False))
+        found = [arrays[name].astype(np.float64, copy=False) for name in sorted(arrays, key=int)]
+        self._last = tuple(found)[-self._most :]
 
 
 def begun_anew(theirs: Vector, began: Vector, ours: Vector, steps: int, layout: Layout) -> Vector:
@@ -313,7 +315,7 @@ class RunningMerge:
 
     steps: of each worker so far. lowered: the version since which loss scales are as low as they are.
     replaced: what callbacks have set. begun: the version and the statistics that each worker has begun with.
-    means: of each worker's batches.
+    means: of the batches behind the last updates.
     """
 
     layout: Layout
@@ -325,7 +327,7 @@ class RunningMerge:
     means: BatchMeans = field(init=False)
 
     def __post_init__(self) -> None:
-        self.means = BatchMeans(self.layout)
+        self.means = BatchMeans(self.layout, self.num_workers)
 
     def begins(self, worker: int, version: int, statistics: Vector) -> None:
         """Note what a worker begins with, of a layout with moving averages."""
@@ -342,11 +344,13 @@ class RunningMerge:
         version_begun, began = self.begun.get(update.worker, (-1, None))
         statistics, between = update.statistics, list[Floats | None]()
         if began is not None and version_begun == update.version and statistics.size:
-            between = self.means.between(update.worker, statistics, began, update.steps)
+            between = self.means.between(statistics, began, update.steps)
             statistics = begun_anew(statistics, began, state.statistics, update.steps, self.layout)
-        statistics = self.replaced.kept(Role.STATISTIC, state.statistics, statistics, update.version)
+        kept = self.replaced.kept(Role.STATISTIC, state.statistics, statistics, update.version)
+        if kept is not statistics:
+            between = []  # what a callback has set stays
         merged: dict[str, Array] = {
-            "statistics": mix_statistics(state.statistics, statistics, share, self.layout, between=between),
+            "statistics": mix_statistics(state.statistics, kept, share, self.layout, between=between),
             "counters": self._counters(state.counters, update),
             "loss_scale": self._loss_scale(state.loss_scale, update, version),
         }

@@ -29,7 +29,7 @@ from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
-from elephas_like.trainer.code import dumps, pickle_by_value
+from elephas_like.trainer.code import UnsendableError, dumps, pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def run_on_workers(
     profile = profile_for(session, resources)
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
-    call, settings = pickle_by_value([function, tuple(args)]), KerasSettings.current()
+    call, settings = _call(function, args), KerasSettings.current()
     under = FunctionSettings(dumps(settings.applied), settings.plain)
     try:
         with _listening(session, size) if verbose else contextlib.nullcontext() as listener:
@@ -104,6 +104,22 @@ def run_on_workers(
         for line in printed.splitlines() if verbose else ():
             _show(rank, line)
     return results
+
+
+def _call(function: Callable[..., object], args: Sequence[object]) -> bytes:
+    """Return a function with its arguments, pickled by value; by name where it cannot, as workers may have its module (--py-files).
+
+    Raises:
+        ElephasError: it can be pickled neither way.
+    """
+    call = [function, tuple(args)]
+    try:
+        return pickle_by_value(call)
+    except UnsendableError as error:
+        try:
+            return dumps(call)
+        except Exception:
+            raise error from None
 
 
 def _show(rank: int, line: str) -> None:

@@ -21,8 +21,8 @@ from elephas_like.rows.data import Data
 from elephas_like.rows.shard_files import find_shard, host_lock, remove
 from elephas_like.rows.shards import SpoolOptions
 from elephas_like.rows.spool import Block, spool
+from elephas_like.spark import task_input
 from elephas_like.spark.parallel import JobRuns
-from elephas_like.spark.task_input import at_once
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy
 
@@ -148,7 +148,7 @@ def _shipped(refs: RDD, ship: _Shipping, at_once: int, tag: str, *, keep: bool) 
 
 def _reader(keep: bool) -> Callable[[int, Iterable[ShardRef | Failure]], Iterator[Block | Failure]]:
     def read(index: int, refs: Iterable[ShardRef | Failure]) -> Iterator[Block | Failure]:
-        for ref in at_once(refs):
+        for ref in task_input.at_once(refs):
             if isinstance(ref, Failure):
                 yield ref
                 continue

@@ -40,7 +40,7 @@ _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
 _WORKER_ADVICE = "Look at the logs there, and give it more memory, or the executor fewer slots."
 _SESSION_ENDED = re.compile(r"NO_ACTIVE_SESSION|INVALID_HANDLE\.SESSION_|incorrect server side session identifier")
-_UNREACHABLE = re.compile(r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED")
+_UNREACHABLE = re.compile(r"StatusCode\.UNAVAILABLE|\[RETRIES_EXCEEDED\]")
 GONE = (
     "the SparkContext was stopped, by stop() or because the application ended. Start a new session and make the data from "
     "it."

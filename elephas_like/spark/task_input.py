@@ -26,6 +26,7 @@ def at_once(rows: Iterable[Row]) -> Iterator[Row]:
     source = _input()
     if source is not None and hasattr(socket, "TCP_QUICKACK"):
         with suppress(OSError), socket.socket(fileno=os.dup(source.fileno())) as from_spark:
+            from_spark.setblocking(True)  # after socket.setdefaulttimeout Spark's own would no longer be
             from_spark.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     yield from rows
 

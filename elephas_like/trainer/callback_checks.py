@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import warnings
 from collections.abc import Sequence
 
@@ -10,6 +12,8 @@ import keras
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.code import pickle_by_value
+
+log = logging.getLogger(__name__)
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
@@ -20,6 +24,11 @@ def class_of(thing: object) -> str:
     """Return the name of an object's class and of its module: tf_keras has callbacks of the same names."""
     kind = type(thing)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def is_of_the_user(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback runs the user's code. Keras' own add nothing to a model, and no metrics to its logs."""
+    return isinstance(callback, keras.callbacks.LambdaCallback) or not type(callback).__module__.startswith("keras.")
 
 
 def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -84,16 +93,22 @@ def shipped_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> bytes:
     """
     if not callbacks:
         return b""
-    for callback in callbacks:
-        pickled = pickle_by_value([callback])
-        try:
-            cloudpickle.loads(pickled)
-        except (RecursionError, AttributeError, TypeError) as error:
-            raise ElephasError(
-                f"{class_of(callback)} cannot be sent to workers: what was pickled of it cannot be made again ({type(error).__name__}: {error}). "
-                "The callbacks=[...] of SparkModel.fit stay on the driver, and may be of any kind."
-            ) from error
-    return pickle_by_value(list(callbacks))
+    pickled, drawn = pickle_by_value(list(callbacks)), random.getstate()
+    try:
+        cloudpickle.loads(pickled)
+    except RecursionError as error:
+        if len(callbacks) > 1:  # one of them, which says so by itself
+            for callback in callbacks:
+                shipped_callbacks([callback])
+        raise ElephasError(
+            f"{class_of(callbacks[0])} cannot be sent to workers: what was pickled of it cannot be made again (RecursionError: {error}). "
+            "The callbacks=[...] of SparkModel.fit stay on the driver, and may be of any kind."
+        ) from error
+    except Exception as error:  # of what only executors have: if they have it not, their error says so
+        log.debug("callbacks cannot be made again in this process: %s", error)
+    finally:
+        random.setstate(drawn)
+    return pickled
 
 
 def check_worker_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:

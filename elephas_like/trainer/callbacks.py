@@ -27,6 +27,7 @@ from elephas_like.core.pieces import same_bits
 from elephas_like.core.report import write_report
 from elephas_like.core.types import Array, EpochRecord, Floats, Role, RoundRecord, TrainState
 from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
+from elephas_like.trainer.callback_checks import is_of_the_user
 from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.graph import plain_attributes
 from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
@@ -171,7 +172,7 @@ class DriverHooks:
         self._compiled_with, self._trained = compiled_with(self.model), self._trainable()
         self._weights = list(self.model.trainable_variables)
         self._given_rates = given_rates(self.variables)
-        self._noted_attributes = self._noted_slots = self._noted_late_test = False
+        self._noted_attributes = self._noted_slots = self._noted_late_test = self._noted_schedules = False
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -198,7 +199,7 @@ class DriverHooks:
         self.model.reset_metrics()
         restored = _restored_epoch(self.model, self._list.on_train_begin)
         self._check_not_recompiled(begun=False)
-        if any(_is_of_the_user(callback) for callback in self._user_callbacks):
+        if any(map(is_of_the_user, self._user_callbacks)):
             self._look_again()
         return self.variables.read(), restored or initial_epoch
 
@@ -408,12 +409,12 @@ class DriverHooks:
                 "a callback has compiled the model anew, and workers train on as it was compiled when the fit began. End the fit "
                 "(model.stop_training = True), compile, and fit again: it goes on from the weights."
             )
-        if begun and self._sets_schedules():
-            self._given_rates = given_rates(self.variables)
+        if begun and not self._noted_schedules and self._sets_schedules():
+            self._noted_schedules = True
             warnings.warn(
                 "a callback has given the optimizer a learning rate schedule, and workers train on with the rate, or the schedule, that it "
-                "had when the fit began, as the compiled step of plain Keras does. Set a number, set the schedule in on_train_begin, or "
-                "compile with it.",
+                "had when the fit began. Plain Keras, too, takes such a change in only in models that run eagerly. Set a number, set the schedule in "
+                "on_train_begin, or compile with it.",
                 ElephasWarning,
                 stacklevel=2,
             )
@@ -446,11 +447,6 @@ class DriverHooks:
                 ElephasWarning,
                 stacklevel=2,
             )
-
-
-def _is_of_the_user(callback: keras.callbacks.Callback) -> bool:
-    """Return whether a callback runs the user's code. Keras' own add nothing to a model."""
-    return isinstance(callback, keras.callbacks.LambdaCallback) or not type(callback).__module__.startswith("keras.")
 
 
 def _has_test_hooks(callback: keras.callbacks.Callback) -> bool:

@@ -97,8 +97,9 @@ def compiled_with(model: keras.Model) -> tuple[object, object]:
 
 
 def compiled_anew(model: keras.Model, before: tuple[object, object]) -> bool:
-    """Return whether a model has been compiled since it was compiled with what `before` holds."""
-    return any(now is not was for now, was in zip(compiled_with(model), before, strict=True))
+    """Return whether a model has been compiled since it was compiled with what `before` holds; a train step may keep a tensor as its `loss`."""
+    now = compiled_with(model)
+    return any(one is not was and not keras.ops.is_tensor(one) for one, was in zip(now, before, strict=True))
 
 
 def compiled_as(model: keras.Model) -> dict[str, str]:

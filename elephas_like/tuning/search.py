@@ -32,7 +32,7 @@ from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.slots import task_cpus
-from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of, shipped_callbacks
+from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of, is_of_the_user, shipped_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.copies import with_own_variables
 from elephas_like.trainer.keras_settings import KerasSettings
@@ -420,11 +420,8 @@ def _callbacks(callbacks: Any) -> _Callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
     check_copied_callbacks(given, "trial")
-    # Keras' own callbacks add the learning rate to the logs at most, but for lambdas.
-    may_add_logs = any(
-        isinstance(one, keras.callbacks.LambdaCallback) or not type(one).__module__.startswith("keras.")
-        for one in given
-    )
+    # Keras' own callbacks add the learning rate to the logs at most.
+    may_add_logs = any(map(is_of_the_user, given))
     return _Callbacks(shipped_callbacks(given), may_add_logs)
 
 

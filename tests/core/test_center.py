@@ -84,6 +84,18 @@ def test_a_moving_variance_has_what_lies_between_the_batches_of_workers(kind: ty
 
 
 @pytest.mark.parametrize("kind", CENTERS)
+def test_the_batches_of_a_worker_that_has_left_are_forgotten(kind: type) -> None:
+    center = moving(kind)
+    for worker, mean in [(1, 8.0), *[(0, 0.0), (0, 0.0), (0, 0.0)]]:
+        version, began = center.served(worker)
+        ours = began.statistics / 2 + floats(mean, 4) / 2  # one step over a batch of that mean and variance 4
+        before = center.snapshot().statistics
+        center.commit(update(worker, version=version, statistics=ours, steps=1))
+    # Two updates of worker 0 are all that two workers' last updates are: nothing is between them, and the state halves its way to (0, 4).
+    assert center.snapshot().statistics.tolist() == [before[0] * 0.75, before[1] + (4 - before[1]) / 4]
+
+
+@pytest.mark.parametrize("kind", CENTERS)
 @pytest.mark.parametrize("version", [0, 1])
 def test_where_a_worker_began_is_known_by_the_version_of_its_update(kind: type, version: int) -> None:
     """Worker 1 was served twice, as the first answer was lost: its update is of the first, whose statistics are not at hand."""
@@ -128,6 +140,12 @@ def test_what_callbacks_have_set_is_not_moved_by_where_a_worker_began() -> None:
     center.replace(before, before.but(statistics=floats(100, 8)))
     center.commit(update(0, statistics=floats(4, 6)))
     assert center.snapshot().statistics[0] == 100
+    # What lies between the batches of 0, above, and of 16 is not added to a variance that a callback has set, either.
+    version, began = center.served(1)
+    before = center.snapshot()
+    center.replace(before, before.but(statistics=floats(0, 1)))
+    center.commit(update(1, version=version, statistics=began.statistics / 2 + floats(8, 2), steps=1))
+    assert center.snapshot().statistics.tolist() == [0, 1]
 
 
 def test_a_variance_that_a_step_moves_more_than_once_stays_above_zero() -> None:

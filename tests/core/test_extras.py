@@ -136,6 +136,8 @@ def test_python_without_docstrings_is_said_so() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ElephasError: python -OO (PYTHONOPTIMIZE=2) takes out docstrings" in done.stderr
     assert "Traceback" not in done.stderr.split("ElephasError")[1]
+    command[-1] = "import elephas_like.engine, elephas_like.rows"  # what workers import
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
 
 
 def test_the_error_is_caught_as_pythons_own_and_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,12 @@ def test_a_function_of_a_file_that_workers_have_not_is_sent_and_one_that_refers_
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run_on_workers(importlib.import_module("beside_the_script").doubled, 1, args=(4,)) == [8]
 
+    # By name where it cannot be pickled by value, and workers have it.
+    locked = tmp_path / "with_a_lock.py"
+    locked.write_text("import threading\nLOCK = threading.Lock()\ndef two(member):\n    with LOCK:\n        return 2\n")
+    spark.sparkContext.addPyFile(str(locked))
+    assert run_on_workers(importlib.import_module("with_a_lock").two, 1) == [2]
+
     def counts(member: object) -> int:
         return spark.range(3).count()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import traceback
 from importlib.machinery import ModuleSpec
@@ -43,7 +44,7 @@ def test_a_process_that_spark_starts_without_its_daemon_knows_its_input(name: st
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
 @pytest.mark.parametrize("read", [at_once, whole, only, said_as_utf8])
-def test_the_rows_of_a_task_are_not_held_back_until_it_is_acknowledged(read) -> None:
+def test_the_rows_of_a_task_are_not_held_back_until_it_is_acknowledged(read, request) -> None:
     module: dict[str, object] = {
         "__name__": "pyspark.worker",
         "first": read if read is only else lambda rows: next(read(rows)),
@@ -55,8 +56,13 @@ def test_the_rows_of_a_task_are_not_held_back_until_it_is_acknowledged(read) -> 
             sparks.sendall(b"end")
             task.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)  # as after an answer
             assert not task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            request.addfinalizer(lambda: socket.setdefaulttimeout(None))
+            socket.setdefaulttimeout(
+                5
+            )  # as a user's function may; it is not for Spark's socket, whose rows would be lost
             assert module["main"](infile) == 7  # type: ignore[operator]
             assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            assert os.get_blocking(infile.fileno())
 
 
 @pytest.fixture

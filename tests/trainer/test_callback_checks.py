@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 
 import keras
@@ -129,3 +130,16 @@ def test_a_callback_that_cannot_be_made_again_on_a_worker_is_named() -> None:
         ElephasError, match=r"LambdaCallback cannot be sent to workers.*made again \(RecursionError.*stay on the driver"
     ):
         shipped_callbacks([csv, bar])
+
+
+class OfExecutors(keras.callbacks.Callback):
+    """Needs what only executors have."""
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        raise KeyError("THEIR_VARIABLE")
+
+
+def test_a_callback_that_only_executors_can_make_is_sent() -> None:
+    drawn = random.getstate()
+    assert shipped_callbacks([OfExecutors()])
+    assert random.getstate() == drawn
