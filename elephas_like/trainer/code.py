@@ -248,8 +248,8 @@ class _WatchedPickler(CodePickler):
 def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Result:
     """Call `dump` while cloudpickle sends the modules of `roots`, and the modules which those import, by value.
 
-    If a module holds something that cannot be pickled, `dump` is called again with the modules of `roots` only, and then with those
-    among them that are no package which pip put into a folder of its own.
+    If a module holds something that cannot be pickled, `dump` is called again without packages which pip put into a folder of its own,
+    then with the modules of `roots` only, and then with those without such packages.
 
     Args:
         roots: classes, functions, or objects of them.
@@ -261,10 +261,8 @@ def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Res
     homes = _homes(roots)
     direct = [module for module in homes if _is_users_file(module)]
     imported = _with_imports(direct, [module for module in homes if module.__name__ == _SCRIPT])
-    attempts = [imported, direct, [module for module in direct if not _is_packaged(module)]]
-    attempts = [
-        modules for number, modules in enumerate(attempts) if not number or len(modules) < len(attempts[number - 1])
-    ]
+    attempts = [imported, _unpackaged(imported), direct, _unpackaged(direct)]
+    attempts = [modules for number, modules in enumerate(attempts) if modules not in attempts[:number]]
     with _lock:
         for modules in attempts[:-1]:
             with suppress(*_REFUSALS), _sent_by_value(modules):
@@ -321,6 +319,10 @@ def _is_users_file(module: types.ModuleType) -> bool:
         return False
     path = Path(file).resolve()
     return not _PACKAGES & set(path.parts) and not any(path.is_relative_to(folder) for folder in _installed())
+
+
+def _unpackaged(modules: list[types.ModuleType]) -> list[types.ModuleType]:
+    return [module for module in modules if not _is_packaged(module)]
 
 
 @cache

@@ -14,7 +14,7 @@ from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
-from elephas_like.trainer.serialization import output_count, overrides, prepares_rows
+from elephas_like.trainer.serialization import output_count, overrides, prepares_as_hub, prepares_rows
 from elephas_like.trainer.tensors import check_backend
 
 
@@ -47,12 +47,18 @@ def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:
     Models of keras-hub that have a preprocessor apply it in their `fit` and `evaluate`, before any step.
     """
     kind = type(model).__name__
-    if prepares_rows(model):
-        raise ElephasError(
-            f"the model {model.name!r} prepares its rows in {kind}.fit and {kind}.evaluate, by preprocess_samples, before any step; workers call "
-            "the steps alone, and would take the rows as they are. Prepare them first: preprocessor = model.preprocessor; "
+    if prepares_rows(model, method):
+        # Only keras-hub's own preprocess_samples does nothing without a preprocessor.
+        advice = (
+            "Prepare them first: preprocessor = model.preprocessor; "
             "model.preprocessor = None; then fit on x, y = preprocessor(x, y=y), of an RDD in rdd.mapPartitions. Give it back to the trained "
             "model, model.preprocessor = preprocessor, to predict rows as they are."
+            if prepares_as_hub(model)
+            else "Prepare them in a layer or in train_step and test_step; or before, for a model of a class without this preprocess_samples."
+        )
+        raise ElephasError(
+            f"the model {model.name!r} prepares its rows in {kind}.{method}, by preprocess_samples, before any step; workers call "
+            f"the steps alone, and would take the rows as they are. {advice}"
         )
     warn_of_own(model, method)
 

@@ -170,8 +170,10 @@ _KINDS = {
     "accum_var": "accumulated_delta_var",
     "vhat": "velocity_hat",
     "u": "norm",
+    "accumulator": "accumulator",
+    "linear": "linear",
 }
-"""Keras 3's words for what optimizers of Keras 2 keep of each weight, where they are other words."""
+"""Keras 3's words for what optimizers of Keras 2 keep of each weight: by them the kind is told from the names of layers."""
 
 
 def _restore_old_slots(model: keras.Model, path: str) -> None:
@@ -186,6 +188,8 @@ def _restore_old_slots(model: keras.Model, path: str) -> None:
                 values.setdefault(_kind(name), []).append(group[name][()])
     steps = values.pop("iter", None) or values.pop("iteration", None)
     optimizer: Any = model.optimizer
+    if isinstance(optimizer, keras.optimizers.Adamax) and "velocity" in values:
+        values["norm"] = values.pop("velocity")  # before TensorFlow 2.11 it was called "v", too
     slots: dict[str, list[Any]] = {}
     for variable in optimizer.variables:
         if variable is not optimizer.iterations and variable.name != "learning_rate":
@@ -216,7 +220,8 @@ def _kind(name: str) -> str:
 
 def _schedule(written: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a learning rate schedule; Keras 2 wrote `name: null`, which Keras 3 refuses."""
-    kind = getattr(keras.optimizers.schedules, written["class_name"], None)
+    name = written["class_name"]
+    kind = getattr(keras.optimizers.schedules, name, None) if _is_keras_own(name, keras.optimizers.schedules) else None
     config = {name: value for name, value in written["config"].items() if name != "name" or value is not None}
     return written if kind is None else keras.saving.serialize_keras_object(kind.from_config(config))
 
@@ -224,8 +229,12 @@ def _schedule(written: dict[str, Any]) -> dict[str, Any]:
 def _own_name(registered: str, module: Any) -> str:
     """Return the name of a class of Keras' own, which TensorFlow 2.11 to 2.15 wrote as "Custom>Adam"; another name as it is."""
     name = registered.removeprefix("Custom>")
-    known = keras.saving.get_registered_object(registered) is not None or not hasattr(module, name)
-    return registered if known else name
+    return name if keras.saving.get_registered_object(registered) is None and hasattr(module, name) else registered
+
+
+def _is_keras_own(name: str, module: Any) -> bool:
+    """Return whether a name stands for what Keras' module has of that name, and not for something of the user's."""
+    return hasattr(module, name) and keras.saving.get_registered_object(name) is None
 
 
 def _loss(written: Any, objects: Mapping[str, object]) -> Any:
@@ -234,7 +243,8 @@ def _loss(written: Any, objects: Mapping[str, object]) -> Any:
     config = dict(written.get("config") or {})
     if config.get("reduction") == "auto":
         config["reduction"] = "sum_over_batch_size"
-    if "module" not in written and written["class_name"] != "LossFunctionWrapper":
+    name = written["class_name"]
+    if "module" not in written and name != "LossFunctionWrapper" and _is_keras_own(name, keras.losses):
         config.pop("fn", None)  # the class says it, too
     return keras.losses.deserialize({**written, "config": config})
 

@@ -70,8 +70,8 @@ def load_model(
         if not version.startswith("2."):
             raise
         raise ValueError(
-            f"the file was written by Keras {version} (TensorFlow before 2.16, or tf_keras), and Keras 3 cannot read this .keras file. "
-            "Save the model as .h5 there, which can be read here: model.save('model.h5')."
+            f"the file was written by Keras {version} (TensorFlow before 2.16, or tf_keras), and cannot be read here: {str(error).strip().rstrip('.')}. "
+            "If Keras 3 does not read such a file at all, save the model as .h5 there, which can be read here: model.save('model.h5')."
         ) from error
 
 

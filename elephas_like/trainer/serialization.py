@@ -56,13 +56,26 @@ _HUBS = ("keras_hub", "keras_nlp")
 """Packages whose `preprocess_samples` leaves rows alone where a model has no preprocessor."""
 
 
-def prepares_rows(model: keras.Model) -> bool:
-    """Return whether a model's own `fit` and `predict` prepare rows before any step, as those of keras-hub with a preprocessor do."""
-    prepares = getattr(model, "preprocess_samples", None)
-    module = getattr(prepares, "__module__", None) or ""
-    return callable(prepares) and (
-        getattr(model, "preprocessor", None) is not None or module.split(".")[0] not in _HUBS
+_AROUND_STEPS = ("fit", "evaluate", "predict", "predict_on_batch")
+
+
+def prepares_rows(model: keras.Model, *methods: str) -> bool:
+    """Return whether a model prepares rows before any step, as those of keras-hub with a preprocessor do.
+
+    Args:
+        methods: in which methods of its own, one at least; `fit`, `evaluate`, `predict` and `predict_on_batch` by default.
+    """
+    return (
+        callable(getattr(model, "preprocess_samples", None))
+        and any(overrides(model, method) for method in methods or _AROUND_STEPS)
+        and (getattr(model, "preprocessor", None) is not None or not prepares_as_hub(model))
     )
+
+
+def prepares_as_hub(model: keras.Model) -> bool:
+    """Return whether a model's `preprocess_samples` is that of keras-hub, which does what its preprocessor does and no more."""
+    module = getattr(getattr(model, "preprocess_samples", None), "__module__", None) or ""
+    return module.split(".")[0] in _HUBS
 
 
 def wants_target(model: keras.Model) -> bool | None:

@@ -71,6 +71,28 @@ def test_a_package_in_a_folder_of_its_own_goes_by_name_where_it_cannot_go_by_val
     assert cloudpickle.loads(pickle_by_value([packed_of_mine.f])) == [packed_of_mine.f]
 
 
+def test_a_package_that_cannot_go_by_value_leaves_no_file_of_the_user_s_behind(own: Path, tmp_path: Path) -> None:
+    """The package is among what `pip install --target` left; the helper is beside the script, and no worker has it."""
+    packages = tmp_path / "packages"
+    (packages / "hub_of_mine-1.0.dist-info").mkdir(parents=True)
+    (packages / "hub_of_mine.py").write_text(
+        "import threading\nLOCAL = threading.local()\nclass Base:\n    def used(self):\n        return LOCAL\n"
+    )
+    (own / "helper_of_mine.py").write_text("def helped(x):\n    return 10 * x\n")
+    (own / "model_of_mine.py").write_text(
+        "import hub_of_mine\nfrom helper_of_mine import helped\nclass Mine(hub_of_mine.Base):\n    def __call__(self, x):\n"
+        "        return helped(x) + 1\n"
+    )
+    sys.path.insert(0, str(packages))  # `own` puts the path back
+    import model_of_mine
+
+    (tmp_path / "pickled").write_bytes(pickle_by_value([model_of_mine.Mine()]))
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(packages)!r}); {SCRIPT}"]
+    command.append(str(tmp_path / "pickled"))
+    printed = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    assert printed.stdout.strip() == "41", printed.stderr
+
+
 def test_what_the_script_imports(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cloudpickle sends the script's own functions, but names what they use of the user's other files."""
     (own / "layers_of_mine.py").write_text("def scaled(x):\n    return 10 * x\n")

@@ -10,6 +10,7 @@ import pytest
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile, warn_of_own
+from elephas_like.trainer.serialization import prepares_rows
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")
@@ -95,15 +96,56 @@ class OwnFit(keras.Sequential):
         return super().fit(x / 255, y, **arguments)
 
 
-def test_rows_that_keras_would_prepare_before_its_steps_are_not_trained_on_as_they_are() -> None:
+class Helped(keras.Sequential):
+    """A helper of its step that is called as the method of keras-hub's models."""
+
+    def preprocess_samples(self, x, y):
+        return x / 255, y
+
+    def train_step(self, data):
+        return super().train_step(self.preprocess_samples(*data))
+
+
+def test_a_helper_of_a_step_may_be_called_preprocess_samples() -> None:
+    model = Helped([keras.Input((3,)), keras.layers.Dense(1)])
+    assert not prepares_rows(model)
+    with warnings.catch_warnings(action="error"):
+        check_rows_are_kept(model)
+
+
+class WithoutPreprocessor(Prepares):
+    preprocessor = None  # type: ignore[assignment]
+
+
+class OfHub(Prepares):
+    """As a subclass of a model of keras-hub that prepares rows in its own way: with no preprocessor, too."""
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        return x / 2, y, sample_weight
+
+
+@pytest.mark.parametrize("kind", [WithoutPreprocessor, OfHub])
+def test_rows_that_are_prepared_with_no_preprocessor_are_said_to_be_prepared_elsewhere(kind: type[keras.Model]) -> None:
+    """To take the preprocessor away would not help: the model would be refused again."""
+    model = kind([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.raises(ElephasError, match=rf"in {kind.__name__}\.fit.*in a layer or in train_step") as caught:
+        check_rows_are_kept(model)
+    assert "preprocessor = None" not in str(caught.value)
+    check_rows_are_kept(model, "evaluate")  # which is Keras' own
+
+
+def test_rows_that_keras_would_prepare_before_its_steps_are_not_trained_on_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Models of keras-hub apply their preprocessor in a fit of their own; that of another class is named in a warning."""
     model = Prepares([keras.Input((3,)), keras.layers.Dense(1)])
+    monkeypatch.setattr(Prepares.preprocess_samples, "__module__", "keras_hub.src.models.task")
     with pytest.raises(
         ElephasError,
         match=r"'prepares.*Prepares.fit.*preprocess_samples.*model.preprocessor = None; then fit on x, y =",
     ):
         check_rows_are_kept(model)
-    model.preprocessor, Prepares.preprocess_samples.__module__ = None, "keras_hub.src.models.task"
+    model.preprocessor = None
     with warnings.catch_warnings(action="error"):
         check_rows_are_kept(model)
         check_rows_are_kept(small(keras.layers.Dense(1)))

@@ -160,6 +160,81 @@ def test_an_optimizer_of_tensorflow_2_11_to_2_15_and_its_slots_are_read(
     assert "has kept (momentum, velocity) is not what Keras 3's RMSprop keeps" in caplog.text
 
 
+def slots_written(path: str, named: str, kinds: list[str]) -> None:
+    """Put slots into a file as Keras 2 did: of the layer "dense" (2, 1), the first kind all 0 and 1, the next all 2 and 3."""
+    with h5py.File(path, "a") as file:
+        del file["optimizer_weights"]
+        group = file.create_group("optimizer_weights")
+        names = {"Any/iter:0": np.int64(7)}
+        for number, kind in enumerate(kinds):
+            for place, (name, shape) in enumerate((("kernel", (2, 1)), ("bias", (1,)))):
+                names[named.format(kind, name)] = np.full(shape, 2 * number + place, "float32")
+        group.attrs["weight_names"] = list(names)
+        for name, value in names.items():
+            group[name] = value
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "written", "kinds"),
+    [
+        ("Adagrad", ["accumulator"], ["accumulator"]),
+        ("Ftrl", ["accumulator", "linear"], ["accumulator", "linear"]),
+        ("Adamax", ["m", "v"], ["momentum", "norm"]),
+    ],
+)
+def test_what_optimizers_before_tensorflow_2_11_kept_is_read(
+    tmp_path: Path, optimizer: str, written: list[str], kinds: list[str]
+) -> None:
+    config = {"class_name": optimizer, "config": {"learning_rate": 0.1}}
+    path = rewritten(saved(tmp_path), optimizer_config=config)
+    slots_written(path, "Any/dense/{1}/{0}:0", written)
+    optimizer = load_h5(path).optimizer
+    assert int(optimizer.iterations) == 7
+    found = {each.path.rsplit("/", 1)[-1]: each.numpy().ravel()[0] for each in optimizer.variables[2:]}
+    for number, kind in enumerate(kinds):
+        for place, name in enumerate(("kernel", "bias")):
+            (value,) = [value for path, value in found.items() if path.endswith(f"{name}_{kind}")]
+            assert value == 2 * number + place
+
+
+class MyLoss(keras.losses.Loss):
+    """Has an argument that Keras 2's losses have, too."""
+
+    def __init__(self, fn: str = "mse", name: str = "mine", **arguments: object) -> None:
+        super().__init__(name=name, **arguments)
+        self.fn = fn
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
+
+@pytest.mark.parametrize("name", ["MyLoss", "Huber"])
+def test_a_loss_of_one_s_own_keeps_its_arguments(tmp_path: Path, name: str) -> None:
+    loss = {"class_name": name, "config": {"reduction": "auto", "name": "mine", "fn": "mae"}}
+    found = load_h5(rewritten(saved(tmp_path), loss=loss), {name: MyLoss}).loss
+    assert isinstance(found, MyLoss)
+    assert found.fn == "mae"
+
+
+class Constant(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, initial_learning_rate: float, decay_steps: int) -> None:
+        super().__init__()
+        self.rate, self.decay_steps = initial_learning_rate, decay_steps
+
+    def __call__(self, step):
+        return self.rate
+
+    def get_config(self) -> dict[str, object]:
+        return {"initial_learning_rate": self.rate, "decay_steps": self.decay_steps}
+
+
+def test_a_schedule_of_one_s_own_goes_before_keras_of_the_same_name(tmp_path: Path) -> None:
+    rate = {"class_name": "CosineDecay", "config": {"initial_learning_rate": 0.1, "decay_steps": 3}}
+    config = {"class_name": "SGD", "config": {"name": "SGD", "learning_rate": rate}}
+    model = load_h5(rewritten(saved(tmp_path), optimizer_config=config), {"CosineDecay": Constant})
+    assert isinstance(model.optimizer._learning_rate, Constant)
+
+
 def own_loss(y_true, y_pred):
     return keras.ops.mean(keras.ops.square(y_true - y_pred))
 
