@@ -399,6 +399,7 @@ class LocalTrainer:
             self._callbacks.on_epoch_begin(span.epoch)
         for step in range(begin, end):
             self._callbacks.on_train_batch_begin(step)
+            self._check_left_alone(program)
             columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
             in_order = row_numbers(len(columns[0]))
             program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
