@@ -1,6 +1,6 @@
 """Samples per second of whole fits, against plain Keras on the same cores, with the accuracy that they reach.
 
-    python benchmarks/throughput.py [--rounds 5] [--epochs 5] [--backend tensorflow jax torch] [--only synchronous ...]
+    python benchmarks/throughput.py [--rounds 5] [--epochs 5] [--backend tensorflow jax torch] [--only synchronous ...] [--gpu]
 
 MLP 784-128-128-10 with SGD (rows "Adam": with Adam) on the 4,000 training images of MNIST-5k repeated 15 times (60,000
 float32 rows), 1,000 held out, batch 32 per worker, 5 epochs. Keras runs alone in a fresh process with no JVM alive; ours is the second fit of its
@@ -8,7 +8,7 @@ process (Python workers warm, as in a session at work), in a process of its own 
 Time is the wall time of the whole `fit`, sharding included; "without sharding" starts at the first round.
 Rows "LSTM" train 64 units with Adam on 24,000 of the images, of which they see 20 steps of 32 pixels. "Limit" is the
 workers' compiled loop by itself, in two processes of one thread: no Spark, no exchange. CPU seconds are those of all
-processes.
+processes. With --gpu, Keras and the workers compute on the cards that they find.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ CONTESTANTS = {
     "asynchronous, global batch 32": {"kind": "ours", "mode": "asynchronous", "global_batch_size": 32},
     "synchronous, socket server": {"kind": "ours", "mode": "synchronous", "parameter_server_mode": "socket"},
     "synchronous, jobs engine": {"kind": "ours", "mode": "synchronous", "engine": "jobs"},
+    "synchronous, one worker": {"kind": "ours", "mode": "synchronous", "workers": 1},
     "keras, 32 steps per execution": {"kind": "keras", "batch": 32, "steps": 32},
     "Adam: keras, batch 32": {"kind": "keras", "batch": 32, "network": "adam"},
     "Adam: synchronous": {"kind": "ours", "mode": "synchronous", "network": "adam"},
@@ -48,6 +49,7 @@ CONTESTANTS = {
     "limit": {"kind": "limit"},
     "CNN: keras, batch 32": {"kind": "keras", "batch": 32, "network": "cnn"},
     "CNN: synchronous": {"kind": "ours", "mode": "synchronous", "network": "cnn"},
+    "CNN: synchronous, one worker": {"kind": "ours", "mode": "synchronous", "network": "cnn", "workers": 1},
 }
 
 
@@ -160,7 +162,7 @@ def loop(network: str, part: int) -> float:
     return time.perf_counter() - started
 
 
-def run_ours(network: str = "mlp", **options: object) -> dict[str, float]:
+def run_ours(network: str = "mlp", workers: int = 2, **options: object) -> dict[str, float]:
     from contestants import Clock
     from pyspark.sql import SparkSession
 
@@ -181,7 +183,7 @@ def run_ours(network: str = "mlp", **options: object) -> dict[str, float]:
     batch = {"global_batch_size": global_batch_size} if global_batch_size else {"batch_size": 32}
     for seed in range(2):
         mlp = model(seed, network)
-        spark_model = SparkModel(mlp, num_workers=2, seed=seed, **({"engine": "server"} | options))
+        spark_model = SparkModel(mlp, num_workers=workers, seed=seed, **({"engine": "server"} | options))
         with Clock() as clock:
             history = spark_model.fit(rdd, epochs=EPOCHS if seed else 1, verbose=0, **batch)
     training = sum(history.epoch_seconds)
@@ -194,13 +196,18 @@ def run_ours(network: str = "mlp", **options: object) -> dict[str, float]:
     }
 
 
-def child(contestant: dict[str, object], backend: str) -> dict[str, float]:
+NO_CARD = {"CUDA_VISIBLE_DEVICES": "-1"}
+SHARED_CARD = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""The driver and its workers are on one machine: none takes a card's whole memory."""
+
+
+def child(contestant: dict[str, object], backend: str, *, gpu: bool) -> dict[str, float]:
     """One contestant in a fresh process, whose Keras runs on a backend."""
     environment = os.environ | {
         "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",
         "PYSPARK_PYTHON": sys.executable,
+        **(SHARED_CARD if gpu else NO_CARD),
     }
     done = subprocess.run(
         [sys.executable, __file__, "--child", json.dumps(contestant)],
@@ -232,6 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--results", type=Path, help="a file of runs: new ones are added, and the table is of all of them"
     )
+    parser.add_argument("--gpu", action="store_true", help="on the cards of this machine")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -250,7 +258,7 @@ def main() -> None:
             results.setdefault(line.pop("name"), []).append(line)
     for _ in range(arguments.rounds):
         for name, (contestant, backend) in names.items():
-            results[name].append(child(chosen[contestant], backend))
+            results[name].append(child(chosen[contestant], backend, gpu=arguments.gpu))
             print(f"  {name}: {results[name][-1]}", file=sys.stderr, flush=True)
             if arguments.results is not None:
                 with open(arguments.results, "a") as file:

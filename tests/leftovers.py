@@ -15,8 +15,8 @@ GONE_WITHIN = 10.0
 
 
 def ours(scratch: Path) -> set[str]:
-    """Directories of ours that are there."""
-    return {str(path) for path in scratch.rglob("elephas_like-*")}
+    """Directories of ours that are there, but for that of the locks of cards, which a host keeps."""
+    return {str(path) for path in scratch.rglob("elephas_like-*") if not path.name.startswith("elephas_like-gpus-")}
 
 
 def threads() -> set[threading.Thread]:

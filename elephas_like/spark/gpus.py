@@ -16,6 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import MutableMapping, Sequence
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResour
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError
+from elephas_like.core.extras import BACKENDS, chosen_backend
 from elephas_like.core.types import Resources
 from elephas_like.spark.session import Conf, conf_of, context_of, is_local, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus, task_gpus
@@ -32,10 +34,11 @@ log = logging.getLogger(__name__)
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The variable with which a process chooses its cards, before it first computes on one."""
-_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
-"""TensorFlow takes memory as it needs it, and leaves the rest to other processes on the same card."""
-_PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-"""JAX takes most of a card's memory at once, or memory as it needs it."""
+_MEMORY = {
+    "tensorflow": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+    "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+}
+"""By Keras' backend: memory as it is needed, and the rest left to other processes on the same card. PyTorch takes it so anyway."""
 
 
 class Claims:
@@ -152,14 +155,12 @@ def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
 
 
 def show(cards: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Have CUDA see these cards alone, and TensorFlow and JAX take memory as they need it, unless the user has said otherwise.
-
-    PyTorch takes it so anyway.
-    """
+    """Have CUDA see these cards alone, and TensorFlow and JAX take memory as they need it, unless the user has said otherwise."""
     environment[VISIBLE] = ",".join(cards)
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which discovery scripts count
-    environment.setdefault(_GROWTH, "true")
-    environment.setdefault(_PREALLOCATE, "false")
+    for settings in _MEMORY.values():
+        for name, value in settings.items():
+            environment.setdefault(name, value)
 
 
 def offered_gpus() -> tuple[str, ...]:
@@ -248,12 +249,21 @@ def check_host() -> None:
         raise CapacityError(
             f"resources='gpu' wants a GPU for each worker, and this machine has none that can be seen{hidden}. Leave resources out."
         )
-    if _GROWTH not in os.environ:
-        log.warning(
-            "%s is not set: if this process has computed with Keras, it holds the memory of all its GPUs, and workers beside it "
-            "find little left. Set it to 'true' before Python starts.",
-            _GROWTH,
-        )
+    _warn_of_memory(chosen_backend())
+
+
+@cache
+def _warn_of_memory(backend: str) -> None:
+    """Warn once if this process takes the memory of all cards as soon as it computes."""
+    for name, value in _MEMORY.get(backend, {}).items():
+        if name not in os.environ:
+            log.warning(
+                "%s is not set: if this process has computed with Keras on %s, it holds most of the memory of its GPUs, and workers "
+                "beside it find little left. Set it to %r before Python starts.",
+                name,
+                BACKENDS[backend],
+                value,
+            )
 
 
 def on_gpus(rdd: RDD, profile: ResourceProfile | None) -> RDD:

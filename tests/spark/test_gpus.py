@@ -9,8 +9,10 @@ import pytest
 from pyspark import SparkConf
 
 from elephas_like.core.errors import CapacityError
+from elephas_like.spark import gpus
 from elephas_like.spark.gpus import (
     Claims,
+    check_host,
     host_gpus,
     offered_gpus,
     profile_for,
@@ -168,6 +170,33 @@ def test_memory_is_taken_as_it_is_needed_unless_the_user_says_otherwise() -> Non
         "TF_FORCE_GPU_ALLOW_GROWTH": "false",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "value"),
+    [
+        ("tensorflow", "TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+        ("jax", "XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+        ("torch", "", ""),
+    ],
+)
+def test_a_driver_that_would_hold_the_memory_of_all_cards_is_warned(
+    monkeypatch, caplog, backend: str, name: str, value: str
+) -> None:
+    monkeypatch.setattr(gpus, "chosen_backend", lambda: backend)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for each in ("TF_FORCE_GPU_ALLOW_GROWTH", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.delenv(each, raising=False)
+    gpus._warn_of_memory.cache_clear()
+    check_host()
+    check_host()
+    assert [name in text and f"Set it to {value!r}" in text for text in caplog.messages] == [True] * bool(name)
+    caplog.clear()
+    gpus._warn_of_memory.cache_clear()
+    if name:
+        monkeypatch.setenv(name, value)
+    check_host()
+    assert not caplog.messages
 
 
 def test_nothing_is_offered_outside_of_tasks() -> None:

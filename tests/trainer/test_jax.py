@@ -36,7 +36,8 @@ def test_columns_are_padded_to_one_of_few_sizes(rows: int, padded: int) -> None:
 def test_a_column_is_copied_once() -> None:
     held = backend.unfilled((1000, 7), np.dtype("float32"))
     held[:] = 1
-    assert jax.device_put(held).unsafe_buffer_pointer() == held.ctypes.data
+    if jax.default_backend() == "cpu":
+        assert jax.device_put(held).unsafe_buffer_pointer() == held.ctypes.data
     column = np.ones((1024, 7))
     (tensor,) = backend.tensors([column])
     column[:] = 7
@@ -177,7 +178,8 @@ def test_a_process_has_the_threads_that_it_is_told_unless_jax_computes_already()
         "import keras; keras.ops.zeros(1) + 1\n"
         "print(limit_threads(2), os.environ['NPROC'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True 1 --xla_cpu_multi_thread_eigen=false", "False 1"]
 
 

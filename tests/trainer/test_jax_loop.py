@@ -123,7 +123,7 @@ def test_only_steps_without_convolutions_are_compiled_as_a_loop() -> None:
         loop.run(tensors(leaves), structure, row_numbers(22), BATCH, 0, 2)
         ((_, several),) = loop._compiled.values()
         made[name] = several is not None
-    assert made == {"convolution": False, "lstm": True}
+    assert made == {"convolution": jax.default_backend() != "cpu", "lstm": True}
     inner = jax.make_jaxpr(jax.jit(lambda x: jax.lax.conv(x, x, (1, 1), "SAME")))(IMAGES)
     assert has_convolution(inner.jaxpr)
 

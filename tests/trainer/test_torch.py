@@ -249,7 +249,8 @@ def wrapped(module: torch.nn.Module) -> keras.Model:
 
 def test_tensors_that_would_be_others_on_a_worker_are_refused() -> None:
     sharing, turning = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-    sharing.register_buffer("all", torch.arange(4.0))
+    device = keras.ops.convert_to_tensor(0).device  # moved elsewhere, tensors share nothing any longer
+    sharing.register_buffer("all", torch.arange(4.0, device=device))
     sharing.register_buffer("some", sharing.all[:2])
     turning.turn = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
     jitted = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))

@@ -56,7 +56,7 @@ def test_a_step_sees_the_rows_that_the_order_names() -> None:
     order = np.random.default_rng(0).permutation(22)
 
     def step(data):
-        seen.append([part.numpy() for part in data])
+        seen.append([part.cpu().numpy() for part in data])
         return {}
 
     run(TorchLoop(model, step), (X, Y), 4, 6, order)
