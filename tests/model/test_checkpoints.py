@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -543,6 +544,57 @@ def test_a_checkpoint_of_another_model_is_refused(died: Path) -> None:
         fit(other, died)
 
 
+def stacked(*layers: keras.layers.Layer) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            [(1, True), (3, True)],
+            [(2, True), (1, True)],
+            r"variable 1 was weights of float32 \(4, 1\), and is .* \(4, 2\)",
+        ),
+        ([(4, False), (4, True)], [(4, True), (4, False)], "variable 1 was frozen of float32 .*, and is weights of"),
+    ],
+)
+def test_a_checkpoint_of_a_model_of_equally_many_weights_is_refused(
+    tmp_path: Path, before: list, now: list, said: str
+) -> None:
+    """Their states have the same sizes: a fit went on with weights that were shuffled among the layers."""
+    first, second = (
+        stacked(*(keras.layers.Dense(units, trainable=trainable) for units, trainable in each))
+        for each in (before, now)
+    )
+    assert first.count_params() == second.count_params()
+    assert fit(first, tmp_path, dies_at=7) is None
+    own = bits(second)[: len(second.variables)]
+    with pytest.raises(ElephasError, match=f"is a checkpoint of another model: {said}"):
+        fit(second, tmp_path)
+    assert bits(second)[: len(second.variables)] == own
+
+
+def test_other_settings_of_layers_are_warned_of(tmp_path: Path) -> None:
+    assert fit(stacked(keras.layers.Dense(4, "tanh")), tmp_path, dies_at=7) is None
+    with pytest.warns(
+        ElephasWarning, match=r"a layer was Dense \(activation: tanh, .*, and is Dense \(activation: relu, "
+    ):
+        fit(stacked(keras.layers.Dense(4, "relu")), tmp_path)
+
+
+def test_a_refused_checkpoint_leaves_the_model_as_it_was(died: Path, whole: tuple[list[bytes], tuple]) -> None:
+    """Whoever then follows the message, with resume=False, begins with the model's own weights."""
+    model = regression()
+    with pytest.raises(ElephasError, match="is a checkpoint of another fit: strategy"):
+        fit(model, died, options={"strategy": "average"})
+    fit(model, died, callbacks=callbacks(), resume=False)
+    assert bits(model) == whole[0]
+
+
 def test_a_format_of_the_future_is_refused(died: Path) -> None:
     for marker in died.glob("*.json"):
         marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 2}))
@@ -655,6 +707,15 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space left"):
         fit(regression(), tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_the_first_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **others: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match=f"No space left on device, as the first checkpoint was written: '{tmp_path}'"):
+        fit(regression(), tmp_path)
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
