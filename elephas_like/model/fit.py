@@ -45,6 +45,7 @@ from elephas_like.spark.waits import raise_hidden_interrupt
 from elephas_like.trainer.architecture import layers_in_words, variables_in_words
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callback_checks import shipped_callbacks
+from elephas_like.trainer.callback_states import logs_are_kept
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
@@ -384,7 +385,8 @@ def _begun(
             with suppress(ElephasError):  # its layout may be the one after on_train_begin, which freezes layers
                 kept = found.progress(own)
                 variables.write(kept.state)
-        state, begin = hooks.train_begin(initial_epoch)
+        with logs_are_kept(hooks.callbacks, goes_on=found is not None):
+            state, begin = hooks.train_begin(initial_epoch)
         if found is not None and (kept is None or hooks.variables.layout is not variables.layout):
             kept = found.progress(hooks.variables.read())
             hooks.variables.write(kept.state)

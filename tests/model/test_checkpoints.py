@@ -235,6 +235,19 @@ def test_callbacks_of_the_user_are_restored_where_they_are_plain(tmp_path: Path)
     assert again.limit == 2  # as the program says now
 
 
+def test_a_csv_log_keeps_the_epochs_before(tmp_path: Path) -> None:
+    """Its file began anew, and lost them."""
+
+    def log(name: str) -> keras.callbacks.CSVLogger:
+        return keras.callbacks.CSVLogger(tmp_path / name)
+
+    fit(regression(), callbacks=[log("whole.csv")])
+    (tmp_path / "parts.csv").write_text("of a fit before\n")
+    assert fit(regression(), tmp_path / "fit", dies_at=14, callbacks=[log("parts.csv")]) is None
+    assert fit(regression(), tmp_path / "fit", callbacks=[log("parts.csv")]) is not None
+    assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
+
+
 def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
     fit(regression(), tmp_path, dies_at=7, callbacks=callbacks())
     with pytest.warns(
