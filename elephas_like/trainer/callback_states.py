@@ -78,8 +78,8 @@ def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
     for name, value in vars(callback).items():
         if name not in arguments.union(_OF_KERAS):
             try:
-                plain_data.encode(value, {}, "")
-            except TypeError:
+                json.dumps(plain_data.encode(value, {}, ""))
+            except (TypeError, RecursionError):  # the second of what holds itself, or is nested too deep for JSON
                 continue
             found[name] = value
     return found
