@@ -10,7 +10,8 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from mortal import Killed, Mortal, MortalElastic, bits
 
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
+from elephas_like.model import one_at_a_time
 from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.rows.spool import Block
 from elephas_like.spark import files
@@ -737,6 +739,14 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
         fit(regression(), tmp_path / "file")
 
 
+@contextmanager
+def as_another_process() -> Iterator[None]:
+    """What this process holds is not known within it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_at_a_time, "_taken", {})
+        yield
+
+
 @pytest.mark.fault(
     "A driver is started again while it is still alive, with the same `checkpoint_dir`",
     "the second goes on from the checkpoint; the first warns, and writes and deletes none any more",
@@ -750,7 +760,8 @@ def test_a_fit_that_another_one_took_over_writes_and_deletes_nothing_more(tmp_pa
     class StartedAgain(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 2:  # the other dies in its fifth epoch: its last checkpoint must survive this fit
-                assert fit(regression(), tmp_path, dies_at=13, resume=resume) is None
+                with as_another_process():
+                    assert fit(regression(), tmp_path, dies_at=13, resume=resume) is None
             if epoch == 3:
                 states.append(newest(tmp_path).read_bytes())
 
@@ -776,7 +787,8 @@ def test_a_fit_that_begins_anew_knows_who_is_still_writing(tmp_path: Path) -> No
                         (tmp_path / "checkpoint-1.json").write_bytes(markers[0])
 
                 late = keras.callbacks.LambdaCallback(on_epoch_begin=write_late)
-                assert fit(regression(), tmp_path, dies_at=13, resume=False, callbacks=[late]) is None
+                with as_another_process():
+                    assert fit(regression(), tmp_path, dies_at=13, resume=False, callbacks=[late]) is None
                 markers.append(newest(tmp_path).read_bytes())
 
     with pytest.warns(ElephasWarning, match="another fit now writes") as warned:
