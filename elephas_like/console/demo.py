@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from elephas_like.console.doctor import is_installed
+from elephas_like.console.doctor import backend_problem, is_installed
 from elephas_like.console.java import java_problem
 from elephas_like.core.errors import MissingExtraError
 
@@ -40,6 +40,9 @@ def _missing(engine: str, plot: str | None) -> str | None:
     unwritable = _unwritable(Path(plot).expanduser()) if plot else None
     if unwritable:
         return unwritable
+    backend = backend_problem()
+    if backend:
+        return backend
     java = None if engine == "in_process" or os.environ.get("SPARK_REMOTE") else java_problem()
     return None if java is None else f"{java}\nWithout Java: python -m elephas_like demo --engine in_process"
 

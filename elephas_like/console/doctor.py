@@ -18,7 +18,7 @@ from typing import Any
 
 from elephas_like.console.java import java_command, java_problem, java_version
 from elephas_like.core.errors import MissingExtraError
-from elephas_like.core.extras import BACKENDS, chosen_backend, require
+from elephas_like.core.extras import BACKENDS, DEFAULT_BACKEND, another_backend, chosen_backend, require
 from elephas_like.core.findings import CheckReport, Finding, Level, one_line
 from elephas_like.core.version import __version__
 
@@ -117,9 +117,10 @@ def keras_findings() -> Iterator[Finding]:
     try:
         keras = importlib.import_module("keras")
     except Exception as error:
-        yield Finding(
-            "keras", Level.PROBLEM, one_line(f"{type(error).__name__}: {error}. Run pip install 'keras>=3.8'")
-        )
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == "keras"
+        wrong = None if is_missing else backend_problem()
+        text = wrong or f"{type(error).__name__}: {error}. Run pip install 'keras>=3.8'"
+        yield Finding("keras", Level.PROBLEM, one_line(text))
         return
     text = f"{keras.__version__} on {backend} {_version(backend)}"
     if not is_installed("pyspark"):  # SparkModel cannot be imported without it
@@ -131,6 +132,12 @@ def keras_findings() -> Iterator[Finding]:
         yield Finding("keras", Level.PROBLEM, one_line(f"{text}: {error}"))
     else:
         yield Finding("keras", Level.OK, text)
+
+
+def backend_problem() -> str | None:
+    """Return what is said of a backend that workers cannot train with; None where there is nothing to say."""
+    backend = chosen_backend()
+    return None if backend in BACKENDS else another_backend(backend, DEFAULT_BACKEND)
 
 
 def extra_findings() -> Iterator[Finding]:

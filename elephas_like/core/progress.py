@@ -111,6 +111,8 @@ class FitProgress:
         for name, part in () if like is None else like.parts().items():
             if name not in state or not _fits(state[name], part):
                 found = None if name not in state else state[name].shape
+                if found == part.shape:
+                    raise ElephasError(f"the {name} are {state[name].dtype}; expected {part.dtype}.")
                 raise ElephasError(f"the {name} have shape {found}; expected {part.shape}.")
             state[name] = state[name].astype(part.dtype, copy=False)
         published: Vector | None = arrays.get("published")  # type: ignore[assignment]  # as it was

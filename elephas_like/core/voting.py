@@ -76,6 +76,13 @@ def probabilities(output: Array, *, from_logits: bool = False) -> Results:
     elif from_logits:
         values = np.exp(values - values.max(axis=-1, keepdims=True))
         values /= values.sum(axis=-1, keepdims=True)
+    if np.isnan(values).any():
+        lost = np.isnan(values).any(axis=-1)
+        raise ValueError(
+            f"hard and soft votes need class probabilities; those of a member are NaN in {np.sum(lost)} of {np.size(lost)} rows of a batch. Most "
+            "often such a row has NaN or infinity among its features: fill it or leave it out, or let transform(handle_invalid='keep') give it "
+            "null. If all rows are NaN, so are the member's weights."
+        )
     if not ((values >= -_TOLERANCE) & (values <= 1 + _TOLERANCE)).all():
         raise ValueError(
             f"hard and soft votes need class probabilities from 0 to 1; a member gave numbers from {values.min():.4g} to "

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -193,7 +194,9 @@ class Checkpoints:
         self._hooks, self._states, self._found = hooks, CallbackStates(hooks.callbacks), found
         if found is None:
             return
-        for name, value in self._content["described"].items():
+        asked = dict(self._content["described"])
+        _compare_models(found, asked.pop("layers", None), asked.pop("variables", None))
+        for name, value in asked.items():
             if found.described.get(name, value if name in ADDED else None) != value:
                 raise ElephasError(
                     f"{found.place} is a checkpoint of another fit: {name} was {found.described.get(name)!r}, and is "
@@ -244,9 +247,18 @@ class Checkpoints:
             self.remove()  # checkpoints that resume=False passed over
         if not self._taken_over():
             try:
-                self._write(progress)
+                self._write_first(progress)
             except FileNotFoundError:  # another fit that begins has just deleted what was unfinished: once
-                self._write(progress)
+                self._write_first(progress)
+
+    def _write_first(self, progress: FitProgress) -> None:
+        try:
+            self._write(progress)
+        except OSError as error:
+            if error.errno is None or error.filename is not None:
+                raise
+            text = f"{error.strerror}, as the first checkpoint was written"  # a full disk's own text does not say where
+            raise OSError(error.errno, text, self._directory) from None
 
     def due(self, amid_epoch: bool) -> bool:
         """Whether a checkpoint is to be written now, between the rounds of an epoch or at the end of one."""
@@ -431,6 +443,31 @@ class Checkpoints:
             local = os.path.join(folder, "checkpoint")
             files.get(place, local, self._context)
             yield local
+
+
+def _compare_models(found: Found, layers: list[str] | None, variables: list[str] | None) -> None:
+    """Raise ElephasError if a checkpoint's model has other variables. Warn if its layers have other settings."""
+    differ = _first_that_differs(found.described.get("variables"), variables)
+    if differ:
+        place, was, now = differ
+        raise ElephasError(
+            f"{found.place} is a checkpoint of another model: variable {place + 1} was {was}, and is {now}. Give each fit a checkpoint_dir of "
+            "its own, or begin anew with resume=False."
+        )
+    differ = _first_that_differs(found.described.get("layers"), layers)
+    if differ:
+        _warn(
+            f"the fit goes on with another model than that of {found.place}: a layer was {differ[1]}, and is {differ[2]}. To begin anew, give "
+            "resume=False."
+        )
+
+
+def _first_that_differs(was: object, now: object) -> tuple[int, str, str] | None:
+    """Return (place, what was there, what is) of two lists; None if they are equal, or one is not known, as in an earlier version's checkpoint."""
+    if not (isinstance(was, list) and isinstance(now, list)):
+        return None
+    pairs = enumerate(zip_longest(was, now, fillvalue="not there"))
+    return next(((place, one, other) for place, (one, other) in pairs if one != other), None)
 
 
 def _check_marker(marker: Mapping[str, Any]) -> None:

@@ -42,8 +42,10 @@ from elephas_like.spark.session import (
 )
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
+from elephas_like.trainer.architecture import layers_in_words, variables_in_words
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callback_checks import shipped_callbacks
+from elephas_like.trainer.callback_states import logs_are_kept
 from elephas_like.trainer.callbacks import DriverHooks
 from elephas_like.trainer.compile_arguments import compiled_as
 from elephas_like.trainer.factories import TrainerFactory
@@ -272,7 +274,7 @@ def _prepared(
     )
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
-        described |= compiled_as(model)
+        described |= compiled_as(model) | {"layers": layers_in_words(model)}
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     if engine is not EngineName.IN_PROCESS:
         layout = hooks.variables.layout
@@ -376,20 +378,27 @@ def _begun(
     found: Found | None,
 ) -> tuple[FitProgress, int]:
     """(where the fit begins, its first epoch): as it is asked for, or as a checkpoint says. `on_train_begin` is called."""
-    kept, own, layout = None, hooks.variables.read(), hooks.variables.layout
-    if found is not None:
-        # Callbacks see its state in on_train_begin. What they change there is dropped: they had changed it when the fit began.
-        with suppress(ElephasError):  # its layout may be the one after on_train_begin, which freezes layers
-            kept = found.progress(own)
+    kept, own, variables = None, hooks.variables.read(), hooks.variables
+    try:
+        if found is not None:
+            # Callbacks see its state in on_train_begin. What they change there is dropped: they had changed it when the fit began.
+            with suppress(ElephasError):  # its layout may be the one after on_train_begin, which freezes layers
+                kept = found.progress(own)
+                variables.write(kept.state)
+        with logs_are_kept(hooks.callbacks, goes_on=found is not None):
+            state, begin = hooks.train_begin(initial_epoch)
+        if found is not None and (kept is None or hooks.variables.layout is not variables.layout):
+            kept = found.progress(hooks.variables.read())
             hooks.variables.write(kept.state)
-    state, begin = hooks.train_begin(initial_epoch)
-    if found is not None and (kept is None or hooks.variables.layout is not layout):
-        kept = found.progress(hooks.variables.read())
-        hooks.variables.write(kept.state)
-    begin = begin if found is None else found.initial_epoch
-    if checkpoints is not None:
-        rates = state.learning_rate.tolist() if found is None else found.learning_rate
-        checkpoints.begin(described, seeds, begin, hooks, found, rates)
+        begin = begin if found is None else found.initial_epoch
+        if checkpoints is not None:
+            described |= {"variables": variables_in_words(hooks.model, hooks.variables)}
+            rates = state.learning_rate.tolist() if found is None else found.learning_rate
+            checkpoints.begin(described, seeds, begin, hooks, found, rates)
+    except BaseException:
+        if found is not None:  # it is another fit's: the model is as it was, so that resume=False begins with that
+            variables.write(own)
+        raise
     if found is not None and kept is not None:
         _note_other_rate(found, own, kept.state, hooks.rate_factor)
     return kept or FitProgress(state), begin

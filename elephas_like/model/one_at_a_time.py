@@ -19,17 +19,17 @@ _lock = threading.Lock()
 
 @contextmanager
 def one_at_a_time(model: keras.Model, checkpoint_dir: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Hold a model and a directory of checkpoints during a fit. The thread that holds them may go on: a callback fits, too.
+    """Hold a model and a directory of checkpoints during a fit. The thread that holds a model may fit it again: a callback does.
 
     Raises:
-        ElephasError: a fit or an evaluation of another thread holds one of them.
+        ElephasError: a fit or an evaluation of another thread holds the model, or any fit the directory.
     """
     with ExitStack() as held:
         held.enter_context(_taking(("model", id(model)), f"fitting the model {model.name!r}", _A_MODEL_EACH))
         if checkpoint_dir is not None:
             place = os.fspath(checkpoint_dir)
             doing = f"writing the checkpoints of its fit to {place}"
-            held.enter_context(_taking(("checkpoints", files.canonical(place)), doing, _A_DIRECTORY_EACH))
+            held.enter_context(_taking(("checkpoints", files.canonical(place)), doing, _A_DIRECTORY_EACH, again=False))
         yield
 
 
@@ -48,12 +48,15 @@ _A_DIRECTORY_EACH = "each would go on from the other's. Give each fit a checkpoi
 
 
 @contextmanager
-def _taking(key: Hashable, doing: str, advice: str) -> Iterator[None]:
+def _taking(key: Hashable, doing: str, advice: str, *, again: bool = True) -> Iterator[None]:
+    """again: whether the thread that holds it may take it once more."""
     this = threading.get_ident()
     with _lock:
         holder = _taken.get(key)
         if holder is not None and holder[0] != this:
             raise ElephasError(f"another thread is {holder[1]}: {advice}")
+        if holder is not None and not again:
+            raise ElephasError(f"the fit whose callback this is called in is {holder[1]}: {advice}")
         if holder is None:
             _taken[key] = this, doing
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import keras
 
@@ -52,6 +53,19 @@ class CallbackStates:
         return [name for name, state in states.items() if state and name not in self._callbacks]
 
 
+@contextmanager
+def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], *, goes_on: bool) -> Iterator[None]:
+    """Within it, `on_train_begin` of a CSVLogger adds to the file of a fit that goes on; by default it would begin anew, without the epochs before."""
+    anew = [each for each in callbacks if goes_on and isinstance(each, keras.callbacks.CSVLogger) and not each.append]
+    for logger in anew:
+        logger.append = True
+    try:
+        yield
+    finally:
+        for logger in anew:
+            logger.append = False
+
+
 def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
     """Return the attributes of a callback that are plain data."""
     found = {}
@@ -64,8 +78,8 @@ def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
     for name, value in vars(callback).items():
         if name not in arguments.union(_OF_KERAS):
             try:
-                plain_data.encode(value, {}, "")
-            except TypeError:
+                json.dumps(plain_data.encode(value, {}, ""))
+            except (TypeError, RecursionError):  # the second of what holds itself, or is nested too deep for JSON
                 continue
             found[name] = value
     return found

@@ -238,12 +238,17 @@ def refuse_unknown(others: Iterable[str], known: Iterable[str]) -> None:
 def as_tuple(
     callbacks: Sequence[keras.callbacks.Callback] | keras.callbacks.Callback | None,
 ) -> tuple[keras.callbacks.Callback, ...]:
-    """Return callbacks as a tuple: none, one, several, or a CallbackList are accepted, as in Keras."""
+    """Return callbacks as a tuple: none, one, several, or a CallbackList are accepted, as in Keras; so is a CallbackList among several."""
     if callbacks is None:
         return ()
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        return tuple(callbacks.callbacks)
-    return tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
+        callbacks = list(callbacks.callbacks)
+    given = callbacks if isinstance(callbacks, Sequence) else (callbacks,)
+    return tuple(
+        one
+        for callback in given
+        for one in (as_tuple(callback) if isinstance(callback, keras.callbacks.CallbackList) else (callback,))
+    )
 
 
 def validation_share(validation_split: object, *, has_validation_data: bool) -> float:

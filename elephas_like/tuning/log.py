@@ -7,15 +7,17 @@ import math
 import os
 import re
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from io import RawIOBase
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
 from elephas_like.core import checks
-from elephas_like.core.errors import ElephasError, Failure
+from elephas_like.core.errors import ElephasError, ElephasWarning, Failure
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.spark.files import driver_path
@@ -76,6 +78,11 @@ class SearchLog:
         described = {"version": VERSION, **identity}
         about = self._directory / "search.json"
         if not about.exists():
+            if self._trials.stat().st_size:
+                raise ElephasError(
+                    f"{self._trials} has trials, and {about} is gone, which says of which search. Restore it from a copy, or begin anew in "
+                    "another checkpoint_dir."
+                )
             write_whole(about, json.dumps(described, indent=1).encode())
             return []
         if resume == "never":
@@ -106,16 +113,20 @@ class SearchLog:
             ) from None
 
     def write(self, result: TrialResult, point: Point) -> None:
-        """Adds a trial; it is on the disk when this returns."""
+        """Adds a trial; it is on the disk when this returns. A failure is a warning: the search goes on, and has its trials in memory."""
         line = json.dumps(_as_plain(result, point), allow_nan=False) + "\n"
-        with self._trials.open("ab") as file:
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            _append_whole(self._trials, line.encode())
+        except OSError as error:
+            _warn(
+                f"trial {result.number} is not kept in {self._directory}: {error}. The search goes on; one that is resumed there runs this "
+                "trial again."
+            )
 
     def note_begun(self, number: int) -> None:
         """Keep that a trial has begun, so that a search that goes on can say how many it runs again."""
-        (self._directory / "begun").write_text(str(max(number + 1, self.begun())))
+        with suppress(OSError):  # the trial itself says so when it ends
+            (self._directory / "begun").write_text(str(max(number + 1, self.begun())))
 
     def begun(self) -> int:
         """How many trials have begun, those that ended among them."""
@@ -173,14 +184,40 @@ def _locked(directory: Path) -> IO[str] | None:
     return file
 
 
+def _append_whole(path: Path, content: bytes) -> None:
+    """Add to a file, on the disk and whole, or not at all: a full disk takes a part of a line, to which the next trial would be joined."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            _write_all(file, content)
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
+
+
+def _write_all(file: RawIOBase, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) or 0 :]
+    os.fsync(file.fileno())
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ElephasWarning, stacklevel=2)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file that is there whole or not at all."""
     draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb", buffering=0) as file:
+            _write_all(file, content)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def _as_plain(result: TrialResult, point: Point) -> dict[str, Any]:
@@ -264,12 +301,21 @@ class ModelStore:
         if worst is not None and (result.loss, result.number) > (self._losses[worst], worst):
             return
         self._losses[result.number] = result.loss
-        if self._directory is None:
-            self._files[result.number] = result.model, result.suffix
-        else:
-            write_whole(self._directory / f"{_stem(result.number)}{result.suffix}", result.model)
+        self._keep_model(result)
         if worst is not None:
             self._drop(worst)
+
+    def _keep_model(self, result: TrialResult) -> None:
+        if self._directory is not None:
+            try:
+                write_whole(self._directory / f"{_stem(result.number)}{result.suffix}", result.model)
+                return
+            except OSError as error:
+                _warn(
+                    f"the model of trial {result.number} is kept in memory, and is gone with this process: it was not written to "
+                    f"{self._directory}: {error}."
+                )
+        self._files[result.number] = result.model, result.suffix
 
     def recall(self, result: TrialResult) -> None:
         """Note a model that an earlier session left in the directory."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 import pytest
 
@@ -65,3 +67,11 @@ def test_one_worker_trains_what_keras_trains(name: str) -> None:
     if reason:
         pytest.skip(reason)
     assert not difference(by_keras(TABLE[name]), by_spark_model(TABLE[name]))
+
+
+def test_the_documents_say_how_many_kinds_of_models_there_are() -> None:
+    root = Path(__file__).parents[2]
+    assert f"{len(TABLE)} kinds of models with `model.fit`" in (root / "README.md").read_text()
+    jax, torch = (len(TABLE) - len(NOT_ON[name]) for name in ("jax", "torch"))
+    said = f"{jax} and {torch} of the {len(TABLE)} kinds of models of `tests/conformance`"
+    assert said in (root / "docs" / "backends.md").read_text()

@@ -42,6 +42,12 @@ def test_keras_of_another_backend_needs_no_tensorflow_to_say_what_is_missing() -
     gone = ("pyspark", "tensorflow", "keras", "jax")
     done = command("doctor", without=gone, environment={**WITHOUT_JAVA, "KERAS_BACKEND": "openvino"})
     assert "problem  keras: ModuleNotFoundError: No module named 'keras'. Run pip install 'keras>=3.8'" in done.stdout
+    for name in ("doctor", "demo"):  # the first said to install Keras, the second showed a traceback
+        environment = {"KERAS_BACKEND": "tensorfolw"} | ({} if name == "demo" else WITHOUT_JAVA)
+        done = command(name, without=("pyspark",), environment=environment)
+        assert "this process' Keras runs on 'tensorfolw'. Set KERAS_BACKEND=tensorflow" in done.stdout + done.stderr
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
     done = command("doctor", without=gone, environment={**WITHOUT_JAVA, "KERAS_BACKEND": "jax"})
     assert "elephas-like[jax]" in done.stdout
     assert "tensorflow:" not in done.stdout

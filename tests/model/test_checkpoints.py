@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,7 +10,8 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from mortal import Killed, Mortal, MortalElastic, bits
 
 from elephas_like import ElephasError, SparkModel
 from elephas_like.core.errors import ElephasWarning
+from elephas_like.model import one_at_a_time
 from elephas_like.model.checkpoints import Checkpoints, Found
 from elephas_like.rows.spool import Block
 from elephas_like.spark import files
@@ -232,6 +235,19 @@ def test_callbacks_of_the_user_are_restored_where_they_are_plain(tmp_path: Path)
     fit(regression(), tmp_path, callbacks=[again], checkpoint_freq=1e-9)
     assert (again.begun, again.seen) == (whole.begun, whole.seen)
     assert again.limit == 2  # as the program says now
+
+
+def test_a_csv_log_keeps_the_epochs_before(tmp_path: Path) -> None:
+    """Its file began anew, and lost them."""
+
+    def log(name: str) -> keras.callbacks.CSVLogger:
+        return keras.callbacks.CSVLogger(tmp_path / name)
+
+    fit(regression(), callbacks=[log("whole.csv")])
+    (tmp_path / "parts.csv").write_text("of a fit before\n")
+    assert fit(regression(), tmp_path / "fit", dies_at=14, callbacks=[log("parts.csv")]) is None
+    assert fit(regression(), tmp_path / "fit", callbacks=[log("parts.csv")]) is not None
+    assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
 
 
 def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
@@ -543,6 +559,57 @@ def test_a_checkpoint_of_another_model_is_refused(died: Path) -> None:
         fit(other, died)
 
 
+def stacked(*layers: keras.layers.Layer) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            [(1, True), (3, True)],
+            [(2, True), (1, True)],
+            r"variable 1 was weights of float32 \(4, 1\), and is .* \(4, 2\)",
+        ),
+        ([(4, False), (4, True)], [(4, True), (4, False)], "variable 1 was frozen of float32 .*, and is weights of"),
+    ],
+)
+def test_a_checkpoint_of_a_model_of_equally_many_weights_is_refused(
+    tmp_path: Path, before: list, now: list, said: str
+) -> None:
+    """Their states have the same sizes: a fit went on with weights that were shuffled among the layers."""
+    first, second = (
+        stacked(*(keras.layers.Dense(units, trainable=trainable) for units, trainable in each))
+        for each in (before, now)
+    )
+    assert first.count_params() == second.count_params()
+    assert fit(first, tmp_path, dies_at=7) is None
+    own = bits(second)[: len(second.variables)]
+    with pytest.raises(ElephasError, match=f"is a checkpoint of another model: {said}"):
+        fit(second, tmp_path)
+    assert bits(second)[: len(second.variables)] == own
+
+
+def test_other_settings_of_layers_are_warned_of(tmp_path: Path) -> None:
+    assert fit(stacked(keras.layers.Dense(4, "tanh")), tmp_path, dies_at=7) is None
+    with pytest.warns(
+        ElephasWarning, match=r"a layer was Dense \(activation: tanh, .*, and is Dense \(activation: relu, "
+    ):
+        fit(stacked(keras.layers.Dense(4, "relu")), tmp_path)
+
+
+def test_a_refused_checkpoint_leaves_the_model_as_it_was(died: Path, whole: tuple[list[bytes], tuple]) -> None:
+    """Whoever then follows the message, with resume=False, begins with the model's own weights."""
+    model = regression()
+    with pytest.raises(ElephasError, match="is a checkpoint of another fit: strategy"):
+        fit(model, died, options={"strategy": "average"})
+    fit(model, died, callbacks=callbacks(), resume=False)
+    assert bits(model) == whole[0]
+
+
 def test_a_format_of_the_future_is_refused(died: Path) -> None:
     for marker in died.glob("*.json"):
         marker.write_text(json.dumps(json.loads(marker.read_text()) | {"format": 2}))
@@ -657,10 +724,27 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / "new").iterdir()) == []
 
 
+def test_a_disk_that_is_full_at_the_first_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **others: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match=f"No space left on device, as the first checkpoint was written: '{tmp_path}'"):
+        fit(regression(), tmp_path)
+
+
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match=r"checkpoint_dir must be a directory; .*file is a file"):
         fit(regression(), tmp_path / "file")
+
+
+@contextmanager
+def as_another_process() -> Iterator[None]:
+    """What this process holds is not known within it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_at_a_time, "_taken", {})
+        yield
 
 
 @pytest.mark.fault(
@@ -676,7 +760,8 @@ def test_a_fit_that_another_one_took_over_writes_and_deletes_nothing_more(tmp_pa
     class StartedAgain(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 2:  # the other dies in its fifth epoch: its last checkpoint must survive this fit
-                assert fit(regression(), tmp_path, dies_at=13, resume=resume) is None
+                with as_another_process():
+                    assert fit(regression(), tmp_path, dies_at=13, resume=resume) is None
             if epoch == 3:
                 states.append(newest(tmp_path).read_bytes())
 
@@ -702,7 +787,8 @@ def test_a_fit_that_begins_anew_knows_who_is_still_writing(tmp_path: Path) -> No
                         (tmp_path / "checkpoint-1.json").write_bytes(markers[0])
 
                 late = keras.callbacks.LambdaCallback(on_epoch_begin=write_late)
-                assert fit(regression(), tmp_path, dies_at=13, resume=False, callbacks=[late]) is None
+                with as_another_process():
+                    assert fit(regression(), tmp_path, dies_at=13, resume=False, callbacks=[late]) is None
                 markers.append(newest(tmp_path).read_bytes())
 
     with pytest.warns(ElephasWarning, match="another fit now writes") as warned:

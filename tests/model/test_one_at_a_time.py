@@ -88,10 +88,13 @@ def test_a_model_is_evaluated_by_one_thread_at_a_time() -> None:
 def test_a_directory_of_checkpoints_is_one_fits(tmp_path: Path) -> None:
     same = Meanwhile(lambda: fitted(line(), checkpoint_dir=tmp_path / "one"))
     another = Meanwhile(lambda: fitted(line(), checkpoint_dir=tmp_path / "other"))
-    fitted(line(), checkpoint_dir=tmp_path / "one", callbacks=[same, another])
+    inner = Meanwhile(lambda: fitted(line(), checkpoint_dir=tmp_path / "one"), here=True)
+    fitted(line(), checkpoint_dir=tmp_path / "one", callbacks=[same, another, inner])
     assert same.error is not None
     assert "a checkpoint_dir of its own" in same.error
     assert another.error is None
+    # It had the weights of the outer fit, was over at once, and deleted the outer fit's checkpoints.
+    assert "the fit whose callback this is called in is writing" in str(inner.error)
 
 
 @pytest.mark.parametrize("spelled", ["{}/one/", "{}/./one", "file://{}/one", "file:{}/one/", "one", "{}/link"])

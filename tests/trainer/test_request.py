@@ -120,7 +120,12 @@ def test_callbacks_come_alone_in_lists_or_not_at_all():
     assert as_tuple(None) == ()
     assert as_tuple(one) == (one,)
     assert as_tuple([one, one]) == (one, one)
-    assert as_tuple(keras.callbacks.CallbackList([one])) == (one,)  # whose batch hooks are checked as any
+    held = keras.callbacks.CallbackList([one])
+    assert as_tuple(held) == (one,)  # whose batch hooks are checked as any
+    assert as_tuple([one, keras.callbacks.CallbackList([held])]) == (
+        one,
+        one,
+    )  # a checkpoint has their states, as of any
 
 
 def test_weights_of_classes_become_plain_numbers(model):

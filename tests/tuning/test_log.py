@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from elephas_like.core.errors import ElephasError, Failure
+from elephas_like.core.errors import ElephasError, ElephasWarning, Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.log import ModelStore, SearchLog, kept_of, write_whole
 
@@ -135,6 +137,52 @@ def test_a_driver_that_died_before_its_first_line_left_a_search_without_trials(t
     assert log.begin(IDENTITY, "auto") == []
     log.write(GOOD, {"x": 1})
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0]
+
+
+def test_trials_without_the_description_of_their_search_are_an_error(tmp_path: Path) -> None:
+    log = SearchLog(tmp_path)
+    log.begin(IDENTITY, "auto")
+    log.write(GOOD, {"x": 1})
+    (tmp_path / "search.json").unlink()
+    with pytest.raises(ElephasError, match=r"trials.jsonl has trials, and .*search.json is gone"):
+        SearchLog(tmp_path).begin(IDENTITY, "auto")
+
+
+@contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """Files take no more bytes than that."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_a_search_no_trial_and_no_model(tmp_path: Path) -> None:
+    """The search ended, and half a line stayed."""
+    log, store = SearchLog(tmp_path), ModelStore(2, tmp_path / "models")
+    log.begin(IDENTITY, "auto")
+    log.write(GOOD, {"x": 1})
+    with full_disk((tmp_path / "trials.jsonl").stat().st_size + 20):
+        with pytest.warns(ElephasWarning, match="trial 1 is not kept in .*File too large.*runs this trial again"):
+            log.write(FAILED, {"x": 2})
+        with pytest.warns(ElephasWarning, match="the model of trial 0 is kept in memory"):
+            store.offer(replace(GOOD, model=b"model" * 200, suffix=".keras"))
+    assert store.read(0) == (b"model" * 200, ".keras")
+    assert list((tmp_path / "models").iterdir()) == []
+    log.write(replace(FAILED, number=2), {"x": 2})
+    assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 2]
+
+
+def test_a_directory_that_vanishes_costs_a_search_no_trial(tmp_path: Path) -> None:
+    log = SearchLog(tmp_path / "search")
+    log.begin(IDENTITY, "auto")
+    shutil.rmtree(tmp_path / "search")
+    log.note_begun(0)
+    with pytest.warns(ElephasWarning, match="trial 0 is not kept in"):
+        log.write(GOOD, {"x": 1})
 
 
 def test_a_relative_directory_stays_where_it_was_when_the_search_began(tmp_path: Path, monkeypatch) -> None:
