@@ -93,11 +93,12 @@ def test_a_spec_carries_values_or_leaves_them_out() -> None:
     assert not Variables(bare).read().weights.any()
 
 
-def test_what_a_model_keeps_in_arrays_and_keys_travels() -> None:
+def test_what_a_model_keeps_in_arrays_keys_and_functions_travels() -> None:
     model = mlp()
-    model.offsets, model.key = jax.numpy.arange(3.0), jax.random.key(5)
+    model.offsets, model.key, model.again = jax.numpy.arange(3.0), jax.random.key(5), jax.checkpoint(lambda x: x + 1)
     copy = ModelSpec.from_model(model).build()
     assert copy.offsets.tolist() == [0, 1, 2]
+    assert jax.grad(copy.again)(1.0) == 1  # a function of the user's, with JAX's own globals
     assert jax.random.normal(copy.key) == jax.random.normal(jax.random.key(5))
 
 
