@@ -303,8 +303,12 @@ def reduction(thing: object, value: Callable[[AnyVariable], object]) -> Reductio
     if not isinstance(thing, jax.Array):
         return None
     if jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data, (jax.random.key_data(thing),)
+        return _key, (np.asarray(jax.random.key_data(thing)), str(jax.random.key_impl(thing)))
     return jnp.asarray, (np.asarray(thing),)
+
+
+def _key(data: Array, kind: str) -> Tensor:
+    return jax.random.wrap_key_data(data, impl=kind)
 
 
 def _nothing() -> None:
