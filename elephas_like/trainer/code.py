@@ -194,8 +194,26 @@ _set_state = functools.partial(set_class_state, _class_setstate)
 """How the attributes of a class are set that a pickle holds by value."""
 
 
+_OF_TORCH_COMPILE = "_torchdynamo_orig_callable"
+"""The attribute in which a function that `torch.compile` returns has the function that it was given."""
+
+
+def _is_of_torch_compile(thing: object) -> bool:
+    """Return whether `torch.compile` has made a function; what `functools.wraps` puts around one has its attributes, too."""
+    if type(thing) is not types.FunctionType or _OF_TORCH_COMPILE not in vars(thing):
+        return False
+    return str(thing.__globals__.get("__name__")).startswith("torch.")
+
+
+def _same(function: Callable[..., object]) -> Callable[..., object]:
+    return function
+
+
 class CodePickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but code keeps the name of its file, and a process that reads its own classes keeps them as they are.
+
+    Of what `torch.compile` returns, which computes the same and holds much that lives in one process only, the function is sent that it was
+    made of.
 
     Since version 3.1.3 cloudpickle leaves the name out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
     """
@@ -214,6 +232,8 @@ class CodePickler(cloudpickle.Pickler):
         """
         if (type(thing).__module__, type(thing).__name__) == _REMOTE_SESSION:
             raise RuntimeError(f"[SESSION_{_DRIVERS_OWN}] a session of Spark Connect is pickled.")
+        if _is_of_torch_compile(thing):
+            return _same, (vars(thing)[_OF_TORCH_COMPILE],)
         if not is_broadcast(thing):
             found = super().reducer_override(thing)
             if not isinstance(found, tuple) or found[-1] is not _class_setstate:

@@ -49,6 +49,12 @@ class TrialHistory(Mapping[str, list[float]]):
         return f"<{', '.join(self._values)}: {epochs} epochs>"
 
 
+def _column(values: list[Any]) -> pd.Series:
+    """Return a column of these very values: pandas 3 would write None beside text as NaN, which is not false."""
+    plain = {"dtype": object} if any(isinstance(value, str) for value in values) else {}
+    return pd.Series(values, **plain)
+
+
 def _value_of(objective: Objective, result: TrialResult) -> float:
     """The value of a further objective at a trial's best epoch."""
     if result.best_epoch is None:
@@ -123,7 +129,8 @@ class SearchResult:
         parameter, error, notes (the rest of a function's dict), if there are any, history (each metric's list over the epochs).
         """
         labels = sorted({label for record in self._records for label in record.point})
-        table = pd.DataFrame([self._row(record, labels) for record in self._records], columns=self._columns(labels))
+        rows, columns = [self._row(record, labels) for record in self._records], self._columns(labels)
+        table = pd.DataFrame({name: _column([row[name] for row in rows]) for name in columns}, columns=columns)
         if any(record.result.notes for record in self._records):
             table.insert(len(table.columns) - 1, "notes", [dict(record.result.notes) for record in self._records])
         return table.astype({"best_epoch": "Int64"})  # a failed trial has none

@@ -94,12 +94,15 @@ def test_a_spec_carries_values_or_leaves_them_out() -> None:
     assert not Variables(bare).read().weights.any()
 
 
-def test_what_a_model_keeps_in_arrays_and_keys_travels() -> None:
+def test_what_a_model_keeps_in_arrays_keys_and_functions_travels() -> None:
     model = mlp()
-    model.offsets, model.key = jax.numpy.arange(3.0), jax.random.key(5)
+    model.offsets, model.again = jax.numpy.arange(3.0), jax.checkpoint(lambda x: x + 1)
+    model.key, model.other = jax.random.key(5), jax.random.key(5, impl="rbg")
     copy = ModelSpec.from_model(model).build()
     assert copy.offsets.tolist() == [0, 1, 2]
+    assert jax.grad(copy.again)(1.0) == 1  # a function of the user's, with JAX's own globals
     assert jax.random.normal(copy.key) == jax.random.normal(jax.random.key(5))
+    assert jax.random.normal(copy.other) == jax.random.normal(jax.random.key(5, impl="rbg"))
 
 
 class Stateful(keras.Model):

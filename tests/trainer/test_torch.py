@@ -92,6 +92,24 @@ def test_what_a_model_keeps_in_tensors_travels() -> None:
     assert copy.sparse.to_dense().tolist() == [[1, 0], [0, 1]]
 
 
+def test_functions_of_torch_compile_travel_as_what_they_were_made_of() -> None:
+    @torch.compile
+    def half(x):
+        return x / 2
+
+    def quarter(x):
+        return half(x) / 2
+
+    quarter._torchdynamo_orig_callable = half  # as functools.wraps(half) would leave it there
+
+    model = mlp()
+    model.half, model.quarter = half, quarter
+    copy = ModelSpec.from_model(model).build()
+    for sent in (copy.quarter, cloudpickle.loads(pickle_by_value(quarter))):
+        assert sent(torch.ones(1)) == 0.25
+    assert copy.half(torch.ones(1)) == 0.5
+
+
 def test_sparse_and_nested_tensors_are_told_from_others() -> None:
     assert backend.is_sparse(torch.eye(2).to_sparse())
     assert backend.dense(torch.eye(2).to_sparse()).tolist() == [[1, 0], [0, 1]]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from small_search import cancer, small
 
 from elephas_like import VotingModel
+from elephas_like.core.errors import Failure
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.log import ModelStore
@@ -103,6 +106,20 @@ def test_a_table_of_trials_can_be_read() -> None:
     rows = found._repr_html_().split("<tr>")[2:]
     assert len(rows) == 3
     assert f"<td>{found.best_trial}</td>" in rows[-1]
+
+
+def test_a_table_keeps_none_beside_text() -> None:
+    """Also where pandas has a type of its own for text, as pandas 3: `if row.error` was true of trials without one."""
+    failure = Failure.of(0, ValueError("too large"))
+    results = [TrialResult(0, TrialStatus.FAILED, failure=failure), TrialResult(1, TrialStatus.OK, loss=1.0)]
+    records = {
+        each.number: TrialRecord(each, {"act": value}, {"act": value}, {"act": value})
+        for each, value in zip(results, ("relu", None), strict=True)
+    }
+    with pd.option_context("future.infer_string", True) if "2.3" <= pd.__version__ < "3" else nullcontext():
+        table = SearchResult(records, Objective("loss"), 1, ModelStore(1), None, NO_CONSTRAINTS).trials
+    assert list(table["error"]) == ["ValueError: too large", None]
+    assert list(table["param_act"]) == ["relu", None]
 
 
 def test_a_search_that_ended_before_its_first_trial_is_an_empty_result() -> None:

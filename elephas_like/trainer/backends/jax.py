@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from elephas_like.core.extras import require
@@ -38,6 +40,24 @@ _SIZES_PER_DOUBLING = 8
 
 _ALIGNED = 64
 """Bytes. XLA's CPU computes on memory of others that begins at a multiple of so many; other memory it copies."""
+
+
+def _cache(cache: Any) -> Reduction:
+    """Return a cached function of JAX's own by the module that has it.
+
+    Raises:
+        TypeError: it is of no module.
+    """
+    for module in [module for name, module in sys.modules.items() if module and name.startswith("jax")]:
+        for name, held in vars(module).items():
+            if held is cache:
+                return getattr, (module, name)
+    raise TypeError(f"cannot pickle {type(cache).__name__!r} object")
+
+
+# The function that `jax.checkpoint` returns bears the user's names, so that cloudpickle takes it for one of theirs, to be sent with its globals.
+with suppress(AttributeError):  # there is no public name of the type
+    copyreg.pickle(jax._src.lib.weakref_lru_cache.WeakrefLRUCache, _cache)
 
 
 def padded_rows(rows: int) -> int:
@@ -283,8 +303,12 @@ def reduction(thing: object, value: Callable[[AnyVariable], object]) -> Reductio
     if not isinstance(thing, jax.Array):
         return None
     if jnp.issubdtype(thing.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data, (jax.random.key_data(thing),)
+        return _key, (np.asarray(jax.random.key_data(thing)), str(jax.random.key_impl(thing)))
     return jnp.asarray, (np.asarray(thing),)
+
+
+def _key(data: Array, kind: str) -> Tensor:
+    return jax.random.wrap_key_data(data, impl=kind)
 
 
 def _nothing() -> None:
