@@ -37,7 +37,7 @@ class Conf(Protocol):
 
 def ignores_capitals(session: SparkSession) -> bool:
     """Return whether Spark takes names of columns for one that differ in capitals alone, as it does by default."""
-    return session.conf.get("spark.sql.caseSensitive", "false") != "true"
+    return (session.conf.get("spark.sql.caseSensitive", "false") or "").lower() != "true"
 
 
 def started_context() -> SparkContext | None:
