@@ -336,6 +336,7 @@ class FitConfig:
     names_nan: whether a worker whose update is not finite raises, if its rows hold NaN, and names the row.
     keeps_before: whether a worker keeps what it remembered before its last order: when asked, it may be ahead of the driver.
     fused_optimizer: whether the optimizer may take fused kernels.
+    in_rounds: whether workers train in rounds: `Order.version` counts them, and evaluations between them do not.
     """
 
     batch_size: int = 32
@@ -355,6 +356,7 @@ class FitConfig:
     keeps_before: bool = False
     names_nan: bool = False
     fused_optimizer: bool = False
+    in_rounds: bool = True
     resident_bytes: int = 128 * 2**20
     chunk_bytes: int = 16 * 2**20
 

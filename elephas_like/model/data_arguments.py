@@ -50,23 +50,25 @@ def frame_plan(df: DataFrame, columns: ColumnChoice, model: keras.Model | None, 
 
 
 def _check_spelling(df: DataFrame, found: FramePlan) -> None:
-    """Do nothing if Spark can tell the columns that are read from all others.
+    """Do nothing if Spark can tell the columns that are read, and fields of structs, from all others.
 
     Raises:
-        ValueError: two names differ in capitals alone, and the session takes them for one.
+        ValueError: two names differ in capitals alone, and the session takes them for one; or they do not differ.
     """
-    if not ignores_capitals(df.sparkSession):
-        return
-    spellings: dict[str, list[str]] = {}
-    for name in df.columns:
-        spellings.setdefault(name.lower(), []).append(name)
+    as_spark = str.lower if ignores_capitals(df.sparkSession) else str
     for cell in found.cells:
-        alike = spellings[cell.path[0].lower()]
-        if len(alike) > 1:
-            raise ValueError(
-                f"Spark cannot tell the columns {' and '.join(map(repr, alike))} apart, of which {cell.path[0]!r} is read: it ignores "
-                "capitals. Rename them, as df.toDF(...) does, or set spark.sql.caseSensitive=true."
-            )
+        kind, where = df.schema, "columns"
+        for name in cell.path:
+            alike = [each for each in kind.fieldNames() if as_spark(each) == as_spark(name)]
+            if len(alike) > 1:
+                same = len(set(alike)) == 1
+                raise ValueError(
+                    f"Spark cannot tell the {where} {' and '.join(map(repr, alike))} apart, of which {cell.name!r} is read"
+                    + (". Rename them" if same else ": it ignores capitals. Rename them")
+                    + (", as df.toDF(...) does" if kind is df.schema else "")
+                    + ("." if same else ", or set spark.sql.caseSensitive=true.")
+                )
+            kind, where = kind[name].dataType, "fields"
 
 
 def schema_plan(schema: StructType, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:

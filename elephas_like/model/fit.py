@@ -257,6 +257,7 @@ def _prepared(
         optimizer_state=options.optimizer_state,
         optimizer_state_every=options.optimizer_state_every,
         control_variates=options.control_variates,
+        in_rounds=options.mode is Mode.SYNCHRONOUS,
     )
     source.build(model, config.batch_size)
     check_knows_weights(model)

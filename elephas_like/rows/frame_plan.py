@@ -401,18 +401,12 @@ class _SchemaReader:
             raise ValueError(f"{argument}={name!r}: the DataFrame has {names.count(name)} columns of this name.")
         if name in names:
             return (name,), self._schema[name]
-        head, _, rest = name.partition(".")
-        path: tuple[str, ...] = (head,)
-        found = self._schema[head] if rest and head in names else None
-        while found is not None and rest and isinstance(found.dataType, sql.StructType):
-            part, _, rest = rest.partition(".")
-            found = found.dataType[part] if part in found.dataType.fieldNames() else None
-            path = (*path, part)
-        if found is None or rest:
+        found = _field(self._schema, name)
+        if found is None:
             raise ValueError(
                 f"{argument}: there is no column {name!r}; the DataFrame has {_listed(names)}.{checks.did_you_mean(name, names)}"
             )
-        return path, found
+        return found
 
     def _kind(self, argument: str, name: str, kind: sql.DataType) -> Kind:
         if isinstance(kind, VectorUDT | OldVectorUDT):
@@ -448,6 +442,19 @@ class _SchemaReader:
             "booleans, text, vectors, arrays of those, binary, or images of Spark's image source; for a struct name its "
             "fields."
         )
+
+
+def _field(struct: sql.StructType, name: str) -> tuple[tuple[str, ...], sql.StructField] | None:
+    """Return the path and the field that a dotted name leads to; names may have dots of their own. None if there is no such field."""
+    if name in struct.fieldNames():
+        return (name,), struct[name]
+    dots = [place for place, letter in enumerate(name) if letter == "."]
+    for head, rest in ((name[:dot], name[dot + 1 :]) for dot in dots):
+        inner = struct[head].dataType if head in struct.fieldNames() else None
+        found = _field(inner, rest) if isinstance(inner, sql.StructType) else None
+        if found is not None:
+            return (head, *found[0]), found[1]
+    return None
 
 
 def _innermost(kind: sql.DataType) -> tuple[sql.DataType, int]:

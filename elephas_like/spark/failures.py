@@ -35,6 +35,9 @@ _MEMBER_LOST = re.compile(
     r"barrier task [^\n]* finished unsuccessfully\.\nExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
 )
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
+_PRINTS = re.compile(r"Bad data in \S+'s standard output\. Invalid port number")
+_UNREADABLE = re.compile(r"\[FAILED_READ_FILE[^]]*\] Encountered error while reading file (?P<file>.+?)\.\s")
+_CAUSE = re.compile(r"^Caused by: (?P<kind>[\w.$]+): (?:\[[A-Z_.]+\] )?(?P<said>[^\n]+)", re.M)
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
@@ -102,6 +105,15 @@ def readable(error: BaseException) -> BaseException:
         cancelled = _CANCELLED.search(text)
         if cancelled is not None:
             return ElephasError(f"the Spark job was cancelled. Spark says: {_STATE.split(cancelled[0])[0].strip()}")
+        unreadable = _UNREADABLE.search(text)
+        if unreadable is not None:
+            cause = _CAUSE.search(text)
+            why = (
+                ""
+                if cause is None
+                else f" {cause['kind'].rsplit('.', 1)[-1]}: {_STATE.split(cause['said'])[0].strip()}"
+            )
+            return ElephasError(f"Spark cannot read {unreadable['file']}.{why}")
         return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]
@@ -158,6 +170,11 @@ def _refusal(text: str) -> str | None:
             "predicts a batch, or imports Keras. Set spark.python.worker.killOnIdleTimeout to false before the session starts (for columns of "
             "DataFrames spark.sql.execution.pyspark.udf.killOnIdleTimeout), or the idleTimeoutSeconds beside it higher than that takes."
         )
+    if _PRINTS.search(text):
+        return (
+            "the executors' Python prints as it starts, where Spark waits for its port number: most often in a sitecustomize.py, a .pth file, or "
+            "a module on PYTHONPATH that has the name of one of Python's own. Have it print to sys.stderr, or take it out."
+        )
     if _BARRIER in text:
         return (
             "the rows come from rdd.barrier(), and Spark runs all tasks of such a stage or none: it takes neither the first row "
@@ -172,6 +189,9 @@ def _more_lines(text: str) -> str:
 
 
 def informative_line(text: str) -> str:
-    """Return the first informative line. py4j's own first line only says that there was an error."""
-    first, *more = text.splitlines() or [""]
-    return more[0].removeprefix(": ") if first.startswith("An error occurred while calling") and more else first
+    """Return the first informative line. py4j's own first line only says that there was an error, and one of Spark's may end amid a message."""
+    lines = [line.strip() for line in text.partition(_JAVA_STACK)[0].splitlines() if line.strip()] or [""]
+    if lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        lines = [lines[1].removeprefix(": "), *lines[2:]]
+    said = next((number for number, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
+    return " ".join(lines[: said + 1])

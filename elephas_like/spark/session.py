@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from elephas_like.spark.waits import stopped
 
 log = logging.getLogger(__name__)
 _CONNECT = "pyspark.sql.connect"
+_LONGEST_JOB = 2_000_000
+"""Seconds, 23 days: about the longest time-out that a socket takes. py4j knows no way to say that there is none."""
 
 
 class Conf(Protocol):
@@ -37,7 +40,7 @@ class Conf(Protocol):
 
 def ignores_capitals(session: SparkSession) -> bool:
     """Return whether Spark takes names of columns for one that differ in capitals alone, as it does by default."""
-    return session.conf.get("spark.sql.caseSensitive", "false") != "true"
+    return (session.conf.get("spark.sql.caseSensitive", "false") or "").lower() != "true"
 
 
 def started_context() -> SparkContext | None:
@@ -217,6 +220,7 @@ def check_executors(context: SparkContext) -> None:
     """
     if stopped(context):
         raise ElephasError(GONE)
+    _wait_for_jobs(context)
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         warnings.warn(
             "PYSPARK_PIN_THREAD=false: threads share Spark's job tags, so jobs may not be cancelled by time limits, Ctrl-C or a "
@@ -227,6 +231,23 @@ def check_executors(context: SparkContext) -> None:
     check_spark(context.version)
     check_interpreter(context, local=is_local(context))
     share_backend(context)
+
+
+def _wait_for_jobs(context: SparkContext) -> None:
+    """Have this process wait for the JVM's answers as long as jobs take, also after `socket.setdefaulttimeout`.
+
+    That holds for py4j's connections, too, which has no other time-out by default. Each thread opens its own with its first call: so a
+    job of a new thread would be given up after that time, and would run on, where the user's own jobs wait. Spark has no
+    public name for its gateway.
+    """
+    if socket.getdefaulttimeout() is None:
+        return
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.gateway_parameters.read_timeout = gateway.gateway_parameters.read_timeout or _LONGEST_JOB
+    for connection in tuple(gateway._gateway_client.deque):  # those that no thread is using
+        if connection.socket is not None:
+            connection.socket.settimeout(gateway.gateway_parameters.read_timeout)
 
 
 def share_backend(context: SparkContext) -> None:

@@ -15,7 +15,7 @@ ADDRESS_SPACE = 2 * 2**30
 """About the address space of such a process, most of which is no memory."""
 COPIES_ON_WORKER = 5
 """Copies of the state that a worker holds at most: its variables, gradients, the order and the update."""
-_LEAST_OVERHEAD, _OVERHEAD_FACTOR = 384 * 2**20, 0.1
+_LEAST_OVERHEAD, _OVERHEAD_FACTOR = "384m", 0.1
 
 
 def size_bytes(text: str, unit: int = 1) -> int:
@@ -24,7 +24,7 @@ def size_bytes(text: str, unit: int = 1) -> int:
     Args:
         unit: bytes of a number without a suffix; 2**20 for settings of memory.
     """
-    units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+    units = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
     written = text.strip().lower()
     digits = written.rstrip("b")
     if digits and digits[-1] in units:
@@ -129,7 +129,8 @@ def executor_memory(conf: Mapping[str, str], master: str, state_bytes: int) -> F
 def _overhead(conf: Mapping[str, str], heap: int) -> int:
     """Return the bytes that an executor has for Python, by Spark's own defaults."""
     factor = float(conf.get("spark.executor.memoryOverheadFactor", str(_OVERHEAD_FACTOR)))
-    default = str(max(_LEAST_OVERHEAD, int(factor * heap)) // 2**20)
+    least = size_bytes(conf.get("spark.executor.minMemoryOverhead", _LEAST_OVERHEAD), 2**20)  # from Spark 4.0 on
+    default = str(max(least, int(factor * heap)) // 2**20)
     return sum(
         size_bytes(conf.get(name, value), 2**20)
         for name, value in (("spark.executor.memoryOverhead", default), ("spark.executor.pyspark.memory", "0"))

@@ -147,6 +147,7 @@ class FitRequest:
         optimizer_state: OptimizerState,
         optimizer_state_every: int = 1,
         control_variates: bool = False,
+        in_rounds: bool = True,
     ) -> FitConfig:
         """Return the configuration for `num_workers` workers.
 
@@ -170,6 +171,7 @@ class FitRequest:
             optimizer_state=optimizer_state,
             optimizer_state_every=optimizer_state_every,
             control_variates=control_variates and num_workers > 1,
+            in_rounds=in_rounds,
         )
 
 

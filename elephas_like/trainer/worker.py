@@ -60,8 +60,8 @@ from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
-_WITHOUT_SEED = 1
-"""Tells the seeds of draws that have none from those of layers."""
+_WITHOUT_SEED, _IN_EVALUATIONS = 1, 2
+"""Tell the seeds of draws that have none from those of layers, in training and in evaluations."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 
@@ -170,7 +170,7 @@ class LocalTrainer:
         if self._slots is not None and self._slots_since == since:
             state = state.but(slots=self._slots)
         if self._config.num_workers > 1:
-            state = state.but(seeds=self._round_seeds(state.seeds.size, order.number))
+            state = state.but(seeds=self._round_seeds(state.seeds.size, self._drawn_by(order)))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
         begun = self._constrain(self._sender.start(state.weights, context))
         program.variables.write(state.but(weights=begun))
@@ -460,8 +460,16 @@ class LocalTrainer:
 
     def _draws_seeded(self, program: Program, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
-        counted = order.number + 1  # an order that is not counted has -1
-        return program.draws.seeded(self._round_seeds(2, counted, _WITHOUT_SEED))
+        counted = self._drawn_by(order) + 1  # an order that is not counted has -1
+        use = _WITHOUT_SEED if order.kind == "train" else _IN_EVALUATIONS
+        return program.draws.seeded(self._round_seeds(2, counted, use))
+
+    def _drawn_by(self, order: Order) -> int:
+        """Return the number of an order's round, from which seeds are drawn; without rounds that of the order.
+
+        Evaluations are orders, too: by their numbers a fit with validation rows would be trained by other draws than one without.
+        """
+        return order.version if self._config.in_rounds else order.number
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.

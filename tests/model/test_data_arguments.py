@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from pyspark.sql import functions
 
 from elephas_like import SparkModel
 from elephas_like.model.data_arguments import arrays, column_choice, frame_plan, refuse_foreign
@@ -139,10 +140,18 @@ def test_columns_that_differ_in_capitals_alone_are_read_where_spark_tells_them_a
         "x",
         "label",
     ]  # a and A are not read
-    spark.conf.set("spark.sql.caseSensitive", "true")
+    structs = df.select(functions.struct(functions.col("x").alias("X"), "x").alias("s"), "label")
+    twice = structs.select("label", "s", "s")
+    with pytest.raises(ValueError, match=r"the fields 'X' and 'x' apart, of which 's\.x' is read: it ignores capitals"):
+        frame_plan(structs, ColumnChoice(["s.x", "s.X"]), None)
+    spark.conf.set("spark.sql.caseSensitive", "TRUE")
     try:
         found = frame_plan(df, read, None)
         assert [tuple(row) for row in df.select(*found.selected()).collect()] == [(1, 2, 3), (5, 6, 7)]
+        with pytest.raises(
+            ValueError, match=r"the columns 's' and 's' apart, of which 's\.x' is read\. Rename them, as"
+        ):
+            frame_plan(twice, ColumnChoice(["s.x", "s.X"]), None)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
 

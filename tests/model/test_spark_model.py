@@ -234,6 +234,15 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
     assert weights(None) == weights(None)  # the seed is drawn after keras.utils.set_random_seed
 
 
+def test_validation_changes_nothing_of_what_is_trained() -> None:
+    def weights(**validation: object) -> bytes:
+        model = mlp(hidden=(keras.layers.Dropout(0.3, seed=1),))
+        fitted(model, 2, epochs=2, **validation)
+        return b"".join(part.tobytes() for part in state(model).values())
+
+    assert weights() == weights(validation_data=(X, Y))
+
+
 def test_optimizer_state_is_averaged_kept_or_reset() -> None:
     found = {}
     for treatment in ("average", "per_worker", "reset"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import functions
+from pyspark.sql import types as sql
 from small_frames import X, Y
 
 from elephas_like.core.types import Slot
@@ -56,6 +57,18 @@ def test_what_the_schema_does_not_fit_is_said_before_any_job(table, choice, inpu
     schema = table.withColumn("when", functions.current_date()).schema
     with pytest.raises(kind, match=said):
         plan(schema, choice, inputs, Y, floatx="float32", classes=None)
+
+
+def test_names_of_fields_may_have_dots() -> None:
+    inner = sql.StructType([sql.StructField(name, sql.FloatType()) for name in ("b.c", "d")])
+    schema = sql.StructType(
+        [sql.StructField("s", inner), sql.StructField("s.d", inner), sql.StructField("y", sql.FloatType())]
+    )
+    chosen = ColumnChoice(["s.b.c", "s.d.d"], "y")
+    cells = plan(schema, chosen, X, Y, floatx="float32", classes=None).cells
+    assert [cell.path for cell in cells] == [("s", "b.c"), ("s.d", "d"), ("y",)]
+    with pytest.raises(ValueError, match=r"there is no column 's\.b'"):
+        plan(schema, ColumnChoice("s.b", "y"), X, Y, floatx="float32", classes=None)
 
 
 def test_the_size_that_vector_assembler_leaves_is_compared_before_any_job(table) -> None:

@@ -51,6 +51,32 @@ def test_what_has_no_traceback_keeps_its_first_line() -> None:
     assert str(readable(RuntimeError("Job 3 failed\nby itself"))).endswith("ended: Job 3 failed")
 
 
+def test_a_line_that_ends_amid_a_message_goes_on() -> None:
+    lost = "SparkException: Job aborted: Lost task 1.0 (node7 executor 2): org.apache.spark.SparkException: "
+    text = f"An error occurred while calling o1.collect.\n: {lost}\nError from python worker:\n  Fatal Python error\nmore\n\tat a.b"
+    assert str(readable(RuntimeError(text))).endswith("SparkException: Error from python worker: Fatal Python error")
+    alone = "An error occurred while calling z:PythonRDD.collectAndServe"
+    assert str(readable(RuntimeError(alone))).endswith(f"ended: {alone}")
+
+
+def test_a_python_that_prints_as_it_starts_is_said_so() -> None:
+    text = "SparkException: \nBad data in pyspark.daemon's standard output. Invalid port number/socket path:\n  1936290917 (0x73697465)\n"
+    error = readable(RuntimeError(text))
+    assert isinstance(error, RefusedError)
+    assert "prints as it starts" in str(error)
+    assert "sitecustomize.py" in str(error)
+
+
+def test_a_file_that_spark_cannot_read_is_named_with_the_cause() -> None:
+    text = (
+        ": org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///rows/a.b.csv.  SQLSTATE: "
+        "KD001\n\tat org.apache.Java\nCaused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed "
+        "records: [null,1.0]. SQLSTATE: 22023\n\tat more\nCaused by: java.lang.NumberFormatException: x"
+    )
+    expected = "Spark cannot read file:///rows/a.b.csv. SparkException: Malformed records: [null,1.0]."
+    assert str(readable(RuntimeError(text))) == expected
+
+
 @pytest.mark.parametrize("how", ["as part of cancellation of all jobs", "part of cancelled job group a", ""])
 def test_a_job_that_was_cancelled_is_said_in_a_sentence(how: str) -> None:
     text = f"org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled {how} SQLSTATE: XXKDA\n\tat"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -50,6 +51,24 @@ def test_a_classic_session(spark, sc) -> None:
     assert active_remote() is None
     assert active_context(EngineName.GANG) is sc
     assert active_context(EngineName.IN_PROCESS) is None
+
+
+def test_a_time_out_of_all_sockets_ends_no_job(sc, request: pytest.FixtureRequest) -> None:
+    client, parameters = sc._gateway._gateway_client, sc._gateway.gateway_parameters
+
+    def time_out() -> float | None:
+        sc.startTime  # noqa: B018  a call, for which a thread opens a connection
+        return client.get_thread_connection().socket.gettimeout()
+
+    request.addfinalizer(lambda: setattr(parameters, "read_timeout", None))
+    request.addfinalizer(lambda: socket.setdefaulttimeout(None))
+    socket.setdefaulttimeout(7.0)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(time_out).result() == 7
+        pool.submit(check_executors, sc).result()
+        assert pool.submit(time_out).result() > 86_400
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(time_out).result() > 86_400
 
 
 def test_a_context_is_asked_for_its_settings_once(sc, monkeypatch: pytest.MonkeyPatch) -> None:

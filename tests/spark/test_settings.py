@@ -24,7 +24,16 @@ def found(settings: SparkConf, *, server: bool = True, **asked: bool) -> dict[st
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1g", 2**30), ("512m", 512 * MiB), ("512MB", 512 * MiB), ("0", 0), ("1024", 1024), ("2k", 2048), ("10b", 10)],
+    [
+        ("1g", 2**30),
+        ("512m", 512 * MiB),
+        ("512MB", 512 * MiB),
+        ("0", 0),
+        ("1024", 1024),
+        ("2k", 2048),
+        ("10b", 10),
+        ("1pb", 2**50),
+    ],
 )
 def test_sizes_are_read_as_spark_writes_them(text: str, expected: int) -> None:
     assert size_bytes(text) == expected
@@ -118,6 +127,8 @@ def test_how_the_server_speaks() -> None:
         ("yarn", {}, Level.PROBLEM),  # 384 MiB by default
         ("k8s://here", {"executor_memoryOverhead": "672"}, Level.OK),
         ("k8s://here", {"executor_memoryOverhead": "671m"}, Level.PROBLEM),
+        ("k8s://here", {"executor_minMemoryOverhead": "672m"}, Level.OK),
+        ("k8s://here", {"executor_minMemoryOverhead": "672m", "executor_memoryOverhead": "384m"}, Level.PROBLEM),
         ("yarn", {"executor_memory": "7g"}, Level.OK),  # a tenth of it is 716 MiB
         ("yarn", {"executor_memoryOverhead": "400m", "executor_pyspark_memory": "272m"}, Level.OK),
         ("yarn", {"executor_memoryOverhead": "1g", "executor_cores": 2}, Level.PROBLEM),

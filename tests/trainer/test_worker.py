@@ -230,15 +230,17 @@ def test_seeds_are_folded_from_seed_worker_and_round(made, tmp_path: Path) -> No
     model = made()
     start = Variables(model).read()
 
-    def delta(seed: int = 1, index: int = 0, number: int = 0) -> bytes:
+    def delta(seed: int = 1, index: int = 0, version: int = 0, number: int = 0, *, in_rounds: bool = True) -> bytes:
         ref = shard(tmp_path, X, Y, worker=index)
-        trainer = worker(model, ref, config(num_workers=2, seed=seed))
-        update = train(trainer, start, number=number)
+        trainer = worker(model, ref, config(num_workers=2, seed=seed, in_rounds=in_rounds))
+        update = trainer.train(Order("train", number, version, Span(0), start))
         trainer.close()
         return update.delta.tobytes()
 
     assert delta() == delta()
-    assert len({delta(), delta(seed=2), delta(index=1), delta(number=1)}) == 4
+    assert len({delta(), delta(seed=2), delta(index=1), delta(version=1)}) == 4
+    assert delta(number=1) == delta()  # an order to evaluate came before
+    assert delta(number=1, in_rounds=False) != delta()
     expected = delta()
     keras.utils.set_random_seed(9)  # as another model does that is made in this process
     assert delta() == expected
