@@ -79,9 +79,9 @@ def probabilities(output: Array, *, from_logits: bool = False) -> Results:
     if np.isnan(values).any():
         lost = np.isnan(values).any(axis=-1)
         raise ValueError(
-            f"hard and soft votes need class probabilities; those of a member are NaN in {np.sum(lost)} of {np.size(lost)} rows of a batch. Most "
-            "often such a row has NaN or infinity among its features: fill it or leave it out, or let transform(handle_invalid='keep') give it "
-            "null. If all rows are NaN, so are the member's weights."
+            f"hard and soft votes need class probabilities; a member's outputs are NaN or infinite in {np.sum(lost)} of {np.size(lost)} rows of a "
+            "batch. Most often such a row has NaN or infinity among its features: fill it or leave it out, or let "
+            "transform(handle_invalid='keep') give it null. If all rows are so, the member's weights are not finite."
         )
     if not ((values >= -_TOLERANCE) & (values <= 1 + _TOLERANCE)).all():
         raise ValueError(

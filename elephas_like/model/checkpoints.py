@@ -84,6 +84,10 @@ class Found:
         except ElephasError as error:
             raise ElephasError(f"{self.place} is a checkpoint of another model: {error}") from None
 
+    def callback_names(self) -> list[str]:
+        """The names by which `CallbackStates` knows the callbacks of the fit."""
+        return list(plain_data.decode(self.callbacks, self.arrays))
+
 
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, ArithmeticError, RuntimeError, EOFError, BadZipFile, zlib.error)
 """What reading a file may raise that is not what was written: RuntimeError is JSON's, nested too deep, and zipfile's."""
@@ -195,7 +199,7 @@ class Checkpoints:
         if found is None:
             return
         asked = dict(self._content["described"])
-        _compare_models(found, asked.pop("layers", None), asked.pop("variables", None))
+        _check_variables(found, asked.pop("variables", None))
         for name, value in asked.items():
             if found.described.get(name, value if name in ADDED else None) != value:
                 raise ElephasError(
@@ -445,29 +449,15 @@ class Checkpoints:
             yield local
 
 
-def _compare_models(found: Found, layers: list[str] | None, variables: list[str] | None) -> None:
-    """Raise ElephasError if a checkpoint's model has other variables. Warn if its layers have other settings."""
-    differ = _first_that_differs(found.described.get("variables"), variables)
-    if differ:
-        place, was, now = differ
-        raise ElephasError(
-            f"{found.place} is a checkpoint of another model: variable {place + 1} was {was}, and is {now}. Give each fit a checkpoint_dir of "
-            "its own, or begin anew with resume=False."
-        )
-    differ = _first_that_differs(found.described.get("layers"), layers)
-    if differ:
-        _warn(
-            f"the fit goes on with another model than that of {found.place}: a layer was {differ[1]}, and is {differ[2]}. To begin anew, give "
-            "resume=False."
-        )
-
-
-def _first_that_differs(was: object, now: object) -> tuple[int, str, str] | None:
-    """Return (place, what was there, what is) of two lists; None if they are equal, or one is not known, as in an earlier version's checkpoint."""
-    if not (isinstance(was, list) and isinstance(now, list)):
-        return None
-    pairs = enumerate(zip_longest(was, now, fillvalue="not there"))
-    return next(((place, one, other) for place, (one, other) in pairs if one != other), None)
+def _check_variables(found: Found, variables: list[str]) -> None:
+    """Raise ElephasError if a checkpoint's model has other variables. Those of earlier versions do not say which they have."""
+    before = found.described.get("variables", variables)
+    for place, (was, now) in enumerate(zip_longest(before, variables, fillvalue="not there"), 1):
+        if was != now:
+            raise ElephasError(
+                f"{found.place} is a checkpoint of another model: variable {place} was {was}, and is {now}. Give each fit a checkpoint_dir of "
+                "its own, or begin anew with resume=False."
+            )
 
 
 def _check_marker(marker: Mapping[str, Any]) -> None:

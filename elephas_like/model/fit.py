@@ -42,7 +42,6 @@ from elephas_like.spark.session import (
 )
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.waits import raise_hidden_interrupt
-from elephas_like.trainer.architecture import layers_in_words, variables_in_words
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callback_checks import shipped_callbacks
 from elephas_like.trainer.callback_states import logs_are_kept
@@ -54,6 +53,7 @@ from elephas_like.trainer.learning_rate import scaled_schedules
 from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.request import FitRequest, FitSeeds
 from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.state import variables_in_words
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ def _prepared(
     )
     described = _described(options, request, strategy, frequency, drawn, num_workers)
     if checkpoints is not None:
-        described |= compiled_as(model) | {"layers": layers_in_words(model)}
+        described |= compiled_as(model)
     progress, begin = _begun(hooks, request.initial_epoch, seeds, described, checkpoints, found)
     if engine is not EngineName.IN_PROCESS:
         layout = hooks.variables.layout
@@ -386,7 +386,7 @@ def _begun(
             with suppress(ElephasError):  # its layout may be the one after on_train_begin, which freezes layers
                 kept = found.progress(own)
                 variables.write(kept.state)
-        with logs_are_kept(hooks.callbacks, goes_on=found is not None):
+        with logs_are_kept(hooks.callbacks, () if found is None else found.callback_names()):
             state, begin = hooks.train_begin(initial_epoch)
         if found is not None and (kept is None or hooks.variables.layout is not variables.layout):
             kept = found.progress(hooks.variables.read())

@@ -50,18 +50,17 @@ _A_DIRECTORY_EACH = "each would go on from the other's. Give each fit a checkpoi
 @contextmanager
 def _taking(key: Hashable, doing: str, advice: str, *, again: bool = True) -> Iterator[None]:
     """again: whether the thread that holds it may take it once more."""
-    this = threading.get_ident()
-    with _lock:
-        holder = _taken.get(key)
-        if holder is not None and holder[0] != this:
-            raise ElephasError(f"another thread is {holder[1]}: {advice}")
-        if holder is not None and not again:
-            raise ElephasError(f"the fit whose callback this is called in is {holder[1]}: {advice}")
-        if holder is None:
-            _taken[key] = this, doing
-    try:
+    this, is_ours = threading.get_ident(), False
+    try:  # also around what takes it: Ctrl-C may come at once
+        with _lock:
+            holder = _taken.get(key)
+            if holder is not None and holder[0] != this:
+                raise ElephasError(f"another thread is {holder[1]}: {advice}")
+            if holder is not None and not again:
+                raise ElephasError(f"the fit whose callback this is called in is {holder[1]}: {advice}")
+            if holder is None:
+                is_ours, _taken[key] = True, (this, doing)
         yield
     finally:
-        if holder is None:
-            with _lock:
-                del _taken[key]
+        if is_ours:
+            _taken.pop(key, None)  # one step, which needs no lock

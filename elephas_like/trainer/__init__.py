@@ -23,7 +23,6 @@ The driver's side
 Questions about a model
     task        inputs, outputs, and how to read them
     label_rules which labels a loss takes
-    architecture what it is made of, in words
     compile_arguments, learning_rate, metric_names, metric_sums
     momentum    whether its optimizer gathers speed by itself; own_optimizers: the optimizers inside Keras' wrappers
     constraints what its constraints make of averaged weights

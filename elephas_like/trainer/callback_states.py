@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import keras
@@ -28,9 +28,7 @@ class CallbackStates:
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        kinds = [type(callback).__name__ for callback in callbacks]
-        names = [f"{kind} {kinds[:place].count(kind) + 1}" for place, kind in enumerate(kinds)]
-        self._callbacks = dict(zip(names, callbacks, strict=True))
+        self._callbacks = _named(callbacks)
         self._before = {
             name: {key: _digest(value) for key, value in _plain(callback).items()}
             for name, callback in self._callbacks.items()
@@ -53,16 +51,34 @@ class CallbackStates:
         return [name for name, state in states.items() if state and name not in self._callbacks]
 
 
+def _named(callbacks: Sequence[keras.callbacks.Callback]) -> dict[str, keras.callbacks.Callback]:
+    """Return callbacks by kind and number, as "EarlyStopping 1"."""
+    kinds = [type(callback).__name__ for callback in callbacks]
+    names = [f"{kind} {kinds[:place].count(kind) + 1}" for place, kind in enumerate(kinds)]
+    return dict(zip(names, callbacks, strict=True))
+
+
 @contextmanager
-def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], *, goes_on: bool) -> Iterator[None]:
-    """Within it, `on_train_begin` of a CSVLogger adds to the file of a fit that goes on; by default it would begin anew, without the epochs before."""
-    anew = [each for each in callbacks if goes_on and isinstance(each, keras.callbacks.CSVLogger) and not each.append]
-    for logger in anew:
-        logger.append = True
+def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], before: Collection[str]) -> Iterator[None]:
+    """Within it, `on_train_begin` of a CSVLogger adds to its file if the fit that goes on had it; by default the file begins anew.
+
+    Args:
+        before: names of the callbacks of the fit that goes on; none if none does.
+    """
+    loggers = {
+        name: each
+        for name, each in _named(callbacks).items()
+        if isinstance(each, keras.callbacks.CSVLogger) and not each.append
+    }
+    for name, logger in loggers.items():
+        logger.append, logger.append_header = (
+            name in before,
+            True,
+        )  # Keras sets the second to False where there is a file, and never back
     try:
         yield
     finally:
-        for logger in anew:
+        for logger in loggers.values():
             logger.append = False
 
 

@@ -249,7 +249,9 @@ def as_tuple(
     return tuple(
         one
         for callback in given
-        for one in (as_tuple(callback) if isinstance(callback, keras.callbacks.CallbackList) else (callback,))
+        for one in (
+            as_tuple(callback) if type(callback) is keras.callbacks.CallbackList else (callback,)
+        )  # not a subclass with hooks
     )
 
 

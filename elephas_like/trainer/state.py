@@ -233,6 +233,17 @@ def _with_variances_paired(entries: list[LayoutEntry], variables: list[AnyVariab
     return paired
 
 
+def variables_in_words(model: keras.Model, variables: Variables) -> list[str]:
+    """Return role, dtype and shape of each variable of a model, layer by layer, in words that are the same in every process.
+
+    A state has no shapes: models of equally many weights have states of the same size. Layer by layer it is told, too, which of two equal
+    layers is frozen.
+    """
+    known = {id(variable): entry for variable, entry in zip(variables, variables.layout.entries, strict=True)}
+    entries = [known[id(variable)] for variable in model.variables if id(variable) in known]
+    return [f"{entry.role.value} of {entry.dtype} {entry.shape}" for entry in entries if entry.role is not Role.SEED]
+
+
 def metric_variables(model: keras.Model) -> list[keras.Variable]:
     """Return the variables of all metrics, the loss tracker first, in Keras' order."""
     return [variable for metric in model.metrics for variable in metric.variables]

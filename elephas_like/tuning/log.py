@@ -184,9 +184,13 @@ def _locked(directory: Path) -> IO[str] | None:
     return file
 
 
+_appending = threading.Lock()
+"""Searches of one process may share a directory: none cuts off what another has just added."""
+
+
 def _append_whole(path: Path, content: bytes) -> None:
     """Add to a file, on the disk and whole, or not at all: a full disk takes a part of a line, to which the next trial would be joined."""
-    with path.open("ab", buffering=0) as file:
+    with _appending, path.open("ab", buffering=0) as file:
         before = file.tell()
         try:
             _write_all(file, content)
@@ -345,7 +349,8 @@ class ModelStore:
         self._files.pop(number, None)
         path = self._path(number)
         if path is not None:
-            path.unlink()
+            with suppress(OSError):  # it stays, where the directory takes no changes any more
+                path.unlink()
 
 
 def _stem(number: int) -> str:

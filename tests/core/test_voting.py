@@ -82,7 +82,7 @@ def test_a_sigmoid_votes_for_one_above_a_half_only() -> None:
         ([[3.0, -1.0]], "from -1 to 3.*voting='mean'.*from_logits"),
         (
             [[0.5], [np.nan], [np.nan]],
-            r"NaN in 2 of 3 rows of a batch.*handle_invalid='keep'",
+            r"NaN or infinite in 2 of 3 rows of a batch.*handle_invalid='keep'",
         ),
         ([[0.9, 0.8]], "sum to 1.7.*multi-label"),
     ],

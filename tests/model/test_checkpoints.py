@@ -246,7 +246,12 @@ def test_a_csv_log_keeps_the_epochs_before(tmp_path: Path) -> None:
     fit(regression(), callbacks=[log("whole.csv")])
     (tmp_path / "parts.csv").write_text("of a fit before\n")
     assert fit(regression(), tmp_path / "fit", dies_at=14, callbacks=[log("parts.csv")]) is None
-    assert fit(regression(), tmp_path / "fit", callbacks=[log("parts.csv")]) is not None
+    logger, other = log("parts.csv"), keras.callbacks.CSVLogger(tmp_path / "other.csv")
+    (tmp_path / "other.csv").write_text("of a fit before\n")
+    assert fit(regression(), tmp_path / "fit", callbacks=[logger, other]) is not None
+    assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
+    assert "of a fit before" not in (tmp_path / "other.csv").read_text()  # the fit that goes on had no second logger
+    fit(regression(), callbacks=[logger])
     assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
 
 
@@ -591,14 +596,6 @@ def test_a_checkpoint_of_a_model_of_equally_many_weights_is_refused(
     with pytest.raises(ElephasError, match=f"is a checkpoint of another model: {said}"):
         fit(second, tmp_path)
     assert bits(second)[: len(second.variables)] == own
-
-
-def test_other_settings_of_layers_are_warned_of(tmp_path: Path) -> None:
-    assert fit(stacked(keras.layers.Dense(4, "tanh")), tmp_path, dies_at=7) is None
-    with pytest.warns(
-        ElephasWarning, match=r"a layer was Dense \(activation: tanh, .*, and is Dense \(activation: relu, "
-    ):
-        fit(stacked(keras.layers.Dense(4, "relu")), tmp_path)
 
 
 def test_a_refused_checkpoint_leaves_the_model_as_it_was(died: Path, whole: tuple[list[bytes], tuple]) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from elephas_like.core.types import Role
 from elephas_like.trainer.building import build
-from elephas_like.trainer.state import Variables
+from elephas_like.trainer.state import Variables, variables_in_words
 
 X = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -270,3 +270,15 @@ def everything_built() -> keras.Model:
     model = everything()
     build(model, (X[:1], Y[:1]))
     return model
+
+
+def test_variables_of_a_model_made_twice_have_the_same_words() -> None:
+    def made(*trainable: bool) -> list[str]:
+        layers = [keras.layers.Dense(4, trainable=each) for each in trainable]
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dropout(0.1), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+        return variables_in_words(model, Variables(model))
+
+    assert made(True, False) == made(True, False) != made(False, True)
+    assert made(True, False)[-2:] == ["weights of float32 (4, 1)", "weights of float32 (1,)"]
