@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -56,19 +56,27 @@ def _check_spelling(df: DataFrame, found: FramePlan) -> None:
         ValueError: two names differ in capitals alone, and the session takes them for one; or they do not differ.
     """
     as_spark = str.lower if ignores_capitals(df.sparkSession) else str
+    schema = df.schema  # over Spark Connect each is a copy
+    spellings: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for cell in found.cells:
-        kind, where = df.schema, "columns"
-        for name in cell.path:
-            alike = [each for each in kind.fieldNames() if as_spark(each) == as_spark(name)]
+        kind: StructType = schema
+        for depth, name in enumerate(cell.path):
+            struct = cell.path[:depth]
+            if struct:
+                kind = cast("StructType", kind[struct[-1]].dataType)
+            if struct not in spellings:
+                spellings[struct] = {}
+                for each in kind.fieldNames():
+                    spellings[struct].setdefault(as_spark(each), []).append(each)
+            alike = spellings[struct][as_spark(name)]
             if len(alike) > 1:
                 same = len(set(alike)) == 1
                 raise ValueError(
-                    f"Spark cannot tell the {where} {' and '.join(map(repr, alike))} apart, of which {cell.name!r} is read"
+                    f"Spark cannot tell the {'fields' if struct else 'columns'} {' and '.join(map(repr, alike))} apart, of which {cell.name!r} is read"
                     + (". Rename them" if same else ": it ignores capitals. Rename them")
-                    + (", as df.toDF(...) does" if kind is df.schema else "")
+                    + ("" if struct else ", as df.toDF(...) does")
                     + ("." if same else ", or set spark.sql.caseSensitive=true.")
                 )
-            kind, where = kind[name].dataType, "fields"
 
 
 def schema_plan(schema: StructType, columns: ColumnChoice, model: keras.Model | None) -> FramePlan:

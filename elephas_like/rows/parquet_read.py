@@ -75,7 +75,7 @@ def _batches(
     with opened, pq.ParquetFile(opened, pre_buffer=not local) as parquet:
         names = parquet.schema_arrow.names
         for column in columns:
-            if column not in names and column.split(".")[0] not in names:
+            if not any(column == name or column.startswith(f"{name}.") for name in names):
                 raise DataError(
                     f"{file.path} has no column {column!r}, which other files have; it has {', '.join(map(repr, names))}. Spark can "
                     "put nulls there: spark.read.option('mergeSchema', True).parquet(path), then df.na.fill."

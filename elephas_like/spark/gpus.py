@@ -255,8 +255,9 @@ def check_host() -> None:
 @cache
 def _warn_of_memory(backend: str) -> None:
     """Warn once if this process takes the memory of all cards as soon as it computes."""
+    as_needed = os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR") == "platform"  # JAX, likewise
     for name, value in _MEMORY.get(backend, {}).items():
-        if name not in os.environ:
+        if name not in os.environ and not (backend == "jax" and as_needed):
             log.warning(
                 "%s is not set: if this process has computed with Keras on %s, it holds most of the memory of its GPUs, and workers "
                 "beside it find little left. Set it to %r before Python starts.",

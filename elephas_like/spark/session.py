@@ -8,6 +8,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -242,11 +243,10 @@ def _wait_for_jobs(context: SparkContext) -> None:
     """
     if socket.getdefaulttimeout() is None:
         return
-    gateway = SparkContext._gateway
-    assert gateway is not None
+    gateway = context._gateway
     gateway.gateway_parameters.read_timeout = gateway.gateway_parameters.read_timeout or _LONGEST_JOB
-    for connection in tuple(gateway._gateway_client.deque):  # those that no thread is using
-        if connection.socket is not None:
+    for connection in gateway._gateway_client.deque.copy():  # those that no thread is using
+        with suppress(OSError, AttributeError):  # one that is closed
             connection.socket.settimeout(gateway.gateway_parameters.read_timeout)
 
 

@@ -199,8 +199,15 @@ _OF_TORCH_COMPILE = "_torchdynamo_orig_callable"
 
 
 def _is_of_torch_compile(thing: object) -> bool:
-    """Return whether `torch.compile` has made a function; what `functools.wraps` puts around one has its attributes, too."""
-    if type(thing) is not types.FunctionType or _OF_TORCH_COMPILE not in vars(thing):
+    """Return whether `torch.compile` has made a function, and not `torch.compiler.disable`.
+
+    What `functools.wraps` puts around one has its attributes, too.
+    """
+    if (
+        type(thing) is not types.FunctionType
+        or _OF_TORCH_COMPILE not in vars(thing)
+        or "_torchdynamo_disable" in vars(thing)
+    ):
         return False
     return str(thing.__globals__.get("__name__")).startswith("torch.")
 
@@ -213,7 +220,7 @@ class CodePickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but code keeps the name of its file, and a process that reads its own classes keeps them as they are.
 
     Of what `torch.compile` returns, which computes the same and holds much that lives in one process only, the function is sent that it was
-    made of.
+    made of, unless it goes by name.
 
     Since version 3.1.3 cloudpickle leaves the name out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
     """
@@ -232,7 +239,9 @@ class CodePickler(cloudpickle.Pickler):
         """
         if (type(thing).__module__, type(thing).__name__) == _REMOTE_SESSION:
             raise RuntimeError(f"[SESSION_{_DRIVERS_OWN}] a session of Spark Connect is pickled.")
-        if _is_of_torch_compile(thing):
+        if (
+            _is_of_torch_compile(thing) and super().reducer_override(thing) is not NotImplemented
+        ):  # else it goes by name
             return _same, (vars(thing)[_OF_TORCH_COMPILE],)
         if not is_broadcast(thing):
             found = super().reducer_override(thing)

@@ -460,7 +460,7 @@ class LocalTrainer:
 
     def _draws_seeded(self, program: Program, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
-        counted = self._drawn_by(order) + 1  # an order that is not counted has -1
+        counted = self._drawn_by(order) + 1  # an asynchronous order that is not counted has -1
         use = _WITHOUT_SEED if order.kind == "train" else _IN_EVALUATIONS
         return program.draws.seeded(self._round_seeds(2, counted, use))
 

@@ -51,7 +51,7 @@ class TrialHistory(Mapping[str, list[float]]):
 
 def _column(values: list[Any]) -> pd.Series:
     """Return a column of these very values: pandas 3 would write None beside text as NaN, which is not false."""
-    plain = {"dtype": object} if any(isinstance(value, str) for value in values) else {}
+    plain = {"dtype": object} if not values or any(isinstance(value, str) for value in values) else {}
     return pd.Series(values, **plain)
 
 

@@ -181,8 +181,9 @@ def test_memory_is_taken_as_it_is_needed_unless_the_user_says_otherwise() -> Non
     ],
 )
 def test_a_driver_that_would_hold_the_memory_of_all_cards_is_warned(
-    monkeypatch, caplog, backend: str, name: str, value: str
+    request, monkeypatch, caplog, backend: str, name: str, value: str
 ) -> None:
+    request.addfinalizer(gpus._warn_of_memory.cache_clear)
     monkeypatch.setattr(gpus, "chosen_backend", lambda: backend)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     for each in ("TF_FORCE_GPU_ALLOW_GROWTH", "XLA_PYTHON_CLIENT_PREALLOCATE"):

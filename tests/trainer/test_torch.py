@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import warnings
@@ -102,12 +103,29 @@ def test_functions_of_torch_compile_travel_as_what_they_were_made_of() -> None:
 
     quarter._torchdynamo_orig_callable = half  # as functools.wraps(half) would leave it there
 
+    @torch.compiler.disable
+    def kept_out(x):
+        return x
+
     model = mlp()
-    model.half, model.quarter = half, quarter
+    model.half, model.quarter, model.kept_out = half, quarter, kept_out
     copy = ModelSpec.from_model(model).build()
     for sent in (copy.quarter, cloudpickle.loads(pickle_by_value(quarter))):
         assert sent(torch.ones(1)) == 0.25
     assert copy.half(torch.ones(1)) == 0.5
+    assert not hasattr(copy.half, "_torchdynamo_orig_callable")
+    assert copy.kept_out._torchdynamo_disable
+
+
+def test_functions_of_torch_compile_that_an_installed_module_has_go_by_name(tmp_path, monkeypatch) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "half_of_torch.py").write_text(
+        "import threading\n\nimport torch\n\nlock = threading.Lock()\n\n\n@torch.compile\ndef half(x):\n    lock\n    return x / 2\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    module = importlib.import_module("half_of_torch")
+    assert cloudpickle.loads(pickle_by_value(module.half)) is module.half
 
 
 def test_sparse_and_nested_tensors_are_told_from_others() -> None:

@@ -48,10 +48,12 @@ def _cache(cache: Any) -> Reduction:
     Raises:
         TypeError: it is of no module.
     """
-    for module in [module for name, module in sys.modules.items() if module and name.startswith("jax")]:
-        for name, held in vars(module).items():
+    for name, module in list(sys.modules.items()):
+        if module is None or name.partition(".")[0] not in ("jax", "jaxlib"):
+            continue
+        for called, held in list(vars(module).items()):
             if held is cache:
-                return getattr, (module, name)
+                return getattr, (module, called)
     raise TypeError(f"cannot pickle {type(cache).__name__!r} object")
 
 
