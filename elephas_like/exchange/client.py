@@ -17,7 +17,7 @@ from elephas_like.exchange.connections import LINES, Line, TokenError
 
 log = logging.getLogger(__name__)
 
-OFFER_BYTES = 2**20
+OFFER_BYTES = 8 * 2**20
 """Larger answers are offered before they are sent, so that no worker blocks on a connection that is not read yet."""
 
 _BACKOFF_SECONDS = 0.1
