@@ -34,7 +34,7 @@ from elephas_like.exchange import protocol, wire
 from elephas_like.exchange import server as server_module
 from elephas_like.exchange.address import PortError
 from elephas_like.exchange.center_store import CenterStore
-from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.client import Client, ClientSettings
 from elephas_like.exchange.lines import HELLO, LENGTH, UNKNOWN, WELCOME
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
@@ -197,7 +197,19 @@ def test_a_reply_that_is_lost_on_its_way_is_asked_for_again(kind: str, own: Iden
         client.close()
 
 
-def test_large_answers_are_offered_first_and_read_in_turn(kind: str, own: Identity | None) -> None:
+@pytest.mark.parametrize("offered", [True, False])
+def test_large_answers_are_read_in_turn_and_the_largest_are_offered_first(
+    monkeypatch, kind: str, own: Identity | None, offered: bool
+) -> None:
+    sent: list[type] = []
+    call = Client._call
+
+    def noted(self: Client, message: protocol.Message, tries: int | None = None) -> protocol.Message:
+        sent.append(type(message))
+        return call(self, message, tries)
+
+    monkeypatch.setattr(Client, "_call", noted)
+    monkeypatch.setattr("elephas_like.exchange.client.OFFER_BYTES", 2**20 if offered else 8 * 2**20)
     layout = Layout((LayoutEntry("kernel", Role.WEIGHT, (400_000,), "float32"),))
     sizes = protocol.Sizes.of(layout)
     store = RoundStore(3, layout.hash, waits=Waits(read_ahead=1000))
@@ -223,6 +235,7 @@ def test_large_answers_are_offered_first_and_read_in_turn(kind: str, own: Identi
         store.joined()
         updates = store.train(replace(train_order(), state=start))
         assert [float(one.delta.sum()) for one in updates] == [400_000.0, 800_000.0, 1_200_000.0]
+        assert (protocol.Offer in sent) == offered
         store.stop()
         assert [answer.result() for answer in answers] == [Order("stop")] * 3
         for client in clients:
