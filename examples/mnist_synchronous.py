@@ -46,7 +46,6 @@ print(f"test accuracy: {accuracy:.3f}")
 
 test_rows = spark.sparkContext.parallelize(list(x_test), 2)
 print("first predictions:", spark_model.predict(test_rows)[:5].argmax(axis=1), "labels:", y_test[:5])
-spark_model.save(
-    "/tmp/mnist.keras" if len(sys.argv) < 2 else sys.argv[1], overwrite=True
-)  # else an existing file is kept
+# Without overwrite=True an existing file is kept, and save raises an error.
+spark_model.save("/tmp/mnist.keras" if len(sys.argv) < 2 else sys.argv[1], overwrite=True)
 spark.stop()

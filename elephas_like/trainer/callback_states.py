@@ -71,10 +71,8 @@ def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], before: Collect
         if isinstance(each, keras.callbacks.CSVLogger) and not each.append
     }
     for name, logger in loggers.items():
-        logger.append, logger.append_header = (
-            name in before,
-            True,
-        )  # Keras sets the second to False where there is a file, and never back
+        logger.append = name in before
+        logger.append_header = True  # Keras sets it to False where there is a file, and never back
     try:
         yield
     finally:

@@ -246,13 +246,11 @@ def as_tuple(
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = list(callbacks.callbacks)
     given = callbacks if isinstance(callbacks, Sequence) else (callbacks,)
-    return tuple(
-        one
-        for callback in given
-        for one in (
-            as_tuple(callback) if type(callback) is keras.callbacks.CallbackList else (callback,)
-        )  # not a subclass with hooks
-    )
+    found: list[keras.callbacks.Callback] = []
+    for callback in given:
+        # A subclass may have hooks of its own.
+        found.extend(as_tuple(callback) if type(callback) is keras.callbacks.CallbackList else (callback,))
+    return tuple(found)
 
 
 def validation_share(validation_split: object, *, has_validation_data: bool) -> float:
