@@ -5,6 +5,7 @@ Without reservations, two fits of two workers on two slots could take one slot e
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +21,20 @@ from elephas_like.spark.job_tags import tasks, waits_for_slots
 from elephas_like.spark.session import Conf, is_local, is_on, settings_of
 from elephas_like.spark.waits import stopped
 
+log = logging.getLogger(__name__)
+
 _reserved: dict[str, int] = {}
+_known: dict[
+    tuple[str, int | None], int
+] = {}  # slots of an application, or of a resource profile of it, when last counted
 _changed = threading.Condition()
 
 MOST_EXECUTORS = 2**31 - 1
 """Spark's default of `spark.dynamicAllocation.maxExecutors`."""
 SETTLED_SECONDS = 5.0
 """Seconds without another executor after which a new cluster context is taken to be complete."""
+REPLACED_SECONDS = 30.0
+"""Seconds to wait for the successor of a lost executor where fewer slots will do."""
 
 
 def slots(
@@ -35,8 +43,9 @@ def slots(
     """Return the number of tasks that can run at the same time, busy slots included.
 
     Executors of a new cluster context register one after another, over seconds: this waits for the first and, until `wait`
-    seconds after the context's start, for more. Under dynamic allocation it does not wait: for `wanted` slots, the
-    application may grow to `maxExecutors`; otherwise its registered executors count, or those that it starts with.
+    seconds after the context's start, for more. A cluster that had more slots when they were last counted has lost an
+    executor, which it replaces: that is waited for, too, once. Under dynamic allocation it does not wait: for `wanted` slots,
+    the application may grow to `maxExecutors`; otherwise its registered executors count, or those that it starts with.
 
     Args:
         wait: seconds to wait for executors.
@@ -50,16 +59,28 @@ def slots(
         raise ElephasError(GONE)
     if allocates_dynamically(context):
         return _slots_of_growing(context, profile, may_grow=wanted is not None)
-    changed = time.monotonic()
-    deadline, before = changed + wait, 0
+    key = context.applicationId, None if profile is None else profile.id
+    known = _known.get(key, 0)
+    lost_below = known if wanted is None else wanted if wanted <= known else 0
+    patience = wait if wanted is not None else min(wait, REPLACED_SECONDS)
     fresh = not is_local(context) and time.time() < context.startTime / 1000 + wait
+    began = changed = time.monotonic()
+    before, said = 0, False
     while True:
         found, now = _concurrent_tasks(context, profile), time.monotonic()
         if found != before:
             before, changed = found, now
-        complete = not fresh or now > changed + SETTLED_SECONDS or (wanted is not None and found >= wanted)
-        if (found and complete) or now > deadline:
+        settled = not fresh or now > changed + SETTLED_SECONDS or (wanted is not None and found >= wanted)
+        given_up = now > began + patience
+        if (found and settled and (found >= lost_below or given_up)) or now > began + wait:
+            _known[key] = found if wait and given_up else max(found, known)
             return found
+        if 0 < found < lost_below and not said:
+            said = True
+            log.warning(
+                "Spark had %d slots and has %d now, as after the loss of an executor: waiting up to %.0f s for another one.",
+                *(known, found, patience),
+            )
         time.sleep(0.1)
 
 

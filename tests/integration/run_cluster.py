@@ -2,6 +2,8 @@
 
 How each is meant is an argument, "engine:rows". All share the cluster, whose start takes longer than a fit.
 
+Before the fit with a callback that reports, an executor is killed: Spark has one slot when the fit asks for two.
+
 The first fit with the jobs engine has its updates added up by Spark, and a task that adds kills its executor: with it go the
 updates of a worker that has trained there, and what it had added.
 """
@@ -25,6 +27,7 @@ from small import digits
 from elephas_like import SparkModel
 from elephas_like.engine import job_rounds
 from elephas_like.engine.shuffled_sums import worth_it
+from elephas_like.spark import slots
 from elephas_like.strategies import Nesterov
 
 
@@ -66,6 +69,19 @@ class Kills(Nesterov):
         return super().reduction(context, dict(held))
 
 
+def shards(scratch: Path) -> set[str]:
+    """The directories of shards on all executors of this machine."""
+    return {str(shard) for shard in scratch.rglob("elephas_like-*/worker-*")}
+
+
+def kill_one(context: pyspark.SparkContext) -> None:
+    """Kill an executor, and wait until Spark knows."""
+    java = (each for each in psutil.Process().children(recursive=True) if each.name() == "java")
+    next(each for each in java if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.cmdline()).kill()
+    while slots.slots(context, 0.0) == 2:
+        pass
+
+
 def learned(
     data: pyspark.RDD, engine: str, *callbacks: keras.callbacks.Callback, strategy: Nesterov | None = None
 ) -> dict:
@@ -100,8 +116,11 @@ def main(*fits: str) -> None:
             Kills.marker = str(marker)
             strategy = Kills()
         if given == "reported":
+            slots.SETTLED_SECONDS = 0.0  # as if the cluster were older than a minute, and complete
+            kill_one(context)
+            before = shards(marker.parent)  # of executors that were killed
             say(learned(data["parallelized"], engine, Reports(data["parallelized"])))
-            say({"left": [str(shard) for shard in marker.parent.rglob("elephas_like-*/worker-*")]})
+            say({"left": sorted(shards(marker.parent) - before)})
         else:
             say(learned(data[given], engine, Stops(), strategy=strategy))
         if strategy is not None:

@@ -57,6 +57,11 @@ def delete_shards(script: Script, scratch: Path) -> None:
     "the rows are written again and one round is repeated; the weights are equal to the last bit",
 )
 @pytest.mark.fault(
+    "An executor is lost before a fit begins",
+    "the fit waits until Spark has replaced it, once, for up to `join_timeout`, and says so in a line of the log",
+    "seconds; the weights are equal to the last bit",
+)
+@pytest.mark.fault(
     "Files of a shard vanish on an executor (jobs engine)",
     "the rows are written again, and the round is run again",
     "one more round; the weights are equal to the last bit",
@@ -64,11 +69,11 @@ def delete_shards(script: Script, scratch: Path) -> None:
 def test_killed_executors_deleted_shards_and_a_callback_that_needs_slots_change_nothing(tmp_path: Path) -> None:
     """On one cluster, one after the other, which is half the work."""
     disturbed = [
-        ("server:reported", None),
         ("jobs:parallelized", kill_executor),
         ("server:shuffled", kill_executor),
         ("gang:parallelized", kill_executor),
         ("jobs:parallelized", delete_shards),
+        ("server:reported", None),  # and an executor is killed before it begins
     ]
     with Script("run_cluster.py", *(fit for fit, _ in disturbed), scratch=tmp_path, plain=True) as script:
         undisturbed = script.answer()
@@ -86,7 +91,7 @@ def test_killed_executors_deleted_shards_and_a_callback_that_needs_slots_change_
             assert script.answer() == undisturbed["shuffled" if "shuffled" in fit else "parallelized"], fit
             if disturb is None:
                 assert script.answer() == {"left": []}
-            if number == 1:
+            if number == 0:
                 assert script.answer() == {"killed": True}
         assert script.ended() == 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 
 import pytest
 
 from elephas_like.core.errors import CapacityError, WaitError
+from elephas_like.spark import slots as counting
 from elephas_like.spark.slots import free, reservation, slots, task_cpus
 
 pytestmark = pytest.mark.spark
@@ -16,6 +18,18 @@ pytestmark = pytest.mark.spark
 def test_a_local_session_has_its_cores(sc) -> None:
     assert slots(sc) == 2
     assert task_cpus(sc.getConf()) == 1
+
+
+@pytest.mark.parametrize(("wanted", "lines"), [(None, 1), (3, 1), (2, 0), (4, 0)])
+def test_slots_that_were_there_before_are_waited_for_once(sc, monkeypatch, caplog, wanted: int, lines: int) -> None:
+    """As after the loss of an executor; not where the rest is enough, or more is wanted than there ever was."""
+    monkeypatch.setitem(counting._known, (sc.applicationId, None), 3)
+    assert slots(sc, 0.0, wanted) == 2  # who does not wait changes nothing for others
+    with caplog.at_level(logging.WARNING, "elephas_like.spark.slots"):
+        assert slots(sc, 0.2, wanted) == slots(sc, 0.2, wanted) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "Spark had 3 slots and has 2 now, as after the loss of an executor: waiting up to 0 s for another one."
+    ] * lines
 
 
 def test_more_than_there_are_is_said_at_once(sc) -> None:
