@@ -60,6 +60,10 @@ class ShardMissing(ElephasError):
     """The files of a shard are not where its reference says: the task was placed elsewhere, or they were deleted."""
 
 
+class ShipmentGone(ShardMissing):
+    """Rows that were shipped to this process are on its disk no more, nor in its memory. A new process gets them anew: raise this."""
+
+
 class NonFiniteError(ElephasError, FloatingPointError):
     """A worker's update holds NaN or infinity."""
 

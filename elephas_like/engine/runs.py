@@ -17,7 +17,7 @@ import cloudpickle
 from pyspark import RDD, Broadcast, SparkContext
 
 from elephas_like.core.columns import verify
-from elephas_like.core.errors import Failure, ShardMissing, SupersededError
+from elephas_like.core.errors import Failure, ShardMissing, ShipmentGone, SupersededError
 from elephas_like.core.trials import Logs, Report
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.replicas import Replica, blocks_of, replicated
@@ -220,6 +220,8 @@ def _task(
             yield failure or run(order, own, line.progress if line is not None else lambda epoch, logs: True)
         except SupersededError:
             raise  # an attempt that returned would become the task's result
+        except ShipmentGone:
+            raise  # it ends this process, and Spark runs the task in another one
         except Exception as error:  # reported as a value: the driver raises it
             yield Failure.of(number, error)
         finally:

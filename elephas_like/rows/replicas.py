@@ -14,7 +14,7 @@ import numpy as np
 from pyspark import RDD, Broadcast, SparkContext
 
 from elephas_like.core.columns import TEXT, open_column, row_nbytes
-from elephas_like.core.errors import Failure, ShardMissing
+from elephas_like.core.errors import Failure, ShardMissing, ShipmentGone
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.data import Data
@@ -37,10 +37,14 @@ class Parcel:
         self._block: Block | None = block
 
     def take(self) -> Block:
-        """Return the block, once in each process."""
+        """Return the block, once in each process.
+
+        Raises:
+            ShipmentGone: this process has taken it before.
+        """
         block, self._block = self._block, None
         if block is None:
-            raise ShardMissing("rows that were shipped to this executor are no longer in its local directory.")
+            raise ShipmentGone("rows that were shipped to this executor are no longer in its local directory.")
         return block
 
 
@@ -52,7 +56,11 @@ class Replica:
     options: SpoolOptions
 
     def ref(self) -> ShardRef:
-        """Return the shard with all rows on this host. The first task to ask writes it."""
+        """Return the shard with all rows on this host. The first task to ask writes it, also after it has vanished.
+
+        Raises:
+            ShipmentGone: it has vanished, and this process was the one that wrote it.
+        """
         check_versions(self.options.versions)
         return written_once((shipped.value.take() for shipped in self.blocks), self.options)
 

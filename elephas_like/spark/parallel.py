@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from pyspark import RDD, InheritableThread, SparkContext
 
-from elephas_like.core.errors import ElephasError, WorkerError
+from elephas_like.core.errors import ElephasError, ShipmentGone, WorkerError
 from elephas_like.spark.failures import GONE, RefusedError, readable
 from elephas_like.spark.job_tags import tagged_jobs
 from elephas_like.spark.session import is_local_master
@@ -199,7 +199,7 @@ class JobRuns(Runs[Result]):
 
         Args:
             title: what Spark's UI shows.
-            tries: jobs that may be lost to dying Python workers; what the user's code raises ends the run at once, and so does
+            tries: jobs that may be lost to dying Python workers, or to those whose rows have vanished; what the user's code raises ends the run at once, and so does
                 what Spark refuses.
 
         Raises:
@@ -217,7 +217,8 @@ class JobRuns(Runs[Result]):
                     raise ElephasError(GONE) from None
                 if self.cancelled or CANCELLED in str(error):
                     raise CancelledError(str(cause)) from None
-                if not tries or isinstance(cause, WorkerError | RefusedError):
+                final = isinstance(cause, WorkerError | RefusedError) and not isinstance(cause, ShipmentGone)
+                if not tries or final:
                     raise cause from None
                 log.warning("%s was lost and is run again: %s", title, str(cause).splitlines()[0])
         raise CancelledError("the run was cancelled before it began.")

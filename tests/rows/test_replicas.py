@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from elephas_like.core.columns import open_column
-from elephas_like.core.errors import DataError, ShardMissing
+from elephas_like.core.errors import DataError, ShipmentGone
 from elephas_like.rows import replicas
 from elephas_like.rows.data import Data
 from elephas_like.rows.replicas import Parcel, Replica, blocks_of, replicated_data, rows_dataset
@@ -46,7 +46,7 @@ def test_a_process_holds_no_rows_that_are_written_down() -> None:
     block = Block((np.arange(3),), 3)
     parcel = Parcel(block)
     assert parcel.take() is block
-    with pytest.raises(ShardMissing, match="no longer in its local directory"):
+    with pytest.raises(ShipmentGone, match="no longer in its local directory"):
         parcel.take()
 
 
