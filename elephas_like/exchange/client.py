@@ -34,7 +34,8 @@ class ClientSettings:
     kind: which of the two servers it is. Times are seconds.
     request_timeout: longest time in which no byte moves, in either direction; more than the 20 that the server may hold a
         request. A body may take longer while it flows.
-    retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5.
+    retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5: by default a minute of them, so
+        that a network that comes back costs no fit.
     advice: what a user can do if the server cannot be reached.
     fingerprint: of the server's certificate, which is no secret; None connects in plain text.
     """
@@ -46,7 +47,7 @@ class ClientSettings:
     sizes: protocol.Sizes = field(repr=False)
     connect_timeout: float = 5.0
     request_timeout: float = 60.0
-    retries: int = 7
+    retries: int = 17
     beat_seconds: float = 2.0
     advice: str = (
         "Give SparkModel host=<the driver's address as executors see it> and port=<one that a firewall lets through>, or "
@@ -173,7 +174,7 @@ class Client:
         tries = tries or self._settings.retries + 1
         for tried in range(tries):
             if tried:
-                self._closed.wait(min(_LONGEST_BACKOFF, _BACKOFF_SECONDS * 2 ** (tried - 1)))
+                self._closed.wait(pause(tried))
             if self._superseded is not None:
                 raise self._superseded
             if self._closed.is_set():
@@ -230,6 +231,11 @@ class Client:
                 continue
             if isinstance(reply, Order) and reply.kind == "stop":
                 self._stopped = True
+
+
+def pause(tried: int) -> float:
+    """Return the seconds before the next try of a request, after so many."""
+    return min(_LONGEST_BACKOFF, _BACKOFF_SECONDS * 2.0 ** (tried - 1))
 
 
 def _order(reply: protocol.Message) -> Order:

@@ -11,7 +11,7 @@ from small_world import LAYOUT, SIZES, Background, joined, train_order, update
 
 from elephas_like.core.errors import ConnectionLostError, ElephasError, Failure, SupersededError
 from elephas_like.core.types import Order
-from elephas_like.exchange.client import ClientSettings
+from elephas_like.exchange.client import ClientSettings, pause
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
@@ -47,6 +47,18 @@ def test_no_server_is_an_error_that_says_where_and_what_to_check(kind: Kind) -> 
     with pytest.raises(ConnectionLostError, match=r"address and port\? Call a friend\.$"):
         advised.progress(0, {"loss": 1.0})
     advised.close()
+
+
+@pytest.mark.fault(
+    "The network between a worker and the driver is cut in mid-fit, or refuses connections",
+    "the worker tries for a minute",
+    "the time until it is back; after a minute one of the tries that Spark has for a task",
+)
+def test_a_driver_that_refuses_connections_for_a_minute_is_reached_again() -> None:
+    pauses = [pause(tried) for tried in range(1, ClientSettings.retries + 1)]
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert max(pauses) == 5.0
+    assert sum(pauses) >= 60.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
