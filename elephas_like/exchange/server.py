@@ -10,6 +10,7 @@ connection is authenticated by the token. `stop()` ends all threads and connecti
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import socketserver
@@ -39,6 +40,8 @@ IDLE_SECONDS = 60.0
 """A connection that is silent for so long is closed. Clients open another one."""
 UNAUTHENTICATED_SECONDS = 5.0
 """How long a connection may stay open without authentication."""
+FULL_SECONDS = 0.1
+"""Seconds until a server that could not open another file tries again."""
 _CONNECTIONS_A_WORKER, _MORE_CONNECTIONS = 4, 64
 _HEAD_BYTES = 16 * 2**10
 AUTHENTICATED = "elephas_like.authenticated"
@@ -61,11 +64,26 @@ class _Connections(socketserver.ThreadingMixIn):
         self._open: dict[threading.Thread, socket.socket] = {}
         self._unauthenticated: dict[threading.Thread, float] = {}
         self._guard = threading.Condition()
+        self._full = False
         super().__init__(*arguments, **options)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. With TLS, the handshake is left to the connection's own thread."""
-        connection, address = super().get_request()  # type: ignore[misc]  # of TCPServer, which this is mixed into
+        """Accept a connection. With TLS, the handshake is left to the connection's own thread.
+
+        Where this process may open no more files, the peer waits.
+        """
+        try:
+            connection, address = super().get_request()  # type: ignore[misc]  # of TCPServer, which this is mixed into
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                if not self._full:
+                    self._full = True
+                    log.warning(
+                        "connections of workers wait: %s. Raise this process's limit of open files (ulimit -n) to more than %d.",
+                        *(error.strerror, self.most),
+                    )
+                time.sleep(FULL_SECONDS)
+            raise
         return connection if self.identity is None else accepted(connection, self.identity), address
 
     def finish_request(self, request: Any, client_address: Any) -> None:

@@ -6,6 +6,7 @@ import http.client
 import io
 import itertools
 import os
+import resource
 import socket
 import struct
 import threading
@@ -343,6 +344,28 @@ def test_many_idle_connections_are_few_threads_and_keep_no_worker_out(kind: str,
             assert connection_threads() <= 4 * 2 + 64
         store.stop()
         assert [worker.result() for worker in workers] == [3, 3]
+
+
+def test_a_process_that_may_open_no_more_files_says_so_and_serves_later(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SERVERS[kind](RoundStore(1, LAYOUT.hash), TOKEN, SIZES, "127.0.0.1") as server, ExitStack() as stack:
+        peer = stack.enter_context(socket.socket())
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            last = stack.enter_context(open(os.devnull)).fileno()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, limits[1]))
+            with pytest.raises(OSError, match="Too many open files"):
+                for _ in range(last + 1):
+                    stack.enter_context(open(os.devnull))
+            peer.connect(server.address)
+            assert eventually(lambda: "connections of workers wait: Too many open files" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client = settings_of(kind, server).connect(0, 100)
+        client.announce("host")
+        client.close()
+    assert caplog.text.count("ulimit -n") == 1
 
 
 def test_where_all_connections_are_workers_another_one_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
