@@ -24,6 +24,7 @@ from elephas_like.core.errors import (
     ElephasError,
     Failure,
     InputCutError,
+    ShardMissing,
     StoppedError,
     SupersededError,
 )
@@ -58,7 +59,12 @@ class Connector(Protocol):
 
 
 class RunStore(Protocol):
-    """The part of the driver's store that the Spark job around the workers uses."""
+    """The part of the driver's store that the Spark job around the workers uses.
+
+    rewrite: called where files of shards that outlive the run are missing, to drop Spark's references.
+    """
+
+    rewrite: Callable[[], None] | None
 
     def fail(self, error: BaseException) -> None:
         """Report that the job has failed, to whoever waits for workers."""
@@ -114,6 +120,7 @@ class ServerRun:
         store: the driver's side of the exchange.
         tag, description: of the Spark jobs.
         keep: whether the shards outlive the run (a ShardedDataset's do).
+        invalidate: drops Spark's references of those that do, so that a task that is run again writes them again.
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
         memory: id of the dataset among them in which suspended workers save what they remember.
         profile: what Spark gives the tasks; None for what all tasks of the application get.
@@ -134,8 +141,10 @@ class ServerRun:
         datasets: Sequence[str],
         memory: str,
         profile: ResourceProfile | None = None,
+        invalidate: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._store = context, store
+        store.rewrite = invalidate if keep else None
         self._tag, self._description, self._datasets = tag, description, tuple(datasets)
         self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []
@@ -268,6 +277,8 @@ def _task(
             raise  # the driver cannot be told; Spark reports it or retries the task
         except Exception as error:  # reported as a value: the driver raises it, Spark need not retry
             exchange.fail(Failure.of(index, error))
+            if keep and isinstance(error, ShardMissing):
+                raise  # the next attempt writes the rows again, if Spark holds references to them no more
         finally:
             exchange.close()
             late = None if worker is None else _close(index, worker)

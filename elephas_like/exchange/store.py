@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from elephas_like.core.errors import ElephasError, Failure, StoppedError, SupersededError
+from elephas_like.core.errors import ElephasError, Failure, ShardMissing, StoppedError, SupersededError
 from elephas_like.core.fit_monitor import WorkerSign
 from elephas_like.core.types import (
     Array,
@@ -66,6 +66,8 @@ class Store:
         self.num_workers = num_workers
         self.dropped = 0
         """Answers that were not applied because they, or what replaced them, had been applied before."""
+        self.rewrite: Callable[[], None] | None = None
+        """Drops the references of shards, so that a worker's next attempt writes its rows again; None if that is not possible."""
         self._waits = waits or Waits()
         self._clock = clock
         self._changed = threading.Condition()
@@ -74,6 +76,7 @@ class Store:
         self._seldom = tuple(seldom)
         self._newest: dict[Role, Array] = {}
         self._failure: BaseException | None = None
+        self._unneeded: Failure | None = None
         self._stopped = False
         self._idle_since: float | None = None
         self._suspended = False
@@ -150,8 +153,13 @@ class Store:
             return recalled
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error. The driver raises it, and workers are told to stop."""
+        """End the run with an error. The driver raises it, and workers are told to stop.
+
+        Where Spark has given a task up because its later attempts failed beside the first, what they said is raised.
+        """
         with self._changed:
+            if isinstance(error, SupersededError) and self._unneeded is not None:
+                error = self._unneeded.error()
             if self._failure is None and not self._stopped:
                 self._failure = error
             self._changed.notify_all()
@@ -298,21 +306,33 @@ class Store:
     def report(self, attempt: int, failure: Failure) -> None:
         """Fail the run with a worker's exception, also before it has joined.
 
+        A run that has begun goes on where the files of a shard are missing that can be written again: Spark runs the task once
+        more, as it raises this error.
+
         Raises:
             SupersededError: this attempt has lost its place, or is a copy that waits for it, and its errors do not matter.
         """
+        rewrite = self.rewrite if failure.type_name == ShardMissing.__name__ else None
         with self._changed:
-            try:
-                self._membership.check_may_fail(failure.worker, attempt)
-            except SupersededError:
-                log.warning(
-                    "attempt %d of worker %d is not needed, and has failed: %s",
-                    attempt,
-                    failure.worker,
-                    failure.message,
-                )
-                raise
-            self.fail(failure.error())
+            if rewrite is None or self._membership.missing:
+                try:
+                    self._membership.check_may_fail(failure.worker, attempt)
+                except SupersededError:
+                    self._unneeded = failure
+                    log.warning(
+                        "attempt %d of worker %d is not needed, and has failed: %s",
+                        attempt,
+                        failure.worker,
+                        failure.message,
+                    )
+                    raise
+                self.fail(failure.error())
+                return
+        log.warning("%s; the shard is written again", failure.message)
+        try:
+            rewrite()
+        except Exception as error:  # Spark raises many kinds, as when its context was stopped
+            self.fail(error)
 
     # What a kind of store decides. Called under the lock.
 

@@ -352,6 +352,7 @@ def _server(
                 datasets=_datasets(fit, data),
                 memory=_memory(fit),
                 profile=profile_for(context, fit.options.resources),
+                invalidate=data.invalidate,
             )
         )
         yield

@@ -108,6 +108,8 @@ class DeadEnd:
 class Driver:
     """A store that waits for the end of the run."""
 
+    rewrite = None
+
     def __init__(self) -> None:
         self.over = threading.Event()
         self.error: BaseException | None = None

@@ -8,7 +8,7 @@ import pytest
 from small_world import AT_ONCE, LAYOUT, Background, joined, train_order, update
 from stores import beats, let_time_pass, rounds
 
-from elephas_like.core.errors import DataError, ElephasError, Failure, SupersededError, WaitError
+from elephas_like.core.errors import DataError, ElephasError, Failure, SupersededError, WaitError, WorkerError
 from elephas_like.exchange.membership import Waits
 from elephas_like.exchange.round_store import RoundStore
 
@@ -205,6 +205,17 @@ def test_the_error_of_a_copy_is_not_that_of_the_run(caplog: pytest.LogCaptureFix
     clock.now += 10.0  # attempt 100 is gone: what attempt 200 says is what there is
     store.report(200, full)
     assert store.ask(0, 100).kind == "stop"
+
+
+def test_the_errors_of_attempts_that_fail_as_often_as_spark_tries_are_raised() -> None:
+    """The first attempt was killed a moment ago, so they all came too soon to be those of the run."""
+    store, _ = rounds(1, lease_seconds=10.0)
+    store.join(joined(0, 100))
+    with pytest.raises(SupersededError) as soon:
+        store.report(200, Failure("OSError", "no space left on device", "", 0))
+    store.fail(WorkerError.of("SupersededError", str(soon.value), "", -1))  # what Spark says of its last try
+    with pytest.raises(OSError, match="OSError on worker 0: no space left on device"):
+        list(store.train(train_order()))
 
 
 def test_another_layout_fails_the_run() -> None:

@@ -69,6 +69,21 @@ def test_a_workers_error_is_raised_on_the_driver_and_stops_the_others(make: obje
     assert not store.beat(1, 100)
 
 
+@pytest.mark.parametrize(("begun", "kept", "fails"), [(True, True, False), (False, True, True), (True, False, True)])
+def test_kept_rows_that_vanish_from_a_run_that_has_begun_are_written_again(
+    begun: bool, kept: bool, fails: bool
+) -> None:
+    store, _ = rounds(2)
+    dropped: list[bool] = []
+    store.rewrite = (lambda: dropped.append(True)) if kept else None
+    for worker in range(1 + begun):
+        store.join(joined(worker))
+    # Attempt 100 was killed, and its lease has not ended yet.
+    attempt = 100 if fails else 200
+    store.report(attempt, Failure("ShardMissing", "x.npy is not on node-1", "", 0))
+    assert (len(dropped), store.beat(1, 100)) == (not fails, not fails)
+
+
 def test_a_failure_wakes_whoever_waits() -> None:
     store = RoundStore(2, LAYOUT.hash)
     first = Background(lambda: store.join(joined(0)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,12 +16,12 @@ from run_engine import digest
 from session import say, started
 from small import points
 
-from elephas_like import SparkModel
+from elephas_like import SparkModel, shard
 from elephas_like.exchange.membership import Waits
-from elephas_like.model import launch
+from elephas_like.model import serving
 from elephas_like.testing import Fault, delay, drop, inject, kill
 
-launch.Waits = partial(
+serving.Waits = partial(
     Waits, lease_seconds=1.0
 )  # a killed worker's place is free sooner; no other attempt waits for one
 ROWS, ROUNDS, STEP = 40, 4, 1 / 1024
@@ -58,11 +61,11 @@ def inputs(context: pyspark.SparkContext) -> dict[str, pyspark.RDD]:
     }
 
 
-def synchronous(engine: str, data: pyspark.RDD, packed: bool) -> dict:
+def synchronous(engine: str, data: object, packed: bool, *callbacks: keras.callbacks.Callback) -> dict:
     """What a synchronous fit learns. packed: workers follow it by packed steps."""
     model, options = noisy(), {"state_codec": "int4" if packed else None}
     fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=5, frequency=2, **options)
-    history = fitted.fit(data, epochs=2, verbose=0)
+    history = fitted.fit(data, epochs=2, verbose=0, callbacks=list(callbacks))
     optimizer = [variable.numpy() for variable in model.optimizer.variables]
     return {
         "weights": digest(model.get_weights() + optimizer),
@@ -130,12 +133,29 @@ def _served(run: str) -> tuple[list[str], int]:
     return ["kill", "sending", "reply", "delay"], ROUNDS if run == "server" else 1
 
 
+class Deletes(keras.callbacks.Callback):
+    """Deletes the rows of a worker in mid-fit, as an executor that is decommissioned does: Spark keeps its reference of them."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        if epoch == 1:
+            (directory,) = Path(tempfile.gettempdir()).rglob("elephas_like-*/worker-1")
+            shutil.rmtree(directory)
+
+
+def vanished(context: pyspark.SparkContext) -> dict:
+    """What a fit learns on rows that are kept, and have vanished when a task is run again."""
+    with shard(context.parallelize(points(ROWS), 2), 2) as rows, inject(kill(worker=1, round=2)) as injected:
+        answer = synchronous("server", rows, False, Deletes())
+    return {"happened": len(injected.happened), **answer}
+
+
 def main(first: str, last: str) -> None:
     context = started("local[2,8]", "kills")
     data = inputs(context)
     for engine in ("server", "jobs"):
         for given in ("parallelized", "shuffled"):
             say({"engine": engine, "given": given, **synchronous(engine, data[given], given == "shuffled")})
+    say(vanished(context))
     for seed in range(int(first), int(last)):
         say(disturbed(seed, data))
     context.stop()
