@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,20 +30,19 @@ def save(
     """Saves a model, and in the same file the name and the arguments of the class that trains it."""
     target, context = model_path(file_name), started_context()
     files.refuse_existing(target, context, overwrite=overwrite, hadoop=hadoop)
-    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        local = str(Path(folder) / f"model{Path(target).suffix}")
-        save_model(model, local, {"class_name": class_name, "config": _plain(config)})
-        files.put(local, target, context, overwrite=overwrite, hadoop=hadoop)
+    plain = _plain(config)
+    with files.drafted(target, f"model{Path(target).suffix}", context, hadoop=hadoop) as local:
+        save_model(model, local, {"class_name": class_name, "config": plain})
+        files.put(local, target, context, overwrite=overwrite, hadoop=hadoop, move=True)
 
 
 def export(model: keras.Model, path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Exports a model as a TensorFlow SavedModel."""
     target, context = os.fspath(path), started_context()
     files.refuse_existing(target, context, overwrite=overwrite)
-    with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-        local = str(Path(folder) / "saved_model")
+    with files.drafted(target, "saved_model", context) as local:
         model.export(local, format="tf_saved_model", verbose=False)
-        files.put(local, target, context, overwrite=overwrite)
+        files.put(local, target, context, overwrite=overwrite, move=True)
 
 
 def model_path(file_name: str | os.PathLike[str]) -> str:

@@ -6,9 +6,11 @@ it. URLs go through Spark's JVM, with its Hadoop configuration and credentials; 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +84,32 @@ def put(
             _put_hadoop(local, target, context)
     else:
         _put_local(local, local_path(target), move)
+
+
+@contextmanager
+def drafted(target: str, name: str, context: SparkContext | None = None, *, hadoop: bool = False) -> Iterator[str]:
+    """Yield a local path called `name` for what `put(..., move=True)` then puts in its place; what is left there is deleted.
+
+    It is on the disk of a local target, which has room for it where the system's temporary directory may have none.
+
+    Raises:
+        OSError: a disk is full: with the target's name.
+    """
+    above = None
+    if not on_hadoop(target, hadoop, context):
+        above = Path(local_path(target)).absolute().parent
+        above.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="elephas_like-" if above is None else ".elephas_like-", dir=above
+        ) as folder:
+            yield os.path.join(folder, name)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno, f"{error.strerror}: {target} was not written", str(above or tempfile.gettempdir())
+        ) from error
 
 
 def refuse_existing(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from dataclasses import dataclass
 
 import keras
@@ -34,6 +36,34 @@ def test_every_class_comes_back_with_its_configuration(kind, suffix, tmp_path) -
     plain = keras.models.load_model(path, compile=suffix == ".keras")  # Keras itself cannot load "mse" from .h5
     np.testing.assert_array_equal(plain.predict(X, verbose=0), loaded.master_network.predict(X, verbose=0))
     assert os.listdir(tmp_path) == [path.name]
+
+
+def test_models_are_drafted_on_the_disk_that_they_are_for(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the system's temporary directory, which may be small; a disk that is full is named."""
+    drafts = []
+
+    class Looks(keras.layers.Dense):
+        def save_own_variables(self, store: object) -> None:
+            drafts.extend(sorted(tmp_path.rglob("*elephas_like-*")))
+            super().save_own_variables(store)
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    model = keras.Sequential([keras.Input((2,)), Looks(1)])
+    model.compile("sgd", "mse")
+    saved, place = SparkModel(model), tmp_path / "models" / "model.keras"
+    saved.save(place)
+    (draft,) = drafts
+    assert draft.parent == place.parent
+    assert os.listdir(place.parent) == [place.name]
+
+    def full(self: Looks, store: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system says it, without a name
+
+    monkeypatch.setattr(Looks, "save_own_variables", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*model.keras was not written: '.*models'"):
+        saved.save(place, overwrite=True)
+    assert os.listdir(place.parent) == [place.name]
 
 
 def test_strategies_are_saved_and_options_win(tmp_path) -> None:
