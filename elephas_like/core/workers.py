@@ -171,8 +171,8 @@ class Exchange(Protocol):
         """Brings the result of the last order and returns the next one."""
         ...
 
-    def fail(self, failure: Failure) -> None:
-        """Reports an error as a value; the driver raises it."""
+    def fail(self, failure: Failure) -> bool:
+        """Reports an error as a value; the driver raises it. Whether it does not: raise it here, for another attempt of the task."""
         ...
 
     def close(self) -> None:

@@ -24,7 +24,6 @@ from elephas_like.core.errors import (
     ElephasError,
     Failure,
     InputCutError,
-    ShardMissing,
     StoppedError,
     SupersededError,
 )
@@ -276,9 +275,8 @@ def _task(
         except ConnectionLostError:
             raise  # the driver cannot be told; Spark reports it or retries the task
         except Exception as error:  # reported as a value: the driver raises it, Spark need not retry
-            exchange.fail(Failure.of(index, error))
-            if keep and isinstance(error, ShardMissing):
-                raise  # the next attempt writes the rows again, if Spark holds references to them no more
+            if exchange.fail(Failure.of(index, error)):
+                raise  # its shard is missing: the next attempt writes the rows again
         finally:
             exchange.close()
             late = None if worker is None else _close(index, worker)

@@ -132,9 +132,9 @@ class Client:
                 return order
             message = protocol.Next(self._worker, self._attempt)
 
-    def fail(self, failure: Failure) -> None:
-        """Report an error, which the driver raises."""
-        self._call(
+    def fail(self, failure: Failure) -> bool:
+        """Report an error, which the driver raises. Return whether it does not: another attempt will do what failed."""
+        reply = self._call(
             protocol.Report(
                 failure.worker,
                 self._attempt,
@@ -143,6 +143,7 @@ class Client:
                 failure.traceback_text[-protocol.TRACEBACK_LETTERS :],  # the end says where it happened
             )
         )
+        return isinstance(reply, protocol.Sign) and reply.word == "again"
 
     def progress(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Report a trial's epoch and return whether to go on. Numbers that are not finite are left out.

@@ -178,7 +178,9 @@ class Printed:
 
 @dataclass(frozen=True)
 class Sign:
-    """A reply without content. send: send the answer now; again: offer it again later; done: noted."""
+    """A reply without content. send: send the answer now; again: offer it again later, or have another attempt of the
+    task do what failed; done: noted.
+    """
 
     word: Literal["send", "again", "done"]
 

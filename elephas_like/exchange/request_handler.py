@@ -155,8 +155,7 @@ class FitRequestHandler(RequestHandler):
                 return protocol.Sign("done") if self._store.beat(worker, attempt, progress) else STOP
             case protocol.Report():
                 failure = Failure(message.type_name, message.message, message.traceback_text, message.worker)
-                self._store.report(message.attempt, failure)
-                return protocol.Sign("done")
+                return protocol.Sign("again" if self._store.report(message.attempt, failure) else "done")
             case _:
                 raise wire.FrameError(f"expected a worker's request, got a {type(message).__name__}.")
 

@@ -303,11 +303,11 @@ class Store:
             self._membership.beat(worker, attempt, progress)
             return not self._ended
 
-    def report(self, attempt: int, failure: Failure) -> None:
+    def report(self, attempt: int, failure: Failure) -> bool:
         """Fail the run with a worker's exception, also before it has joined.
 
-        A run that has begun goes on where the files of a shard are missing that can be written again: Spark runs the task once
-        more, as it raises this error.
+        Return True where the run goes on: it has begun, and the files of a shard are missing that can be written again. The task
+        must raise, so that Spark runs it once more.
 
         Raises:
             SupersededError: this attempt has lost its place, or is a copy that waits for it, and its errors do not matter.
@@ -327,12 +327,14 @@ class Store:
                     )
                     raise
                 self.fail(failure.error())
-                return
+                return False
         log.warning("%s; the shard is written again", failure.message)
         try:
             rewrite()
         except Exception as error:  # Spark raises many kinds, as when its context was stopped
             self.fail(error)
+            return False
+        return True
 
     # What a kind of store decides. Called under the lock.
 

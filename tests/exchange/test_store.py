@@ -80,7 +80,7 @@ def test_kept_rows_that_vanish_from_a_run_that_has_begun_are_written_again(
         store.join(joined(worker))
     # Attempt 100 was killed, and its lease has not ended yet.
     attempt = 100 if fails else 200
-    store.report(attempt, Failure("ShardMissing", "x.npy is not on node-1", "", 0))
+    assert store.report(attempt, Failure("ShardMissing", "x.npy is not on node-1", "", 0)) is not fails
     assert (len(dropped), store.beat(1, 100)) == (not fails, not fails)
 
 
