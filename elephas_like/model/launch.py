@@ -107,9 +107,9 @@ def _run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, cont
             lambda: _on_spark(fit, engine, data, validation, context, title),
             again=lambda: len(fit.progress.rounds) == before,
         )
-    except Exception:
-        if len(fit.progress.rounds) == before:
-            data.invalidate()  # what kept rows from being written may be over at the next fit
+    except Exception as error:
+        if len(fit.progress.rounds) == before or isinstance(error, OSError):
+            data.invalidate()  # what kept rows from being written, a full disk for example, may be over at the next fit
         raise
 
 

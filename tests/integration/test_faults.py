@@ -610,6 +610,34 @@ def test_a_disk_that_takes_no_more_is_named_and_nothing_is_left_on_it(sc, scratc
     assert not list(scratch.rglob("elephas_like-*/*"))
 
 
+def test_rows_that_found_no_room_in_mid_fit_are_written_by_the_next_fit(sc, scratch: Path) -> None:
+    """Spark keeps what became of writing them."""
+    full = scratch / "full"
+
+    def on_a_disk(rows: Iterator[object]) -> Iterator[object]:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if full.exists() else limits[0], limits[1]))
+        try:
+            yield from rows
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    class Deletes(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict) -> None:
+            full.touch()
+            for file in scratch.rglob("elephas_like-*/worker-1/*"):
+                file.unlink()
+            end_python_workers(sc)
+
+    many = sc.parallelize(points(20), 2).flatMap(lambda row: [row] * 5000).mapPartitions(on_a_disk)
+    fitted = SparkModel(line(), 2, engine="jobs", batch_size=5000)
+    with elephas_like.shard(many, 2) as dataset:
+        with pytest.raises(OSError, match="Expected room for all of its rows"):
+            fitted.fit(dataset, epochs=2, verbose=0, callbacks=[Deletes()])
+        full.unlink()
+        assert trained(fitted.fit(dataset, verbose=0)) == 100_000
+
+
 def end_python_workers(sc) -> None:
     """A raising task costs its Python process: the next round finds no rows in memory and looks for the files."""
 
