@@ -6,6 +6,7 @@ Without reservations, two fits of two workers on two slots could take one slot e
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from elephas_like.spark.waits import stopped
 
 log = logging.getLogger(__name__)
 
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(?P<executors>\d+)\s*,\s*(?P<cores>\d+)\s*,")
 _reserved: dict[str, int] = {}
 _known: dict[
     tuple[str, int | None], int
@@ -32,7 +34,7 @@ _changed = threading.Condition()
 MOST_EXECUTORS = 2**31 - 1
 """Spark's default of `spark.dynamicAllocation.maxExecutors`."""
 SETTLED_SECONDS = 5.0
-"""Seconds without another executor after which a new cluster context is taken to be complete."""
+"""Seconds without another executor after which a new cluster context is taken to be complete, where it has what it asked for."""
 REPLACED_SECONDS = 30.0
 """Seconds to wait for the successor of a lost executor where fewer slots will do."""
 
@@ -43,9 +45,10 @@ def slots(
     """Return the number of tasks that can run at the same time, busy slots included.
 
     Executors of a new cluster context register one after another, over seconds: this waits for the first and, until `wait`
-    seconds after the context's start, for more. A cluster that had more slots when they were last counted has lost an
-    executor, which it replaces: that is waited for, too, once. Under dynamic allocation it does not wait: for `wanted` slots,
-    the application may grow to `maxExecutors`; otherwise its registered executors count, or those that it starts with.
+    seconds after the context's start, for those that its settings ask for, and while more come. A cluster that had more slots
+    when they were last counted has lost an executor, which it replaces: that is waited for, too, once. Under dynamic allocation
+    it does not wait: for `wanted` slots, the application may grow to `maxExecutors`; otherwise its registered executors count,
+    or those that it starts with.
 
     Args:
         wait: seconds to wait for executors.
@@ -64,17 +67,26 @@ def slots(
     lost_below = known if wanted is None else wanted if wanted <= known else 0
     patience = wait if wanted is not None else min(wait, REPLACED_SECONDS)
     fresh = not is_local(context) and time.time() < context.startTime / 1000 + wait
+    asked = slots_asked_for(settings_of(context), context.master, profile) if fresh else 0
     began = changed = time.monotonic()
     before, said = 0, False
     while True:
         found, now = _concurrent_tasks(context, profile), time.monotonic()
         if found != before:
             before, changed = found, now
-        settled = not fresh or now > changed + SETTLED_SECONDS or (wanted is not None and found >= wanted)
+        fresh = fresh and time.time() < context.startTime / 1000 + wait
+        quiet = now > changed + SETTLED_SECONDS
+        settled = not fresh or (quiet and found >= asked) or (wanted is not None and found >= wanted)
         given_up = now > began + patience
         if (found and settled and (found >= lost_below or given_up)) or now > began + wait:
             _known[key] = found if wait and given_up else max(found, known)
             return found
+        if quiet and not settled and not said:
+            said = True
+            log.warning(
+                "Spark has %d of the %d slots that its settings ask for: waiting for the others, up to %.0f s after its start.",
+                *(found, asked, wait),
+            )
         if 0 < found < lost_below and not said:
             said = True
             log.warning(
@@ -91,11 +103,7 @@ def allocates_dynamically(context: SparkContext) -> bool:
 
 def _slots_of_growing(context: SparkContext, profile: ResourceProfile | None, *, may_grow: bool) -> int:
     conf = settings_of(context)
-    each = int(conf.get("spark.executor.cores", "1")) // task_cpus(conf)
-    gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
-    if gpus:
-        each = min(each, int(float(conf.get("spark.executor.resource.gpu.amount", "0")) / gpus))
-    each = max(1, each)
+    each = _slots_each(conf, profile)
     most = int(conf.get("spark.dynamicAllocation.maxExecutors", str(MOST_EXECUTORS))) * each
     if may_grow:
         return max(most, _concurrent_tasks(context, profile))
@@ -106,6 +114,23 @@ def _slots_of_growing(context: SparkContext, profile: ResourceProfile | None, *,
     )
     first = max(1, *(int(conf.get(name, "0")) for name in begins))
     return max(min(most, first * each), _concurrent_tasks(context, profile))
+
+
+def _slots_each(conf: Conf, profile: ResourceProfile | None) -> int:
+    """Return the slots of an executor, by the settings; a standalone cluster may give it more cores than they say."""
+    each = int(conf.get("spark.executor.cores", "1") or 1) // task_cpus(conf)
+    gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
+    if gpus:
+        each = min(each, int(float(conf.get("spark.executor.resource.gpu.amount", "0") or 0) / gpus))
+    return max(1, each)
+
+
+def slots_asked_for(conf: Conf, master: str, profile: ResourceProfile | None = None) -> int:
+    """Return the slots of the executors that an application asks its cluster for, at least; 0 where nothing says how many."""
+    cluster = _LOCAL_CLUSTER.match(master)
+    if cluster is not None:
+        return int(cluster["executors"]) * max(1, int(cluster["cores"]) // task_cpus(conf))
+    return int(conf.get("spark.executor.instances", "0") or 0) * _slots_each(conf, profile)
 
 
 def _concurrent_tasks(context: SparkContext, profile: ResourceProfile | None) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from elephas_like.core.errors import CapacityError, WaitError
 from elephas_like.spark import slots as counting
-from elephas_like.spark.slots import free, reservation, slots, task_cpus
+from elephas_like.spark.slots import free, reservation, slots, slots_asked_for, task_cpus
 
 pytestmark = pytest.mark.spark
 
@@ -30,6 +30,30 @@ def test_slots_that_were_there_before_are_waited_for_once(sc, monkeypatch, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "Spark had 3 slots and has 2 now, as after the loss of an executor: waiting up to 0 s for another one."
     ] * lines
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "asked"),
+    [
+        ("yarn", {"spark.executor.instances": "3", "spark.executor.cores": "4", "spark.task.cpus": "2"}, 6),
+        ("k8s://https://here", {"spark.executor.instances": "3"}, 3),
+        (
+            "spark://here:7077",
+            {
+                "spark.executor.instances": "2",
+                "spark.executor.cores": "8",
+                "spark.executor.resource.gpu.amount": "1",
+                "spark.task.resource.gpu.amount": "0.5",
+            },
+            4,
+        ),
+        ("spark://here:7077", {}, 0),
+        ("local-cluster[2, 3,1024]", {}, 6),
+    ],
+)
+def test_the_slots_that_an_application_asks_for(master: str, settings: dict[str, str], asked: int) -> None:
+    """A new cluster context waits for them: the second executor may take long to start."""
+    assert slots_asked_for(settings, master) == asked
 
 
 def test_more_than_there_are_is_said_at_once(sc) -> None:
