@@ -13,6 +13,7 @@ from elephas_like.core.errors import (
     Failure,
     NonFiniteError,
     ShardMissing,
+    ShipmentGone,
     StoppedError,
     SupersededError,
     WaitError,
@@ -113,6 +114,7 @@ def test_a_decode_error_makes_the_whole_journey() -> None:
         (SupersededError, ElephasError),
         (StoppedError, ElephasError),
         (ShardMissing, ElephasError),
+        (ShipmentGone, ShardMissing),
         (NonFiniteError, FloatingPointError),
     ],
 )
@@ -129,7 +131,7 @@ def test_our_own_keep_their_type(kind: type[ElephasError], builtin: type[Excepti
 def test_every_error_of_the_module_is_an_elephas_error() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     kinds = [kind for kind in kinds if not issubclass(kind, Warning)]
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     assert all(issubclass(kind, ElephasError) for kind in kinds)
 
 
