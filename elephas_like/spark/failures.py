@@ -30,6 +30,10 @@ _LOST = re.compile(
     r"failed (?P<times>\d+) times?, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((?P<where>[^)]+)\): "
     r"ExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
 )
+_SHUFFLE_LOST = re.compile(
+    r"has (?:failed the maximum allowable number of times|exceeded the maximum allowable total stage attempts): (?P<times>\d+)\. "
+    r"Most recent failure reason:\s*(?:[\w$]+\.)*(?P<why>[^\n\t]+)"
+)
 _MEMBER_DIED = re.compile(r"barrier task [^\n]* finished unsuccessfully\.\n[^\n]*Python worker exited unexpectedly")
 _MEMBER_LOST = re.compile(
     r"barrier task [^\n]* finished unsuccessfully\.\nExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
@@ -94,6 +98,13 @@ def readable(error: BaseException) -> BaseException:
             return ElephasError(
                 f"the executor of a task was lost, last on {lost['where']}, and Spark has tried it {lost['times']} "
                 f"time{'s' * (lost['times'] != '1')} (spark.task.maxFailures). {_why_lost(lost)}"
+            )
+        lost = _SHUFFLE_LOST.search(text)
+        if lost is not None:
+            return ElephasError(
+                f"what the rows were shuffled through was lost with executors, and Spark has tried it {lost['times']} "
+                f"time{'s' * (lost['times'] != '1')} (spark.stage.maxConsecutiveAttempts). {_why_lost(lost)} Or write the shuffled rows down "
+                "(Parquet) and fit those."
             )
         if _MEMBER_DIED.search(text):
             return ElephasError(

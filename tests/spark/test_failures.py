@@ -129,6 +129,21 @@ def test_an_executor_that_was_lost_is_said_with_what_spark_says_of_it() -> None:
     assert "org.apache" not in said
 
 
+@pytest.mark.parametrize("line_ends", ["\n", " "])
+def test_rows_whose_shuffle_was_lost_too_often_are_said_to_be_so(line_ends: str) -> None:
+    text = (
+        "Job aborted due to stage failure: ResultStage 5 (collect at x.py:1) has failed the maximum allowable number of times: 4. Most "
+        f"recent failure reason:{line_ends}org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location for "
+        f"shuffle 0 partition 1{line_ends}\tat org.apache.spark.MapOutputTracker$.validateStatus"
+    )
+    said = str(readable(RuntimeError(text)))
+    assert said.startswith(
+        "what the rows were shuffled through was lost with executors, and Spark has tried it 4 times (spark.stage.maxConsecutiveAttempts). "
+        "Spark says: MetadataFetchFailedException: Missing an output location for shuffle 0 partition 1. Most often"
+    )
+    assert "org.apache" not in said
+
+
 GANG = (
     "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed "
     "because barrier task ResultTask(707, 0) finished unsuccessfully.\n"
