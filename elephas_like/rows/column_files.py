@@ -19,6 +19,7 @@ import numpy as np
 
 from elephas_like.core.columns import ENDS, TEXT
 from elephas_like.core.types import Array, Column, Integers
+from elephas_like.rows.shard_files import spark_directories
 
 BATCH_BYTES = 4 * 2**20
 
@@ -52,11 +53,16 @@ def _naming_the_disk(path: str) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         folder = os.path.dirname(path)
+        of_spark = any(os.path.join(folder, "").startswith(os.path.join(place, "")) for place in spark_directories())
+        advice = (
+            "give Spark (spark.local.dir, or the cluster manager's local directories) larger disks, or the fit more workers on more nodes."
+            if of_spark
+            else "set TMPDIR to a directory on a larger disk before Python starts."
+        )
         raise OSError(
             error.errno,
             f"{os.strerror(error.errno)} in {folder} on {platform.node()}, where the rows of a worker are written "
-            f"({shutil.disk_usage(folder).free / 2**30:.1f} GiB free). Expected room for all of its rows: give Spark "
-            "(spark.local.dir, or the cluster manager's local directories) larger disks, or the fit more workers on more nodes.",
+            f"({shutil.disk_usage(folder).free / 2**30:.1f} GiB free). Expected room for all of its rows: {advice}",
         ) from error
 
 

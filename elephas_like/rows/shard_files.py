@@ -170,10 +170,15 @@ def remove_dataset(dataset: str, base: str | None = None) -> None:
         _delete(dataset_directory(candidate, dataset))
 
 
+def spark_directories() -> list[str]:
+    """Return the local directories that Spark gives an executor, in its order."""
+    listed = [os.environ.get(name, "") for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")]
+    return [entry.strip() for entry in ",".join(listed).split(",") if entry.strip()]
+
+
 def local_directories() -> list[str]:
     """Return the local directories that Spark gives an executor, in its order, then the system's temporary one."""
-    listed = [os.environ.get(name, "") for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")]
-    return [entry.strip() for entry in ",".join(listed).split(",") if entry.strip()] + [tempfile.gettempdir()]
+    return [*spark_directories(), tempfile.gettempdir()]
 
 
 def roomy_directory(dataset: str, worker: int) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from spooling import Spool, columns, contents, dtypes, peak
 
+from elephas_like.rows.column_files import RawFile
 from elephas_like.rows.spool import Block
 
 
@@ -50,3 +53,25 @@ def test_memory_is_bounded_for_text_and_promotion(spooled: Spool) -> None:
         yield from wide
 
     assert peak(rows(), lambda rows: spooled(rows, worker=1)) < 30 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("of_spark", "advice"),
+    [
+        ("/data,/dev", "give Spark (spark.local.dir, "),
+        ("/de", "set TMPDIR to a directory on a larger disk"),
+        (None, "set TMPDIR to a directory on a larger disk"),
+    ],
+)
+def test_a_disk_that_is_full_is_named_with_the_setting_that_chooses_it(
+    of_spark: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that stay on the driver lie in the system's temporary directory, with Spark and without."""
+    monkeypatch.delenv("SPARK_EXECUTOR_DIRS", raising=False)
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    if of_spark is not None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", of_spark)
+    file = RawFile("/dev/full")
+    file.write(memoryview(b"row"))
+    with pytest.raises(OSError, match=rf"No space left on device in /dev .* all of its rows: {re.escape(advice)}"):
+        file.close()
