@@ -36,7 +36,7 @@ MOST_EXECUTORS = 2**31 - 1
 SETTLED_SECONDS = 5.0
 """Seconds without another executor after which a new cluster context is taken to be complete, where it has what it asked for."""
 REPLACED_SECONDS = 30.0
-"""Seconds to wait for the successor of a lost executor where fewer slots will do."""
+"""Seconds to wait for the successor of a lost executor, or for one of a new session, where fewer slots will do."""
 
 
 def slots(
@@ -66,17 +66,17 @@ def slots(
     known = _known.get(key, 0)
     lost_below = known if wanted is None else wanted if wanted <= known else 0
     patience = wait if wanted is not None else min(wait, REPLACED_SECONDS)
-    fresh = not is_local(context) and time.time() < context.startTime / 1000 + wait
-    asked = slots_asked_for(settings_of(context), context.master, profile) if fresh else 0
+    local, started = is_local(context), context.startTime / 1000
+    asked = 0 if local else slots_asked_for(settings_of(context), context.master, profile)
     began = changed = time.monotonic()
     before, said = 0, False
     while True:
         found, now = _concurrent_tasks(context, profile), time.monotonic()
         if found != before:
             before, changed = found, now
-        fresh = fresh and time.time() < context.startTime / 1000 + wait
-        quiet = now > changed + SETTLED_SECONDS
-        settled = not fresh or (quiet and found >= asked) or (wanted is not None and found >= wanted)
+        age, quiet = time.time() - started, now > changed + SETTLED_SECONDS
+        complete = quiet and (found >= asked or age > patience)
+        settled = local or age > wait or complete or (wanted is not None and found >= wanted)
         given_up = now > began + patience
         if (found and settled and (found >= lost_below or given_up)) or now > began + wait:
             _known[key] = found if wait and given_up else max(found, known)
@@ -85,7 +85,7 @@ def slots(
             said = True
             log.warning(
                 "Spark has %d of the %d slots that its settings ask for: waiting for the others, up to %.0f s after its start.",
-                *(found, asked, wait),
+                *(found, asked, patience),
             )
         if 0 < found < lost_below and not said:
             said = True
