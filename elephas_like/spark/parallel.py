@@ -199,8 +199,8 @@ class JobRuns(Runs[Result]):
 
         Args:
             title: what Spark's UI shows.
-            tries: jobs that may be lost to dying Python workers, or to those whose rows have vanished; what the user's code raises ends the run at once, and so does
-                what Spark refuses.
+            tries: jobs that may be lost to dying Python workers, or to those whose rows have vanished; what the user's code raises
+                ends the run at once, and so does what Spark refuses.
 
         Raises:
             CancelledError: the job, or these runs, were cancelled. ElephasError: it failed, or the SparkContext was stopped.

@@ -116,9 +116,9 @@ def _slots_of_growing(context: SparkContext, profile: ResourceProfile | None, *,
     return max(min(most, first * each), _concurrent_tasks(context, profile))
 
 
-def _slots_each(conf: Conf, profile: ResourceProfile | None) -> int:
+def _slots_each(conf: Conf, profile: ResourceProfile | None, cores: int | None = None) -> int:
     """Return the slots of an executor, by the settings; a standalone cluster may give it more cores than they say."""
-    each = int(conf.get("spark.executor.cores", "1") or 1) // task_cpus(conf)
+    each = (cores or int(conf.get("spark.executor.cores", "1") or 1)) // task_cpus(conf)
     gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
     if gpus:
         each = min(each, int(float(conf.get("spark.executor.resource.gpu.amount", "0") or 0) / gpus))
@@ -129,7 +129,7 @@ def slots_asked_for(conf: Conf, master: str, profile: ResourceProfile | None = N
     """Return the slots of the executors that an application asks its cluster for, at least; 0 where nothing says how many."""
     cluster = _LOCAL_CLUSTER.match(master)
     if cluster is not None:
-        return int(cluster["executors"]) * max(1, int(cluster["cores"]) // task_cpus(conf))
+        return int(cluster["executors"]) * _slots_each(conf, profile, int(cluster["cores"]))
     return int(conf.get("spark.executor.instances", "0") or 0) * _slots_each(conf, profile)
 
 
