@@ -300,7 +300,7 @@ def with_code_by_value(roots: list[object], dump: Callable[[], _Result]) -> _Res
             return dump()
 
 
-_REFUSALS = (TypeError, ValueError, AttributeError, pickle.PicklingError, RuntimeError)
+_REFUSALS = (TypeError, ValueError, AttributeError, pickle.PickleError, RuntimeError)
 """What pickling raises; pyspark's are RuntimeErrors."""
 
 

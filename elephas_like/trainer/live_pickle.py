@@ -115,7 +115,7 @@ def _pickled(
             batch, pickler.pending = pickler.pending, []
             dump([(thing, pickler.state_of(thing)) for thing in batch])
         dump(None)
-    except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PickleError) as error:
         raise PickleError(str(error), pickler.last) from error
     return pickler, file.getvalue(), ends
 

@@ -24,7 +24,7 @@ from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.serialization import overrides
-from elephas_like.trainer.state import Variables
+from elephas_like.trainer.state import Variables, metric_variables
 from elephas_like.trainer.tensors import at_rest, backend_variable, is_variable, name_of
 
 log = logging.getLogger(__name__)
@@ -150,6 +150,9 @@ _checked: set[tuple[str, int]] = set()
 def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
     """Warn of variables that workers get and that no state brings back, since `reachable` does not find them."""
     reached = {id(backend_variable(thing)) for thing in reachable(model) if is_variable(thing)}
+    reached |= {
+        id(backend_variable(variable)) for variable in metric_variables(model)
+    }  # summed, wherever they are kept
     lost = [name_of(variable).split(":")[0] for variable in pickled if id(backend_variable(variable)) not in reached]
     if lost:
         shown = ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")

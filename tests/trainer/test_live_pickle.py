@@ -287,7 +287,10 @@ class Holder(keras.layers.Layer):
         return x
 
 
-@pytest.mark.parametrize("make", [threading.Lock, lambda: Path(__file__).open(), lambda: (n for n in ())])  # noqa: SIM115
+@pytest.mark.parametrize(
+    "make",
+    [threading.Lock, lambda: Path(__file__).open(), lambda: (n for n in ()), lambda: tf.compat.v1.AttrValue().list.i],  # noqa: SIM115
+)
 def test_what_cannot_be_pickled_is_found(make: Callable[[], object]) -> None:
     thing = make()
     model = small(Holder(thing), keras.layers.Dense(1))

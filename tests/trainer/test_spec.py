@@ -768,6 +768,9 @@ def test_looking_at_a_model_leaves_its_numbers_as_they_were() -> None:
     assert model.get_weights()[0][0, 0] == 1 / 3
 
 
+TRACKER = keras.metrics.Mean(name="loss_of_the_script")
+
+
 class CountsInItsClass(keras.layers.Layer):
     calls = keras.Variable(0.0, trainable=False, name="calls_of_all")
 
@@ -776,8 +779,14 @@ class CountsInItsClass(keras.layers.Layer):
         return x
 
 
+class CountsInTheScript(keras.Sequential):
+    @property
+    def metrics(self):
+        return [TRACKER]
+
+
 def test_variables_that_no_state_can_bring_back_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    model = keras.Sequential([keras.Input((3,)), CountsInItsClass(), keras.layers.Dense(1)])
+    model = CountsInTheScript([keras.Input((3,)), CountsInItsClass(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     ModelSpec.from_model(model, Carry.WEIGHTS)  # nothing is trained
     assert "calls_of_all" not in caplog.text
@@ -785,3 +794,4 @@ def test_variables_that_no_state_can_bring_back_are_named_once(caplog: pytest.Lo
         ModelSpec.from_model(model, Carry.NOTHING)
     (said,) = [line for line in caplog.messages if "calls_of_all" in line]
     assert "Keep them in attributes of a layer or of the model." in said
+    assert TRACKER.name not in said  # metrics are summed
