@@ -212,6 +212,23 @@ def _is_of_torch_compile(thing: object) -> bool:
     return str(thing.__globals__.get("__name__")).startswith("torch.")
 
 
+_CACHING = type(functools.cache(int))
+"""The class of what `functools.cache` and `functools.lru_cache` return."""
+
+
+def _caching(function: Callable[..., object], maxsize: int | None, typed: bool) -> object:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _property_reduction(thing: Any) -> tuple[Any, ...]:
+    """Return how to make a cached property again: before Python 3.12 it has a lock."""
+    return (
+        functools.cached_property,
+        (thing.func,),
+        {name: value for name, value in vars(thing).items() if name != "lock"},
+    )
+
+
 def _same(function: Callable[..., object]) -> Callable[..., object]:
     return function
 
@@ -220,7 +237,7 @@ class CodePickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but code keeps the name of its file, and a process that reads its own classes keeps them as they are.
 
     Of what `torch.compile` returns, which computes the same and holds much that lives in one process only, the function is sent that it was
-    made of, unless it goes by name.
+    made of, unless it goes by name. A function with a cache (`functools.cache`) goes as the function itself does; it begins with an empty one.
 
     Since version 3.1.3 cloudpickle leaves the name out. Tracebacks show the user's lines by it, and AutoGraph finds the source by it.
     """
@@ -243,6 +260,12 @@ class CodePickler(cloudpickle.Pickler):
             _is_of_torch_compile(thing) and super().reducer_override(thing) is not NotImplemented
         ):  # else it goes by name
             return _same, (vars(thing)[_OF_TORCH_COMPILE],)
+        if type(thing) is functools.cached_property:
+            return _property_reduction(thing)
+        if type(thing) is _CACHING and type(thing.__wrapped__) is types.FunctionType:
+            if super().reducer_override(thing.__wrapped__) is NotImplemented:
+                return NotImplemented  # by name, as it
+            return _caching, (thing.__wrapped__, *thing.cache_parameters().values())
         if not is_broadcast(thing):
             found = super().reducer_override(thing)
             if not isinstance(found, tuple) or found[-1] is not _class_setstate:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import functools
 import io
 import pickle
 import re
@@ -23,7 +24,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -196,7 +196,7 @@ class _Pickler(CodePickler):
         if kind is types.FunctionType:
             duplicate = self._duplicate_of(thing)
             return super().reducer_override(thing) if duplicate is thing else (_same, (duplicate,))
-        if isinstance(thing, type) or is_broadcast(thing):
+        if isinstance(thing, type | functools.cached_property) or is_broadcast(thing):
             return super().reducer_override(thing)
         if isinstance(thing, io.IOBase) and not isinstance(thing, io.BytesIO | io.StringIO):
             raise TypeError("cannot pickle an open file")  # cloudpickle would send its content
@@ -334,7 +334,7 @@ def _graph_shell(kind: type) -> object:
 _GETSTATE = object.__getstate__ if hasattr(object, "__getstate__") else None
 
 
-@cache
+@functools.cache
 def _is_shell(kind: Any) -> bool:
     """Return whether an object's attributes describe it fully (for Keras' containers, attributes and items)."""
     of_keras = kind.__module__.startswith("keras.")

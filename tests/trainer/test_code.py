@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pickle
 import subprocess
@@ -46,6 +47,21 @@ def test_a_file_beside_the_script_and_what_it_imports(own: Path, tmp_path: Path)
 
     assert called_elsewhere(code_of_mine.f, tmp_path) == "41"
     assert not cloudpickle.list_registry_pickle_by_value()
+
+
+@pytest.mark.parametrize("how", ["@functools.cache", "@functools.lru_cache(maxsize=2, typed=True)"])
+def test_a_function_with_a_cache_goes_as_the_function_does(own: Path, tmp_path: Path, how: str) -> None:
+    """A table of positions, for example, that is computed once; by name it is found in no worker. So is a property."""
+    name = f"caches_of_mine_{len(how)}"
+    (own / f"{name}.py").write_text(
+        f"import functools\n{how}\ndef steps(n):\n    return 1 if n < 2 else n * steps(n - 1)\n"
+        "class Table:\n    @functools.cached_property\n    def first(self):\n        return 1\n"
+        "TABLE = Table()\ndef f(x):\n    return steps(x) + TABLE.first, steps.cache_parameters(), steps.cache_info().currsize\n"
+    )
+    module = importlib.import_module(name)
+    module.f(2)  # which is cached here
+    expected = module.steps.cache_parameters()
+    assert called_elsewhere(module.f, tmp_path) == str((25, expected, min(4, expected["maxsize"] or 4)))
 
 
 def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp_path: Path) -> None:

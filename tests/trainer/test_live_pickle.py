@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import sys
 import threading
@@ -276,6 +277,20 @@ def test_constants_of_built_layers_and_drawn_seeds_are_no_part_of_the_program() 
     first = pickled(200)
     keras.utils.clear_session()
     assert pickled(200).digest == first.digest
+
+
+def test_a_layer_with_a_cached_property_travels() -> None:
+    class Doubles(keras.layers.Layer):
+        @functools.cached_property
+        def factor(self) -> float:
+            return 2.0
+
+        def call(self, x):
+            return self.factor * x
+
+    pickled = live_pickle.dumps(small(Doubles()))
+    copy = live_pickle.loads(pickled.program, pickled.values)
+    assert copy.layers[0].factor == 2.0
 
 
 class Holder(keras.layers.Layer):
