@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -34,8 +35,8 @@ building_lock = threading.RLock()
 def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     """Build the optimizer of a built model, so that its layout is known. Return False if that takes a row of data.
 
-    It does where the user's train step has optimizers for parts of the model: only the step knows which. Keras' own step has one,
-    whatever else the model reaches: a model inside it may have been compiled.
+    It does where the user's train step has optimizers for parts of the model, or may give the one it has a variable of no layer, as one of the
+    loss: only the step knows which. Keras' own step has one, whatever else the model reaches: a model inside it may have been compiled.
 
     Args:
         complete: whether a model that is built has all its variables: what is not built in it is not used.
@@ -43,12 +44,24 @@ def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
     if _needs_rows(model) and not (complete and model.built):
         return False
     own = getattr(model, "optimizer", None)  # a model that was never compiled has no such attribute
-    if overrides(model, "train_step") and len(optimizers_of(model)) > 1:
-        return model in _built_by_step or all(optimizer.built for optimizer in optimizers_of(model))
+    if _step_builds_optimizers(model):
+        return _was_built_by_step(model) or all(optimizer.built for optimizer in optimizers_of(model))
     with building_lock:
         if own is not None and not own.built:
             own.build(model.trainable_variables)
     return True
+
+
+def _step_builds_optimizers(model: keras.Model) -> bool:
+    """Return whether only the user's train step knows which variables its optimizers update."""
+    if not overrides(model, "train_step"):
+        return False
+    optimizers = optimizers_of(model)
+    if len(optimizers) != 1 or not BACKEND.STEPS_BUILD:
+        return len(optimizers) > 1
+    listed = {id(backend_variable(variable)) for variable in model.variables}
+    others = [thing for thing in reachable(model) if is_variable(thing) and id(backend_variable(thing)) not in listed]
+    return any(getattr(variable, "trainable", False) for variable in others)
 
 
 def _needs_rows(model: keras.Model) -> bool:
@@ -182,12 +195,12 @@ def _build(model: keras.Model, sample: tuple[object, ...]) -> None:
                 model(keras.utils.unpack_x_y_sample_weight(batch)[0])
             with suppress(Exception):  # a GAN's test_step may not work, and `fit` does not need it
                 BACKEND.build_by_test_step(model, batch)
-            optimizers = optimizers_of(model) if len(optimizers_of(model)) > 1 else []
-            built = model in _built_by_step or not BACKEND.STEPS_BUILD
+            optimizers = optimizers_of(model) if _step_builds_optimizers(model) else []
+            built = _was_built_by_step(model) or not BACKEND.STEPS_BUILD
             parts_built = all(part.built for part in [*layers_of(model), *optimizers])
             if not built and not (parts_built and _metrics_built(model)):
                 _build_by_train_step(model, batch)
-                _built_by_step.add(model)
+                _built_by_step[model] = [weakref.ref(part) for part in _given_by_compile(model)]
     _saw_rows.add(model)
     build_optimizer(model)
 
@@ -252,8 +265,21 @@ def state_restored(model: keras.Model) -> Iterator[None]:
     model.reset_metrics()
 
 
-_built_by_step: WeakSet[keras.Model] = WeakSet()
-"""Models whose own train step has built everything it uses. What it does not use stays unbuilt, as in Keras' fit."""
+_built_by_step: WeakKeyDictionary[keras.Model, list[weakref.ref[object]]] = WeakKeyDictionary()
+"""Models whose own train step has built everything it uses, with the optimizers and metrics that they had.
+
+What the step does not use stays unbuilt, as in Keras' fit.
+"""
+
+
+def _was_built_by_step(model: keras.Model) -> bool:
+    """Return whether the model's own train step has built what it uses. It has not if the model was compiled again since then."""
+    had, has = _built_by_step.get(model), _given_by_compile(model)
+    return had is not None and len(had) == len(has) and all(one() is part for one, part in zip(had, has, strict=True))
+
+
+def _given_by_compile(model: keras.Model) -> list[object]:
+    return [*optimizers_of(model), *model.metrics]
 
 
 def _build_by_train_step(model: keras.Model, batch: object) -> None:

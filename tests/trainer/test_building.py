@@ -8,6 +8,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elephas_like.core.types import Role
 from elephas_like.trainer.building import build, build_optimizer
@@ -63,6 +64,37 @@ def test_a_model_with_nothing_but_a_train_step_is_built() -> None:
     model.compile("adam")
     build(model, (X[:1],))
     assert len(Variables(model).layout.of(Role.SLOT)) == 8
+
+
+class Uncertain(keras.losses.Loss):
+    """Its weight is trained with the model's, which do not list it: the step gives both to the optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_variance = keras.Variable(0.0, name="log_variance")
+
+    def call(self, y_true, y_pred):
+        return (y_true - y_pred) ** 2 * keras.ops.exp(-self.log_variance) + self.log_variance
+
+
+class Weighs(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        weights = [*self.trainable_variables, self.loss.log_variance]
+        with tf.GradientTape() as tape:
+            loss = self.loss(y, self(x, training=True))
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.compute_metrics(x, y, None)
+
+
+def test_an_optimizer_is_built_for_what_the_user_s_step_gives_it_and_again_where_the_model_is_compiled_again() -> None:
+    model = Weighs([keras.Input((4,)), keras.layers.Dense(1)])
+    for _ in range(2):
+        model.compile(keras.optimizers.SGD(momentum=0.9), Uncertain())
+        assert not build_optimizer(model)  # from a row
+        build(model, (X, Y))
+        assert build_optimizer(model)
+        assert [tuple(slot.shape) for slot in model.optimizer.variables[2:]] == [(4, 1), (1,), ()]
 
 
 def test_a_mistake_in_the_rows_is_raised_when_building() -> None:
