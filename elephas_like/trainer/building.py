@@ -53,11 +53,14 @@ def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
 
 
 def _step_builds_optimizers(model: keras.Model) -> bool:
-    """Return whether only the user's train step knows which variables its optimizers update."""
+    """Return whether only the user's train step knows which variables its optimizers update.
+
+    Keras on PyTorch and JAX builds the one optimizer of a model for the weights that the model lists.
+    """
     if not overrides(model, "train_step"):
         return False
     optimizers = optimizers_of(model)
-    if len(optimizers) != 1 or not BACKEND.STEPS_BUILD:
+    if len(optimizers) != 1 or not BACKEND.TRACES:
         return len(optimizers) > 1
     listed = {id(backend_variable(variable)) for variable in model.variables}
     others = [thing for thing in reachable(model) if is_variable(thing) and id(backend_variable(thing)) not in listed]
