@@ -133,13 +133,25 @@ def _names_of_columns(model: keras.Model) -> list[str]:
     return [name for names in named if len(names) > 1 for name in names]
 
 
+_LOADED = ("TFSMLayer", "_UserObject")
+"""Classes of a SavedModel that was loaded: Keras', and that of `tf.saved_model.load`."""
+_OF_LOADED = ("tensorflow.", "google.")
+"""Modules of what its functions refer to: graphs, and messages of protobuf."""
+
+
 def _cannot_travel(model: keras.Model, error: live_pickle.PickleError) -> str:
     path = path_to(model, error.culprit)
     place = f"its {path.lstrip('.')}" if path else "something in it"
     kind = type(error.culprit)
+    if any(type(thing).__name__ in _LOADED for thing in reachable(model)) and kind.__module__.startswith(_OF_LOADED):
+        return (
+            f"the model {model.name!r} cannot be sent to workers: {place} belongs to a SavedModel that was loaded (a TFSMLayer, or "
+            "tf.saved_model.load), whose functions live in this process only. Compute its outputs before the fit, and train the layers that "
+            "follow it on them."
+        )
     return (
         f"the model {model.name!r} cannot be sent to workers: {place} is a {kind.__module__}.{kind.__qualname__}, which "
-        f"lives in this process only ({error}). Make it where it is used (in call or build), or leave it out of pickles by "
+        f"lives in this process only ({error}). Make it where it is used (in call), or leave it out of pickles by "
         "a __getstate__ and __setstate__ of the class that holds it."
     )
 

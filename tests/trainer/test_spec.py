@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.building import build
@@ -559,6 +560,15 @@ class Keeps(keras.losses.Loss):
         return keras.ops.mean(y_true - y_pred, axis=-1)
 
 
+class SavedModelLayer(keras.layers.Layer):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.loaded = tf.saved_model.load(path)
+
+    def call(self, x):
+        return self.loaded.serve(x)
+
+
 def test_what_cannot_travel_is_named_with_its_place() -> None:
     with Path(__file__).open() as file:
         model = small(keras.layers.Dense(1), loss=Keeps(file))
@@ -566,6 +576,18 @@ def test_what_cannot_travel_is_named_with_its_place() -> None:
             ElephasError, match=r"its loss\.model\[0\] is a _io\.TextIOWrapper.*open file.*__getstate__"
         ):
             ModelSpec.from_model(model)
+
+
+@pytest.mark.parametrize("load", [lambda path: keras.layers.TFSMLayer(path, call_endpoint="serve"), SavedModelLayer])
+def test_a_saved_model_that_was_loaded_is_said_to_be_one(
+    tmp_path: Path, load: Callable[[str], keras.layers.Layer]
+) -> None:
+    small(keras.layers.Dense(2)).export(str(tmp_path), verbose=False)
+    model = small(load(str(tmp_path)))
+    with pytest.raises(
+        ElephasError, match=r"its _layers\[1\].*belongs to a SavedModel that was loaded.*before the fit"
+    ):
+        ModelSpec.from_model(model)
 
 
 class Twofold(keras.layers.Layer):
