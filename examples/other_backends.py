@@ -1,8 +1,8 @@
 """Keras on JAX or PyTorch: SparkModel trains on them as on TensorFlow, which is not needed.
 
-With 'elephas-like[all_torch]' installed: KERAS_BACKEND=torch python examples/other_backends.py
+With 'elephas-like[all-torch]' installed: KERAS_BACKEND=torch python examples/other_backends.py
 """
-# pip install 'elephas-like[all_jax]'
+# pip install 'elephas-like[all-jax]'
 
 import os
 import sys

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def test_links_and_paths_lead_to_what_is_there(page: Path) -> None:
     for path in re.findall(r"`([\w/]+\.(?:py|ipynb|md|toml))`", text):
         if "/" in path and "~" not in path:
             assert any((root / path).exists() for root in (ROOT, ROOT / "elephas_like")), path
+
+
+def test_extras_are_spelled_as_packages_have_them() -> None:
+    """With hyphens: setuptools writes them so, and the pip of Python 3.11's venv (23.2) takes no other spelling; it installs nothing."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in extras)
+    for page in [*PAGES, *(ROOT / "examples").glob("*.py")]:
+        for names in re.findall(r"(?:pip install[^\n`]*?'?(?:\.|elephas-like)|`)\[([\w,-]+)\]['`]", page.read_text()):
+            assert set(names.split(",")) <= set(extras), (page.name, names)
 
 
 def test_the_table_of_faults_is_that_of_the_tests() -> None:
