@@ -96,7 +96,7 @@ def extras_of(name: str) -> set[str]:
     project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
     found, todo = set(), [*project["dependencies"], f"elephas-like[{name}]"]
     while todo:
-        package, _, extras = re.match(r"([\w-]+)(\[([\w,]+)\])?", todo.pop()).groups()
+        package, _, extras = re.match(r"([\w-]+)(\[([\w,-]+)\])?", todo.pop()).groups()
         if package == "elephas-like":
             todo += [each for extra in extras.split(",") for each in project["optional-dependencies"][extra]]
         found.add(
@@ -108,6 +108,6 @@ def extras_of(name: str) -> set[str]:
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_names_an_extra_that_brings_all_that_it_imports(example: Path) -> None:
     source = example.read_text()
-    (extra,) = re.findall(r"^# pip install 'elephas-like\[(\w+)\]'$", source, re.M)
+    (extra,) = re.findall(r"^# pip install 'elephas-like\[([\w-]+)\]'$", source, re.M)
     own = {path.stem for path in EXAMPLES.glob("*.py")}
     assert modules_of(source) - set(sys.stdlib_module_names) - own <= extras_of(extra)
