@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,12 @@ _SPELLED = {"x": "feature", "y": "label", "sample_weight": "sample weight"}
 
 class BadRow(Exception):
     """What is wrong with a row, without its place."""
+
+
+def point_parts(point: Any, expect_target: bool | None) -> tuple[object, ...]:
+    """Return features and label of a LabeledPoint of Spark's MLlib; its features alone without `expect_target`."""
+    features: object = point.features.toArray()
+    return (features,) if expect_target is False else (features, point.label)
 
 
 def row_parts(row: object, expect_target: bool | None) -> tuple[object, ...]:

@@ -34,6 +34,7 @@ from elephas_like.rows.row_values import (
     common_dtype,
     leaf_names,
     listed,
+    point_parts,
     row_parts,
     spelled,
     stored_dtype,
@@ -212,6 +213,8 @@ class ShardWriter:
 
     def add(self, row: object) -> None:
         """Add one row."""
+        if type(row).__name__ == "LabeledPoint":
+            row = point_parts(row, self._expect_target)
         if not self._expect_target and not isinstance(row, tuple):
             row = (row,)
         if not self._add_alike(row):

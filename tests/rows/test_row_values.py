@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.mllib.linalg import SparseVector
+from pyspark.mllib.regression import LabeledPoint
 from spooling import Spool, columns, dtypes
 
 from elephas_like.core.errors import DataError
@@ -94,6 +96,14 @@ def test_triples(spooled: Spool) -> None:
 def test_sample_weight_none_is_a_pair(spooled: Spool) -> None:
     ref = spooled([(1.0, 1, None), (2.0, 0)])
     assert ref.structure == [0, 1]
+
+
+@pytest.mark.parametrize(("expect_target", "structure"), [(True, [0, 1]), (None, [0, 1]), (False, [0])])
+def test_labeled_points_are_pairs(spooled: Spool, expect_target: bool | None, structure: object) -> None:
+    points = [LabeledPoint(1.0, [0.5, 2.0]), LabeledPoint(0.0, SparseVector(2, [1], [3.0]))]
+    ref = spooled(points, expect_target=expect_target)
+    assert ref.structure == structure
+    assert [column.tolist() for column in columns(ref)] == [[[0.5, 2.0], [0.0, 3.0]], [1.0, 0.0]][: len(structure)]
 
 
 @pytest.mark.parametrize("row", [np.array([1.0, 2.0]), [1.0, 2.0], ([1.0, 2.0],)])
