@@ -243,6 +243,7 @@ def test_one_model_is_no_list() -> None:
         VotingModel(model())
 
 
+@pytest.mark.filterwarnings("ignore:'PYARROW_IGNORE_TIMEZONE':UserWarning")  # Spark 3.5, whose context runs already
 def test_tables_of_pandas_on_spark_are_spark_s(spark) -> None:
     table = spark.createDataFrame([(1.0, 2.0)], ["a", "label"]).pandas_api()
     given = Given.of(table, features_col="a", label_col="label")
