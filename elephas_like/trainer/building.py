@@ -48,7 +48,8 @@ def build_optimizer(model: keras.Model, *, complete: bool = False) -> bool:
         return _was_built_by_step(model) or all(optimizer.built for optimizer in optimizers_of(model))
     with building_lock:
         if own is not None and not own.built:
-            own.build(model.trainable_variables)
+            with BACKEND.where_built(model):
+                own.build(model.trainable_variables)
     return True
 
 
@@ -108,7 +109,7 @@ def build(model: keras.Model, sample: tuple[object, ...]) -> None:
         sample: a batch, (x,), (x, y) or (x, y, sample_weight), arrays with a leading axis of rows. Its first row is
             enough for most built models. Other models, and those that rely on the batch size, get the whole batch.
     """
-    with building_lock:
+    with building_lock, BACKEND.where_built(model):
         if _is_built_for(model, sample):
             model.reset_metrics()  # as a step would
             return

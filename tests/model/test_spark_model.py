@@ -223,6 +223,18 @@ def test_validation_rows_are_an_exact_seeded_share_that_is_never_trained_on() ->
     assert masks(seed=2) != (trained, held_out)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_model_that_was_made_under_a_tf_distribute_strategy_trains_as_any_other(optimizer: str) -> None:
+    plain = mlp(optimizer, metrics=["mae"])
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        model = mlp(optimizer, metrics=["mae"])
+    model.set_weights(plain.get_weights())
+    given, trained = (spark(each, 2).fit(X, Y, epochs=2, verbose=0).history for each in (plain, model))
+    assert trained == given
+    assert all(np.array_equal(*pair) for pair in zip(model.get_weights(), plain.get_weights(), strict=True))
+    assert model.fit(X, Y, shuffle=False, verbose=0).history.keys() == given.keys()  # it is still under its strategy
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
     def weights(seed: int | None) -> bytes:
         model = mlp(hidden=(keras.layers.Dropout(0.3, seed=1),))  # made before mlp() seeds Keras

@@ -153,6 +153,11 @@ def many_graphs() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def where_built(model: keras.Model) -> AbstractContextManager[None]:
+    """Return a context without effect."""
+    return nullcontext()
+
+
 def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
     """Return None: the layers of whose outputs Keras says wrong shapes are TensorFlow's."""
     return None

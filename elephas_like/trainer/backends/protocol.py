@@ -114,6 +114,10 @@ class Backend(Protocol):
         """Suppress warnings about compiling often, where every model is a new graph."""
         ...
 
+    def where_built(self, model: keras.Model) -> AbstractContextManager[Any]:
+        """Return the context in which variables of a model and its optimizer must be made."""
+        ...
+
     def output_shapes(self, model: keras.Model) -> list[tuple[int | None, ...]] | None:
         """Return the shapes of a model's outputs, without rows, by a trace of the model; None where the backend makes none."""
         ...

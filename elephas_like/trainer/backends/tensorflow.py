@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import types
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -78,6 +79,12 @@ def limit_threads(cores: int) -> bool:
     return True
 
 
+def where_built(model: keras.Model) -> AbstractContextManager[Any]:
+    """Return the scope of the `tf.distribute` strategy that the model was made under, in which Keras' fit makes its variables."""
+    scope: AbstractContextManager[Any] = model.distribute_strategy.scope()
+    return scope
+
+
 def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
     """Return the shapes of a model's outputs, without rows, as TensorFlow finds them; None if it does not."""
     try:
@@ -126,6 +133,9 @@ def is_number(variable: AnyVariable) -> bool:
     return number and bool(held.shape.is_fully_defined())
 
 
+_SEVERAL = tf.distribute.DistributedValues
+"""A variable that was made under a `tf.distribute` strategy: one for each of the process's devices, of which raw ops reach one."""
+
 # A state is assigned and read at every exchange. Raw ops take a third or less of the time of Keras' `assign` and
 # `convert_to_numpy`, and need no trace: benchmarks/state.py prints the numbers.
 
@@ -133,19 +143,27 @@ def is_number(variable: AnyVariable) -> bool:
 def assign(variable: AnyVariable, value: Array) -> None:
     """Set a variable to an array of its shape. The variable does not keep the array."""
     held = backend_variable(variable)
+    if isinstance(held, _SEVERAL):
+        held.assign(value)
+        return
     tf.raw_ops.AssignVariableOp(resource=held.handle, value=value.astype(held.dtype.as_numpy_dtype, copy=False))
 
 
 def value_of(variable: AnyVariable) -> Array:
     """Return a copy of a variable's value; bfloat16 as float32."""
     held = backend_variable(variable)
-    value = np.asarray(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy())
+    if isinstance(held, _SEVERAL):
+        value = np.array(held.numpy())
+    else:
+        value = np.asarray(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy())
     return value if value.dtype.kind in "fiub" else value.astype(np.float32)
 
 
 def content_of(variable: AnyVariable) -> Array:
     """Return the same for reading at once: the array shares the variable's memory until that is written again."""
     held = backend_variable(variable)
+    if isinstance(held, _SEVERAL):
+        return value_of(variable)
     try:
         return np.asarray(memoryview(tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype)))
     except (TypeError, ValueError, BufferError):  # bfloat16 and shorter types
