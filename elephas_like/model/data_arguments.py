@@ -258,7 +258,10 @@ def refuse_foreign(data: object) -> None:
             "df.rdd.map(lambda row: (features, label))."
         )
     if module.startswith("tensorflow") and not (hasattr(data, "numpy") or is_sparse(data)):
-        raise TypeError("tf.data datasets live on one machine; pass arrays, or an RDD of (x, y) rows.")
+        raise TypeError(
+            "tf.data datasets live on one machine; pass arrays, an RDD of (x, y) rows, or for TFRecord files "
+            "elephas_like.read_tfrecords(spark, path)."
+        )
     if isinstance(data, keras.utils.PyDataset) or (_comes_in_turn(data) and not is_sparse(data)):
         raise TypeError(
             f"generators, loaders and iterators live on one machine; got one of type {type(data).__name__}. Pass arrays, or "

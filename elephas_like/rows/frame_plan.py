@@ -338,7 +338,7 @@ class _Planner:
             if slot.shape is not None and (cell.kind is Kind.TEXT) != slot.text:
                 raise TypeError(
                     f"{argument}: {cell.name!r} is {'no text' if slot.text else _article(cell.kind)}, and the model's input "
-                    f"{slot.name!r} takes {'text' if slot.text else 'numbers'}."
+                    f"{slot.name!r} takes {'text' if slot.text else 'numbers'}.{_advice_on_text(cell)}"
                 )
         width, shape = self._schema.width(cells), slot.shape
         if shape is None or width is None or None in shape:
@@ -467,6 +467,15 @@ def _innermost(kind: sql.DataType) -> tuple[sql.DataType, int]:
 
 def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names))
+
+
+def _advice_on_text(cell: Cell) -> str:
+    if cell.kind is not Kind.TEXT:
+        return ""
+    return (
+        f" If it holds numbers, read the file with them as such (spark.read.csv(path, header=True, inferSchema=True)), or cast the "
+        f"column; for names use StringIndexer(inputCol={cell.name!r}, ...) and OneHotEncoder of pyspark.ml.feature."
+    )
 
 
 def _article(kind: Kind) -> str:

@@ -152,6 +152,25 @@ def _even(rows: int, parts: int, part: int) -> int:
     return rows // parts + (part < rows % parts)
 
 
+_BY_LINES = "fit(spark.read.csv(path, header=True, inferSchema=True), features_col=[...], label_col=...)"
+_PICTURES = "fit(spark.read.format('binaryFile').load(path), ..., column_dtypes={'content': 'image'})"
+_RECORDS = "fit(elephas_like.read_tfrecords(spark, path), ...)"
+_READERS = {
+    "csv": _BY_LINES,
+    "json": "fit(spark.read.json(path), ...)",
+    "orc": "fit(spark.read.orc(path), ...)",
+    **dict.fromkeys(("tfrecord", "tfrecords"), _RECORDS),
+    **dict.fromkeys(("png", "jpg", "jpeg", "gif", "bmp"), _PICTURES),
+}
+"""What reads files that are no Parquet, by the ends of their names."""
+
+
+def _suffix(found: Sequence[Listed]) -> str:
+    """Return the end of the first file's name, that of a compressed file without its `.gz`."""
+    name = next((file for each in found for file in each.files), "")
+    return name.lower().removesuffix(".gz").rpartition(".")[2]
+
+
 def parquet_table(files: ParquetFiles) -> ParquetTable:
     """Find files, and read their footers.
 
@@ -175,7 +194,7 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
         except pa.ArrowInvalid as error:
             raise ValueError(
                 f"expected Parquet files: {str(error).splitlines()[0]} Other formats are read by Spark: "
-                "fit(spark.read.format(...).load(path))."
+                f"{_READERS.get(_suffix(found), 'fit(spark.read.format(...).load(path))')}."
             ) from error
         except pa.ArrowTypeError as error:
             raise ValueError(

@@ -20,7 +20,7 @@ from elephas_like.rows.frame_plan import ColumnChoice, plan
         (ColumnChoice("raw", dtypes={"raw": "floaty"}), X, ValueError, "must be a dtype of numbers"),
         (ColumnChoice("when"), X, TypeError, "'when' is of type date, which is none to train on"),
         (ColumnChoice(["id", "small", "label"]), X, ValueError, r"hold 3 numbers a row.*takes shape \(2,\)"),
-        (ColumnChoice("text"), X, TypeError, "'text' is text, and the model's input 'x' takes numbers"),
+        (ColumnChoice("text"), X, TypeError, "'text' is text, and the model's input 'x' takes numbers.*inferSchema"),
         (ColumnChoice(["id", "raw"], dtypes={"raw": "uint8"}), X, TypeError, "'raw' holds bytes, which cannot be put"),
         (ColumnChoice("both"), X, ValueError, r"a struct of 'a', 'b'.*Name its fields"),
         (ColumnChoice("small"), (X, Y), ValueError, r"the model has several \('x', 'y'\)"),

@@ -192,10 +192,19 @@ def test_every_worker_gets_rows_of_all_regions_of_a_sorted_file(tmp_path: Path) 
     assert [values(part) for part in parts] == [list(range(worker, 1000, 3)) for worker in range(3)]
 
 
-def test_files_that_are_no_parquet_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"expected Parquet files.*text.csv.*spark.read.format"):
-        parquet_table(ParquetFiles(tmp_path / "text.csv"))
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("text.csv.gz", r"spark\.read\.csv\(path, header=True, inferSchema=True\)"),
+        ("rows.tfrecord", r"read_tfrecords\(spark, path\)"),
+        ("7.PNG", r"'binaryFile'.*column_dtypes=\{'content': 'image'\}"),
+        ("part-0", r"spark\.read\.format\(\.\.\.\)"),
+    ],
+)
+def test_files_that_are_no_parquet_are_refused_with_what_reads_them(name: str, reader: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=f"expected Parquet files.*{name}.*{reader}"):
+        parquet_table(ParquetFiles(tmp_path))
 
 
 def test_types_are_told_as_spark_calls_them() -> None:
