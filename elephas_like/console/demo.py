@@ -34,7 +34,7 @@ def demo(workers: int, epochs: int, engine: str, plot: str | None) -> int:
 
 def _missing(engine: str, plot: str | None) -> str | None:
     if not is_installed("sklearn"):
-        return "The demo's images come with scikit-learn. Run pip install 'elephas-like[demo]'."
+        return "The demo's images come with scikit-learn. Run pip install scikit-learn."
     if plot and not is_installed("matplotlib"):
         return "--plot needs matplotlib. Run pip install 'elephas-like[plots]'."
     unwritable = _unwritable(Path(plot).expanduser()) if plot else None

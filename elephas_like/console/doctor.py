@@ -23,14 +23,14 @@ from elephas_like.core.findings import CheckReport, Finding, Level, one_line
 from elephas_like.core.version import __version__
 
 OPTIONAL = {
-    "sklearn": "demo",
-    "hyperopt": "search",
-    "optuna": "optuna",
-    "matplotlib": "plots",
-    "mlflow": "mlflow",
-    "opentelemetry": "metrics",
+    "sklearn": "scikit-learn",
+    "hyperopt": "elephas-like[search]",
+    "optuna": "elephas-like[optuna]",
+    "matplotlib": "elephas-like[plots]",
+    "mlflow": "elephas-like[mlflow]",
+    "opentelemetry": "elephas-like[metrics]",
 }
-"""The extra that brings a module which only some features need."""
+"""What pip installs for a module which only some features need: never the backend, of which the user has one already."""
 _OF_DATA = ("driver", "rows", "first row", "model")
 """Findings of the preflight check that are about a model and its rows; the doctor has none of the user's."""
 
@@ -142,11 +142,11 @@ def backend_problem() -> str | None:
 
 def extra_findings() -> Iterator[Finding]:
     """Yield which packages are missing that only some features need."""
-    missing = [(module, extra) for module, extra in OPTIONAL.items() if not is_installed(module)]
+    missing = [(module, package) for module, package in OPTIONAL.items() if not is_installed(module)]
     if missing:
-        extras = ",".join(dict.fromkeys(extra for _, extra in missing))
-        names = ", ".join(f"{module} ({extra})" for module, extra in missing)
-        text = f"not installed: {names}. If you want what they are for: pip install 'elephas-like[{extras}]'"
+        packages = " ".join(f"'{package}'" if "[" in package else package for _, package in missing)
+        names = ", ".join(module for module, _ in missing)
+        text = f"not installed: {names}. If you want what they are for: pip install {packages}"
         yield Finding("extras", Level.NOTE, text)
 
 

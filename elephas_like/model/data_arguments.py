@@ -120,6 +120,11 @@ def column_choice(
         ),
     }
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
+    for name, (_, value) in named.items():
+        if any(type(each).__name__ == "Column" for each in (value if isinstance(value, list | tuple) else [value])):
+            raise TypeError(
+                f"{name}= takes names of columns; got a Column. Name it first: df.withColumn('name', column)."
+            )
     if isinstance(data, DataFrame | str | os.PathLike | ParquetFiles):
         chosen: dict[str, Any] = dict(named.values())
         return ColumnChoice(**chosen, label_named=label_col is not None)

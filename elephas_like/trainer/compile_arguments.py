@@ -26,7 +26,8 @@ def check_model(model: object) -> None:
     """
     check_backend()
     if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras.Model; got {type(model).__module__}.{type(model).__name__}.")
+        kind = f"{type(model).__module__}.{type(model).__name__}"
+        raise TypeError(f"model must be a keras.Model; got {kind}.{_way_to_a_model(model)}")
     if not model.compiled:
         raise ValueError(
             f"the model {model.name!r} is not compiled. Compile it first, for example "
@@ -39,6 +40,18 @@ def check_model(model: object) -> None:
                 "own. Override those."
             )
     BACKEND.check_model(model, lambda: reachable(model))
+
+
+def _way_to_a_model(thing: object) -> str:
+    if isinstance(thing, str):
+        return " Load it first: keras.saving.load_model(path)."
+    if any(base.__module__.startswith("torch.nn") for base in type(thing).__mro__):
+        return (
+            " Wrap a module of PyTorch as a layer, keras.layers.TorchModuleWrapper(module), with KERAS_BACKEND=torch."
+        )
+    if callable(thing) and not isinstance(thing, type) and hasattr(thing, "__code__"):
+        return " Call the function that makes it."
+    return ""
 
 
 def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:

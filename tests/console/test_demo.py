@@ -28,10 +28,10 @@ def test_a_picture_that_could_not_be_written_is_refused_before_it_trains(
     assert (said.out, says in said.err) == ("", True)
 
 
-def test_without_its_images_it_names_the_extra() -> None:
+def test_without_its_images_it_names_their_package() -> None:
     done = command("demo", without=("sklearn",))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The demo's images come with scikit-learn. Run pip install 'elephas-like[demo]'.\n"
+    assert done.stderr == "The demo's images come with scikit-learn. Run pip install scikit-learn.\n"
 
 
 def test_without_java_it_says_how_to_run_without_spark() -> None:

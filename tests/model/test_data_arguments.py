@@ -129,6 +129,13 @@ def test_columns_are_a_dataframes() -> None:
         column_choice(np.zeros(2), label_col="y")
 
 
+def test_columns_go_by_their_names(spark) -> None:
+    frame = spark.range(1)
+    for named in ({"features_col": frame.id}, {"label_col": ["id", frame["id"]]}):
+        with pytest.raises(TypeError, match=r"_col= takes names of columns; got a Column\. Name it first"):
+            column_choice(frame, **named)
+
+
 def test_columns_that_differ_in_capitals_alone_are_read_where_spark_tells_them_apart(spark) -> None:
     df = spark.createDataFrame([(1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)], ["a", "A", "label", "x"])
     read = ColumnChoice(["a", "A"])

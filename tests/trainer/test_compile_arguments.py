@@ -54,6 +54,24 @@ def test_metrics_by_two_ways_that_cannot_be_put_together_are_refused(metrics: ob
         repair_compile(model)
 
 
+class TorchModule:
+    __module__ = "torch.nn.modules.module"
+
+
+@pytest.mark.parametrize(
+    ("thing", "way"),
+    [
+        ("m.keras", "load_model"),
+        (lambda: None, "Call the function"),
+        (TorchModule(), "TorchModuleWrapper"),
+        (3, "builtins.int.$"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_way_to_one(thing: object, way: str) -> None:
+    with pytest.raises(TypeError, match=f"must be a keras.Model; got .*{way}"):
+        check_model(thing)
+
+
 def test_loss_weights_that_are_numbers_are_left_alone() -> None:
     assert not repair_compile(small(keras.layers.Dense(1), loss_weights=[0.5]))
 
