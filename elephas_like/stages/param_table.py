@@ -160,7 +160,7 @@ def _columns(name: str, value: Any) -> object:
         return {_text(name, key): _columns(name, columns) for key, columns in value.items()}
     if isinstance(value, str):
         return _text(name, value)
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and type(value).__name__ != "Column":  # Spark's, which cannot be iterated over
         return [_text(name, column) for column in value]
     raise TypeError(f"{name} must be a column's name, a list of names, or a dict of those; got {value!r}.")
 

@@ -112,6 +112,11 @@ def test_values_are_checked_when_they_are_set(spark, given: dict[str, object], s
         Stage()._set(**given)
 
 
+def test_a_column_is_set_by_its_name(spark) -> None:
+    with pytest.raises(TypeError, match=r"features_col must be a column's name, .*; got Column<"):
+        Stage()._set(features_col=spark.range(1).id)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
