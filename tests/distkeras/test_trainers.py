@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -25,6 +27,15 @@ TRAINERS = [
 def classifier() -> keras.Model:
     keras.utils.set_random_seed(5)
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(10, "softmax")])
+
+
+def test_what_is_not_here_is_said_with_what_replaces_it() -> None:
+    with pytest.raises(ImportError, match=r"^elephas_like has no ModelPredictor: use SparkModel\(model\)\.predict"):
+        from elephas_like.distkeras.predictors import ModelPredictor  # noqa: F401
+    for module in ("evaluators", "parameter_servers", "transformers", "utils"):
+        with pytest.raises(ImportError, match=r"none of these names: for \w+ use .*; for \w+ use"):
+            exec(f"from elephas_like.distkeras.{module} import *", {})
+        assert importlib.import_module(f"elephas_like.distkeras.{module}").__doc__
 
 
 QUICK = (distkeras.SingleTrainer, distkeras.DOWNPOUR, distkeras.ADAG)

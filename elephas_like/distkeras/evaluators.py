@@ -1,0 +1,12 @@
+"""dist-keras' import path `evaluators`: what to use in place of its names."""
+
+from __future__ import annotations
+
+from elephas_like.core.replaced import instead_of
+
+__getattr__ = instead_of(
+    {
+        "AccuracyEvaluator": "SparkModel(model).evaluate(df, features_col=..., label_col=...), or pyspark.ml.evaluation",
+        "Evaluator": "pyspark.ml.evaluation",
+    }
+)
