@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -157,7 +158,9 @@ def session_findings(master: str | None) -> Iterator[Finding]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.appName("elephas_like doctor")
     try:
-        started = (builder.master(master) if master else builder).getOrCreate()
+        with warnings.catch_warnings():  # JAX warns of the fork that starts Java, which is harmless
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            started = (builder.master(master) if master else builder).getOrCreate()
     except Exception as error:
         where = f" at {master}" if master else ""
         text = f"it did not start{where}: {error}. Its log is above; look at the master, at SPARK_HOME and JAVA_HOME."
