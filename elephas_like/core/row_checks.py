@@ -52,7 +52,7 @@ class LabelRule:
                 if self.kind is LabelKind.ONE_HOT
                 else "numbers"
             )
-            return f"the labels are text, and the loss {self.loss!r} takes {numbered}. Number the classes first."
+            return f"the labels are text, and the loss {self.loss!r} takes {numbered}. Number the classes first; if the text is of numbers, float() reads them."
         if self.kind is LabelKind.INDEX and len(shape) == self.rank and shape[-1] == self.classes > 1:
             return (
                 f"the labels are one-hot, of shape {shape}, and the loss {self.loss!r} takes the number of the class. For "

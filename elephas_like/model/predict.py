@@ -44,7 +44,7 @@ from elephas_like.spark.gpus import on_gpus, profile_for
 from elephas_like.spark.session import check_executors, conf_of, settings_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import destroy
+from elephas_like.spark.waits import destroy, partition_count
 from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.code import broadcasts_of
 from elephas_like.trainer.factories import TrainerFactory
@@ -245,7 +245,7 @@ def _task_cpus(source: Source) -> int | None:
 
 
 def _title(what: str, rdd: RDD) -> str:
-    return f"{what} {rdd.getNumPartitions()} partitions"
+    return f"{what} {partition_count(rdd)} partitions"
 
 
 def evaluate_rows(

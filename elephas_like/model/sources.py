@@ -48,7 +48,7 @@ from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.failures import GONE
 from elephas_like.spark.plans import runs_when_planned
 from elephas_like.spark.session import context_of
-from elephas_like.spark.waits import stopped
+from elephas_like.spark.waits import partition_count, stopped
 from elephas_like.trainer.serialization import input_count, wants_target
 
 
@@ -136,7 +136,7 @@ class _SparkSource(Source):
     @property
     def partitions(self) -> int:
         """The RDD's partitions."""
-        return self.rdd.getNumPartitions()
+        return partition_count(self.rdd)
 
     def data(
         self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None

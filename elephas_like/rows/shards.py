@@ -36,6 +36,7 @@ from elephas_like.spark.waits import (
     cleanup,
     destroy,
     outside_groups,
+    partition_count,
     readable_errors,
     run_within,
     stopped,
@@ -103,7 +104,7 @@ def new_dataset() -> str:
 
 def partitioned(rdd: RDD, num_workers: int) -> RDD:
     """Return the same rows in exactly `num_workers` partitions, each row in one of them, recomputable by lineage."""
-    partitions = rdd.getNumPartitions()
+    partitions = partition_count(rdd)
     if partitions == num_workers:
         return rdd
     if partitions == 0:

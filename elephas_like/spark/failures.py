@@ -41,6 +41,7 @@ _MEMBER_LOST = re.compile(
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
 _PRINTS = re.compile(r"Bad data in \S+'s standard output\. Invalid port number")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[^]]*\] Encountered error while reading file (?P<file>.+?)\.\s")
+_NO_FILE = re.compile(r"Input path does not exist: (?P<path>\S+)|Input Pattern (?P<pattern>\S+) matches 0 files")
 _CAUSE = re.compile(r"^Caused by: (?P<kind>[\w.$]+): (?:\[[A-Z_.]+\] )?(?P<said>[^\n]+)", re.M)
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
@@ -180,6 +181,12 @@ def _refusal(text: str) -> str | None:
             f"Spark has killed a Python worker that neither took nor gave a row for {idle['seconds']} s, as one does not while it trains, "
             "predicts a batch, or imports Keras. Set spark.python.worker.killOnIdleTimeout to false before the session starts (for columns of "
             "DataFrames spark.sql.execution.pyspark.udf.killOnIdleTimeout), or the idleTimeoutSeconds beside it higher than that takes."
+        )
+    missing = _NO_FILE.search(text)
+    if missing is not None:
+        return (
+            f"Spark finds no file {missing['path'] or missing['pattern']}, from which the rows are read. A path without a scheme is one of "
+            "the cluster's default filesystem, which file:// in front of it changes."
         )
     if _PRINTS.search(text):
         return (

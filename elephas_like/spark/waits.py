@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pyspark import Broadcast, SparkContext
+from pyspark import RDD, Broadcast, SparkContext
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.spark.failures import GONE, readable
@@ -126,6 +126,16 @@ def readable_errors(context: SparkContext) -> Iterator[None]:
     except Exception as error:  # py4j and pyspark raise many kinds
         raise_hidden_interrupt(error)
         raise (ElephasError(STOPPED) if stopped(context) else readable(error)) from None
+
+
+def partition_count(rdd: RDD) -> int:
+    """Return the number of an RDD's partitions, for which Spark looks at the files that it is read from.
+
+    Raises:
+        ElephasError: Spark finds none, or has ended.
+    """
+    with readable_errors(rdd.context):
+        return rdd.getNumPartitions()
 
 
 def stopped(context: SparkContext) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from elephas_like.core.errors import ConnectionLostError, DataError, ElephasError, WorkerError
 from elephas_like.spark.failures import RefusedError, readable
-from elephas_like.spark.waits import readable_errors
+from elephas_like.spark.waits import partition_count, readable_errors
 
 SPARK = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times
@@ -218,6 +220,14 @@ def test_a_worker_that_spark_kills_because_it_is_idle_names_the_setting() -> Non
     assert isinstance(error, RefusedError)
     assert "neither took nor gave a row for 30 s" in str(error)
     assert "Set spark.python.worker.killOnIdleTimeout to false" in str(error)
+
+
+@pytest.mark.parametrize("path", ["/no/such.csv", "/no/such*.csv"])
+def test_rows_from_files_that_are_not_there(sc, path: str) -> None:
+    with pytest.raises(
+        RefusedError, match=rf"^Spark finds no file file:{re.escape(path)}, from which the rows are read\. "
+    ):
+        partition_count(sc.textFile(path))
 
 
 def test_rows_of_a_barrier_stage_that_spark_does_not_read_so(sc) -> None:
