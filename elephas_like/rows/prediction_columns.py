@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql import types as sql
 
 from elephas_like.core.types import Array
-from elephas_like.rows.frame_plan import FramePlan, Invalid
+from elephas_like.rows.frame_plan import FramePlan, Invalid, Kind
 from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
@@ -47,6 +49,9 @@ class Field:
             kind = sql.ArrayType(kind)
         return kind
 
+
+_COLUMNAR = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+"""Spark 4.3 hands the batches of a Parquet file over as they are, and fails at columns of vectors among them."""
 
 Score = Callable[[object, int], Sequence[Array]]
 """Features of some rows, and how many; arrays with the rows first."""
@@ -125,12 +130,34 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     # Spark reads what the function takes from its hints, which must be classes and not text.
     scores.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     kind = sql.StructType([sql.StructField(one.name, one.type) for one in fields])
+    df = _as_rows(df, plan)
     name = _unused("scores", [*df.columns, *(one.name for one in fields)])
     both = df.withColumn(name, functions.arrow_udf(scores, kind)(selected(df, plan)))
     # No column of the user's is selected by its name, which several may have.
     return both.withColumns({one.name: _field(one, f"{quoted(name)}.{quoted(one.name)}", plan) for one in fields}).drop(
         name
     )
+
+
+def _as_rows(df: DataFrame, plan: FramePlan) -> DataFrame:
+    """Return the DataFrame behind a filter that keeps every row, where Spark would hand over batches with vectors: filters take rows.
+
+    Spark cannot tell that the filter keeps all, and may still move others before it.
+    """
+    vectors = [cell.selected() for cell in plan.cells if cell.kind is Kind.VECTOR]
+    vectors += [
+        functions.col(quoted(one.name)) for one in df.schema if isinstance(one.dataType, VectorUDT | OldVectorUDT)
+    ]
+    if not vectors or not _takes_batches(df):
+        return df
+    return df.where(vectors[0].isNull() | (functions.unwrap_udt(vectors[0]).getField("type") >= 0))
+
+
+def _takes_batches(df: DataFrame) -> bool:
+    try:
+        return df.sparkSession.conf.get(_COLUMNAR) == "true"  # with a default of ours Spark's own would not be said
+    except Exception:  # a Spark that does not know it says so by several kinds
+        return False
 
 
 def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field]) -> DataFrame:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from pyspark.ml.linalg import Vectors
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions
+from pyspark.sql import types as sql
 from small_frames import X
 
 from elephas_like.core.types import Slot
@@ -74,6 +75,20 @@ def test_columns_stay_whatever_they_are_called(spark, way) -> None:
     made = plan(df.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
     (row,) = way(df, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
     assert row.asDict() == {"v": 1.0, "Scores": 2, "_SCORES": 3, "Columns": 4, "_Columns": 5, "p": 10.0}
+
+
+@BOTH_WAYS
+def test_vectors_of_a_parquet_file_are_read_and_stay(spark, way, tmp_path) -> None:
+    """Spark 4.3 gives a function the file's own batches, and fails at vectors in them, whether the function reads them or not."""
+    for column, width, second in (("features", 2, Vectors.dense([5.0, 6.0])), ("v", 1, None)):
+        schema = sql.StructType([sql.StructField("features", VectorUDT()), sql.StructField("v", sql.DoubleType())])
+        rows = [(Vectors.dense([1.0, 2.0]), 3.0), (second, 4.0)]
+        spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / column))
+        df = spark.read.parquet(str(tmp_path / column))
+        made = plan(df.schema, ColumnChoice(column, None), Slot("x", (width,)), None, floatx="float32", classes=None)
+        found = way(df, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
+        assert [tuple(row)[:2] for row in found] == rows
+        assert [row.p for row in found] == ([10.0, 50.0] if width == 2 else [30.0, 40.0])
 
 
 @BOTH_WAYS
