@@ -35,7 +35,7 @@ def write(path: Path, models: Sequence[keras.Model], description: Mapping[str, o
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:  # members are zips already
             archive.writestr(_DESCRIPTION, json.dumps(about, indent=1, default=_plain))
-            with tempfile.TemporaryDirectory(prefix=".elephas_like-", dir=path.parent) as folder:
+            with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
                 for name, model in zip(members, models, strict=True):
                     # Keras warns when it loads an optimizer that was saved without its variables.
                     build_optimizer(model, complete=True)

@@ -31,18 +31,22 @@ def save(
     target, context = model_path(file_name), started_context()
     files.refuse_existing(target, context, overwrite=overwrite, hadoop=hadoop)
     plain = _plain(config)
-    with files.drafted(target, f"model{Path(target).suffix}", context, hadoop=hadoop) as local:
-        save_model(model, local, {"class_name": class_name, "config": plain})
-        files.put(local, target, context, overwrite=overwrite, hadoop=hadoop, move=True)
+
+    def write(path: str) -> None:
+        save_model(model, path, {"class_name": class_name, "config": plain})
+
+    files.put_written(write, f"model{Path(target).suffix}", target, context, overwrite=overwrite, hadoop=hadoop)
 
 
 def export(model: keras.Model, path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Exports a model as a TensorFlow SavedModel."""
     target, context = os.fspath(path), started_context()
     files.refuse_existing(target, context, overwrite=overwrite)
-    with files.drafted(target, "saved_model", context) as local:
-        model.export(local, format="tf_saved_model", verbose=False)
-        files.put(local, target, context, overwrite=overwrite, move=True)
+
+    def write(path: str) -> None:
+        model.export(path, format="tf_saved_model", verbose=False)
+
+    files.put_written(write, "saved_model", target, context, overwrite=overwrite)
 
 
 def model_path(file_name: str | os.PathLike[str]) -> str:

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,9 @@ def exists(path: str, context: SparkContext | None = None, *, hadoop: bool = Fal
         return bool(files.exists(place))
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 def put(
     local: str,
     target: str,
@@ -86,30 +89,41 @@ def put(
         _put_local(local, local_path(target), move)
 
 
-@contextmanager
-def drafted(target: str, name: str, context: SparkContext | None = None, *, hadoop: bool = False) -> Iterator[str]:
-    """Yield a local path called `name` for what `put(..., move=True)` then puts in its place; what is left there is deleted.
+def put_written(
+    write: Callable[[str], None],
+    name: str,
+    target: str,
+    context: SparkContext | None = None,
+    *,
+    overwrite: bool = False,
+    hadoop: bool = False,
+) -> None:
+    """Have a file or directory written to a local path that ends in `name`, and put it in its place, as `put` does.
 
-    It is on the disk of a local target, which has room for it where the system's temporary directory may have none.
+    It is written in the system's temporary directory: mounted object stores take whole files only. Where there is no room for
+    it, it is written again beside a local target.
 
     Raises:
-        OSError: a disk is full: with the target's name.
+        FileExistsError: the target exists, and `overwrite` is False.
+        OSError: with the filesystem's reason, and the target's name where a disk is full.
     """
-    above = None
-    if not on_hadoop(target, hadoop, context):
-        above = Path(local_path(target)).absolute().parent
-        above.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(
-            prefix="elephas_like-" if above is None else ".elephas_like-", dir=above
-        ) as folder:
-            yield os.path.join(folder, name)
+        try:
+            with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
+                write(local := os.path.join(folder, name))
+                put(local, target, context, overwrite=overwrite, hadoop=hadoop)
+        except OSError as error:
+            if error.errno not in _FULL or on_hadoop(target, hadoop, context):
+                raise
+            above = Path(local_path(target)).absolute().parent
+            above.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".elephas_like-", dir=above) as folder:
+                write(local := os.path.join(folder, name))
+                put(local, target, context, overwrite=overwrite, hadoop=hadoop, move=True)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             raise
-        raise OSError(
-            error.errno, f"{error.strerror}: {target} was not written", str(above or tempfile.gettempdir())
-        ) from error
+        raise OSError(error.errno, f"{error.strerror}: not written", target) from error
 
 
 def refuse_existing(

@@ -38,32 +38,34 @@ def test_every_class_comes_back_with_its_configuration(kind, suffix, tmp_path) -
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_models_are_drafted_on_the_disk_that_they_are_for(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the system's temporary directory, which may be small; a disk that is full is named."""
-    drafts = []
+def test_where_the_temporary_directory_has_no_room_a_model_is_written_beside_its_place(tmp_path, monkeypatch) -> None:
+    """First in the system's temporary directory, since mounted object stores take whole files only; a full disk is named."""
+    place, temporary = tmp_path / "models" / "model.keras", tmp_path / "temporary"
+    full, drafts = [temporary], []
 
     class Looks(keras.layers.Dense):
         def save_own_variables(self, store: object) -> None:
-            drafts.extend(sorted(tmp_path.rglob("*elephas_like-*")))
+            drafts.extend(found.parent for found in tmp_path.rglob("*elephas_like-*"))
+            if drafts[-1] in full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system says it, without a name
             super().save_own_variables(store)
 
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     model = keras.Sequential([keras.Input((2,)), Looks(1)])
     model.compile("sgd", "mse")
-    saved, place = SparkModel(model), tmp_path / "models" / "model.keras"
+    saved = SparkModel(model)
     saved.save(place)
-    (draft,) = drafts
-    assert draft.parent == place.parent
+    assert drafts == [temporary, place.parent]
     assert os.listdir(place.parent) == [place.name]
-
-    def full(self: Looks, store: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system says it, without a name
-
-    monkeypatch.setattr(Looks, "save_own_variables", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*model.keras was not written: '.*models'"):
+    full.append(place.parent)
+    with pytest.raises(OSError, match=r"No space left on device: not written: '.*model.keras'"):
         saved.save(place, overwrite=True)
+    full.clear()
+    saved.save(place, overwrite=True)
+    assert drafts == [temporary, place.parent, temporary, place.parent, temporary]
     assert os.listdir(place.parent) == [place.name]
+    assert not os.listdir(temporary)
 
 
 def test_strategies_are_saved_and_options_win(tmp_path) -> None:
