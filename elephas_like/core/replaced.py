@@ -9,13 +9,10 @@ from typing import NoReturn
 def instead_of(names: Mapping[str, str]) -> Callable[[str], NoReturn]:
     """Return the `__getattr__` of a module that has none of these names, each with what replaces it.
 
-    `from module import name` and `from module import *` raise ImportError with that.
+    `from module import name` raises ImportError with that, and so does `from module import *` where they are in its `__all__`.
     """
 
     def __getattr__(name: str) -> NoReturn:
-        if name == "__all__":
-            told = "; ".join(f"for {each} use {way}" for each, way in names.items())
-            raise ImportError(f"elephas_like has none of these names: {told} (docs/migration.md).")
         if name in names:
             raise ImportError(f"elephas_like has no {name}: use {names[name]} (docs/migration.md).")
         raise AttributeError(name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elephas_like.core.replaced import instead_of
 
-__getattr__ = instead_of(
-    {
-        "AccuracyEvaluator": "SparkModel(model).evaluate(df, features_col=..., label_col=...), or pyspark.ml.evaluation",
-        "Evaluator": "pyspark.ml.evaluation",
-    }
-)
+_INSTEAD = {
+    "AccuracyEvaluator": "SparkModel(model).evaluate(df, features_col=..., label_col=...), or pyspark.ml.evaluation",
+    "Evaluator": "pyspark.ml.evaluation",
+}
+__all__ = [*_INSTEAD]
+__getattr__ = instead_of(_INSTEAD)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elephas_like.core.replaced import instead_of
 
-__getattr__ = instead_of(
-    {
-        "ModelPredictor": "SparkModel(model).predict(df, features_col=..., collect=False)",
-        "Predictor": "SparkModel(model).predict(df, features_col=..., collect=False)",
-    }
-)
+_INSTEAD = {
+    "ModelPredictor": "SparkModel(model).predict(df, features_col=..., collect=False)",
+    "Predictor": "SparkModel(model).predict(df, features_col=..., collect=False)",
+}
+__all__ = [*_INSTEAD]
+__getattr__ = instead_of(_INSTEAD)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from elephas_like.core.replaced import instead_of
 
-__getattr__ = instead_of(
-    {
-        "serialize_keras_model": "elephas_like.utils.serialization.model_to_dict",
-        "deserialize_keras_model": "elephas_like.utils.serialization.dict_to_model",
-        "shuffle": "trainer.train(df, shuffle=True)",
-        "precache": "nothing: rows are written to the executors' disks once",
-        "uniform_weights": "keras.initializers",
-        "to_dense_vector": "pyspark.ml.functions.array_to_vector",
-        "new_dataframe_row": "df.withColumn",
-    }
+_ENCODED = (
+    "a loss of the name sparse_categorical_crossentropy, which takes class numbers, or pyspark.ml.feature.OneHotEncoder"
 )
+_INSTEAD = {
+    "serialize_keras_model": "elephas_like.utils.serialization.model_to_dict",
+    "deserialize_keras_model": "elephas_like.utils.serialization.dict_to_model",
+    "shuffle": "trainer.train(df, shuffle=True)",
+    "precache": "nothing: rows are written to the executors' disks once",
+    "uniform_weights": "keras.initializers",
+    "to_dense_vector": _ENCODED,
+    "to_one_hot_encoded_dense": _ENCODED,
+    "new_dataframe_row": "df.withColumn",
+}
+__all__ = [*_INSTEAD]
+__getattr__ = instead_of(_INSTEAD)

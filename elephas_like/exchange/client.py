@@ -6,6 +6,7 @@ import logging
 import math
 import platform
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,6 +23,7 @@ OFFER_BYTES = 8 * 2**20
 
 _BACKOFF_SECONDS = 0.1
 _LONGEST_BACKOFF = 5.0
+_PATIENCE_SECONDS, _FEWEST_RETRIES = 60.0, 7
 _BEAT_TIMEOUT = 10.0
 _FIRST_RETRIES = 2
 _STOP = Order("stop")
@@ -35,7 +37,7 @@ class ClientSettings:
     request_timeout: longest time in which no byte moves, in either direction; more than the 20 that the server may hold a
         request. A body may take longer while it flows.
     retries: further tries of a request after the first, with pauses of 0.1, 0.2, 0.4, ... at most 5: by default a minute of them, so
-        that a network that comes back costs no fit.
+        that a network that comes back costs no fit. Where tries themselves take long, it ends with the minute, and 8 of them.
     advice: what a user can do if the server cannot be reached.
     fingerprint: of the server's certificate, which is no secret; None connects in plain text.
     """
@@ -172,10 +174,10 @@ class Client:
         """Send a message and return the reply. Retry if the connection breaks: the server applies an answer only once."""
         chunks = wire.encode(message)
         cause: Exception | None = None
-        tries = tries or self._settings.retries + 1
+        tries, began = tries or self._settings.retries + 1, time.monotonic()
         for tried in range(tries):
             if tried:
-                self._closed.wait(pause(tried))
+                self._closed.wait(min(_LONGEST_BACKOFF, _BACKOFF_SECONDS * 2.0 ** (tried - 1)))
             if self._superseded is not None:
                 raise self._superseded
             if self._closed.is_set():
@@ -186,11 +188,13 @@ class Client:
                 log.info("worker %d: %s, trying again", self._worker, error)
                 self._line.close()
                 cause = error
+                if tried >= _FEWEST_RETRIES and time.monotonic() > began + _PATIENCE_SECONDS:
+                    break
                 continue
             return _unless_refused(reply)
         raise ConnectionLostError(
             f"worker {self._worker} cannot reach the parameter server at {self._settings.host}:{self._settings.port} "
-            f"after {tries} tries from {platform.node()} ({type(cause).__name__}: {cause}). Is the driver still running, "
+            f"after {tried + 1} tries from {platform.node()} ({type(cause).__name__}: {cause}). Is the driver still running, "
             f"and can executors open connections to this address and port? {self._settings.advice}"
         ) from cause
 
@@ -232,11 +236,6 @@ class Client:
                 continue
             if isinstance(reply, Order) and reply.kind == "stop":
                 self._stopped = True
-
-
-def pause(tried: int) -> float:
-    """Return the seconds before the next try of a request, after so many."""
-    return min(_LONGEST_BACKOFF, _BACKOFF_SECONDS * 2.0 ** (tried - 1))
 
 
 def _order(reply: protocol.Message) -> Order:

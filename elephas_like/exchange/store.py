@@ -76,7 +76,7 @@ class Store:
         self._seldom = tuple(seldom)
         self._newest: dict[Role, Array] = {}
         self._failure: BaseException | None = None
-        self._unneeded: Failure | None = None
+        self._unneeded: tuple[str, Failure] | None = None
         self._stopped = False
         self._idle_since: float | None = None
         self._suspended = False
@@ -158,8 +158,8 @@ class Store:
         Where Spark has given a task up because its later attempts failed beside the first, what they said is raised.
         """
         with self._changed:
-            if isinstance(error, SupersededError) and self._unneeded is not None:
-                error = self._unneeded.error()
+            if isinstance(error, SupersededError) and self._unneeded is not None and self._unneeded[0] in str(error):
+                error = self._unneeded[1].error()
             if self._failure is None and not self._stopped:
                 self._failure = error
             self._changed.notify_all()
@@ -317,8 +317,8 @@ class Store:
             if rewrite is None or self._membership.missing:
                 try:
                     self._membership.check_may_fail(failure.worker, attempt)
-                except SupersededError:
-                    self._unneeded = failure
+                except SupersededError as unneeded:
+                    self._unneeded = str(unneeded), failure
                     log.warning(
                         "attempt %d of worker %d is not needed, and has failed: %s",
                         attempt,
@@ -328,7 +328,7 @@ class Store:
                     raise
                 self.fail(failure.error())
                 return False
-        log.warning("%s; the shard is written again", failure.message)
+        log.warning("%s; the shard is written again", failure.message.rstrip("."))
         try:
             rewrite()
         except Exception as error:  # Spark raises many kinds, as when its context was stopped

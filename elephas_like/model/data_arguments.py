@@ -121,7 +121,7 @@ def column_choice(
     }
     named = {name: (part, value) for name, (part, value) in given.items() if value is not None}
     for name, (_, value) in named.items():
-        if any(type(each).__name__ == "Column" for each in (value if isinstance(value, list | tuple) else [value])):
+        if any(type(each).__name__ == "Column" for each in keras.tree.flatten(value)):
             raise TypeError(
                 f"{name}= takes names of columns; got a Column. Name it first: df.withColumn('name', column)."
             )

@@ -15,6 +15,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from elephas_like.core.async_loop import fit_asynchronously
+from elephas_like.core.errors import WorkerError
 from elephas_like.core.loop import fit_synchronously
 from elephas_like.core.quorum import Quorum
 from elephas_like.core.summing import Weighing
@@ -108,7 +109,8 @@ def _run(fit: Fit, engine: EngineName, data: Data, validation: Data | None, cont
             again=lambda: len(fit.progress.rounds) == before,
         )
     except Exception as error:
-        if len(fit.progress.rounds) == before or isinstance(error, OSError):
+        of_a_disk = isinstance(error, WorkerError) and error.type_name == "OSError"
+        if len(fit.progress.rounds) == before or of_a_disk:
             data.invalidate()  # what kept rows from being written, a full disk for example, may be over at the next fit
         raise
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.linalg import VectorUDT
-from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql import types as sql
 
 from elephas_like.core.types import Array
-from elephas_like.rows.frame_plan import FramePlan, Invalid, Kind
+from elephas_like.rows.frame_plan import FramePlan, Invalid
 from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
 from elephas_like.rows.vectors import as_arrow
@@ -130,7 +129,7 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     # Spark reads what the function takes from its hints, which must be classes and not text.
     scores.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     kind = sql.StructType([sql.StructField(one.name, one.type) for one in fields])
-    df = _as_rows(df, plan)
+    df = _as_rows(df)
     name = _unused("scores", [*df.columns, *(one.name for one in fields)])
     both = df.withColumn(name, functions.arrow_udf(scores, kind)(selected(df, plan)))
     # No column of the user's is selected by its name, which several may have.
@@ -139,18 +138,16 @@ def _by_udf(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
     )
 
 
-def _as_rows(df: DataFrame, plan: FramePlan) -> DataFrame:
+def _as_rows(df: DataFrame) -> DataFrame:
     """Return the DataFrame behind a filter that keeps every row, where Spark would hand over batches with vectors: filters take rows.
 
-    Spark cannot tell that the filter keeps all, and may still move others before it.
+    Spark cannot tell that the filter keeps all, and may still move others before it. It asks a column whose name no other has.
     """
-    vectors = [cell.selected() for cell in plan.cells if cell.kind is Kind.VECTOR]
-    vectors += [
-        functions.col(quoted(one.name)) for one in df.schema if isinstance(one.dataType, VectorUDT | OldVectorUDT)
-    ]
-    if not vectors or not _takes_batches(df):
+    times = Counter(one.name.lower() for one in df.schema)
+    unique = [one.name for one in df.schema if times[one.name.lower()] == 1]
+    if not unique or not any("UDT" in str(one.dataType) for one in df.schema) or not _takes_batches(df):
         return df
-    return df.where(vectors[0].isNull() | (functions.unwrap_udt(vectors[0]).getField("type") >= 0))
+    return df.where(functions.hash(functions.col(quoted(unique[0])).isNull()) >= -(2**31))
 
 
 def _takes_batches(df: DataFrame) -> bool:

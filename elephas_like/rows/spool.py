@@ -213,7 +213,8 @@ class ShardWriter:
 
     def add(self, row: object) -> None:
         """Add one row."""
-        if type(row).__name__ == "LabeledPoint":
+        kind = type(row)
+        if kind.__name__ == "LabeledPoint" and kind.__module__ == "pyspark.mllib.regression":
             row = point_parts(row, self._expect_target)
         if not self._expect_target and not isinstance(row, tuple):
             row = (row,)

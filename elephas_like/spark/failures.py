@@ -31,7 +31,7 @@ _LOST = re.compile(
     r"ExecutorLostFailure [^\n]*?Reason: (?P<why>[^\n]+)"
 )
 _SHUFFLE_LOST = re.compile(
-    r"has (?:failed the maximum allowable number of times|exceeded the maximum allowable total stage attempts): (?P<times>\d+)\. "
+    r"has (?:failed the maximum allowable number of times|(?P<total>exceeded the maximum allowable total stage attempts)): (?P<times>\d+)\. "
     r"Most recent failure reason:\s*(?:[\w$]+\.)*(?P<why>[^\n\t]+)"
 )
 _MEMBER_DIED = re.compile(r"barrier task [^\n]* finished unsuccessfully\.\n[^\n]*Python worker exited unexpectedly")
@@ -41,7 +41,7 @@ _MEMBER_LOST = re.compile(
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout \(timeout: (?P<seconds>\d+) seconds\)")
 _PRINTS = re.compile(r"Bad data in \S+'s standard output\. Invalid port number")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[^]]*\] Encountered error while reading file (?P<file>.+?)\.\s")
-_NO_FILE = re.compile(r"Input path does not exist: (?P<path>\S+)|Input Pattern (?P<pattern>\S+) matches 0 files")
+_NO_FILE = re.compile(r"Input path does not exist: (?P<path>[^\n]+)|Input Pattern (?P<pattern>.+?) matches 0 files")
 _CAUSE = re.compile(r"^Caused by: (?P<kind>[\w.$]+): (?:\[[A-Z_.]+\] )?(?P<said>[^\n]+)", re.M)
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
 _BARRIER = "SPARK-24820"
@@ -102,10 +102,12 @@ def readable(error: BaseException) -> BaseException:
             )
         lost = _SHUFFLE_LOST.search(text)
         if lost is not None:
+            setting = "spark.stage.maxAttempts" if lost["total"] else "spark.stage.maxConsecutiveAttempts"
             return ElephasError(
-                f"what the rows were shuffled through was lost with executors, and Spark has tried it {lost['times']} "
-                f"time{'s' * (lost['times'] != '1')} (spark.stage.maxConsecutiveAttempts). {_why_lost(lost)} Or write the shuffled rows down "
-                "(Parquet) and fit those."
+                f"what the rows were shuffled through could not be read, and Spark has tried it {lost['times']} "
+                f"time{'s' * (lost['times'] != '1')} ({setting}). Spark says: {lost['why'].rstrip(': .')}. Most often an executor that held "
+                "it was killed for want of memory (spark.executor.memoryOverhead), or cannot be reached: look at the logs of the executors, "
+                "and give them more memory or fewer slots. Or write the shuffled rows down (Parquet) and fit those."
             )
         if _MEMBER_DIED.search(text):
             return ElephasError(
@@ -185,7 +187,7 @@ def _refusal(text: str) -> str | None:
     missing = _NO_FILE.search(text)
     if missing is not None:
         return (
-            f"Spark finds no file {missing['path'] or missing['pattern']}, from which the rows are read. A path without a scheme is one of "
+            f"Spark finds no file {(missing['path'] or missing['pattern']).rstrip()}, from which the rows are read. A path without a scheme is one of "
             "the cluster's default filesystem, which file:// in front of it changes."
         )
     if _PRINTS.search(text):

@@ -121,16 +121,23 @@ def _slots_each(conf: Conf, profile: ResourceProfile | None, cores: int | None =
     each = (cores or int(conf.get("spark.executor.cores", "1") or 1)) // task_cpus(conf)
     gpus = task_gpus(conf) if profile is None else float(profile.taskResources[Resources.GPU].amount)
     if gpus:
-        each = min(each, int(float(conf.get("spark.executor.resource.gpu.amount", "0") or 0) / gpus))
+        has = float(conf.get("spark.executor.resource.gpu.amount", "0") or 0)
+        each = min(
+            each, int(has) * int(1 / gpus) if gpus < 1 else int(has / gpus)
+        )  # a card is divided, and no two together
     return max(1, each)
 
 
 def slots_asked_for(conf: Conf, master: str, profile: ResourceProfile | None = None) -> int:
-    """Return the slots of the executors that an application asks its cluster for, at least; 0 where nothing says how many."""
+    """Return the slots of the executors that an application asks its cluster for, at least; 0 where nothing says how many.
+
+    A standalone cluster gives it as many executors as there are cores, whatever `spark.executor.instances` says.
+    """
     cluster = _LOCAL_CLUSTER.match(master)
     if cluster is not None:
         return int(cluster["executors"]) * _slots_each(conf, profile, int(cluster["cores"]))
-    return int(conf.get("spark.executor.instances", "0") or 0) * _slots_each(conf, profile)
+    executors = 0 if master.startswith("spark://") else int(conf.get("spark.executor.instances", "0") or 0)
+    return executors * _slots_each(conf, profile)
 
 
 def _concurrent_tasks(context: SparkContext, profile: ResourceProfile | None) -> int:

@@ -21,6 +21,7 @@ from elephas_like.trainer.tensors import (
     AnyVariable,
     assign,
     backend_variable,
+    dtype_of,
     generators,
     is_number,
     is_variable,
@@ -65,7 +66,7 @@ def _step_builds_optimizers(model: keras.Model) -> bool:
         return len(optimizers) > 1
     listed = {id(backend_variable(variable)) for variable in model.variables}
     others = [thing for thing in reachable(model) if is_variable(thing) and id(backend_variable(thing)) not in listed]
-    return any(getattr(variable, "trainable", False) for variable in others)
+    return any(getattr(variable, "trainable", False) and "float" in dtype_of(variable) for variable in others)
 
 
 def _needs_rows(model: keras.Model) -> bool:
@@ -85,12 +86,18 @@ def restore_slots(model: keras.Model, path: str) -> None:
     Keras 3 builds such an optimizer for no variables at all: the loaded model could not be trained and would have lost
     its slots.
     """
-    if not build_optimizer(model, complete=True):
-        return
     with h5py.File(path, "r") as file:
         group = file.get("optimizer_weights")
         names = [] if group is None else [name for key in sorted(group.attrs) for name in group.attrs[key]]
         values = [group[name][()] for name in names]
+    if not build_optimizer(model, complete=True):
+        if len(optimizers_of(model)) != 1:
+            return
+        plain = type(model.optimizer).from_config(model.optimizer.get_config())
+        plain.build(model.trainable_variables)
+        if [value.shape for value in values] != [tuple(variable.shape) for variable in plain.variables]:
+            return  # its step gave it more than the model's weights, which only rows tell
+        model.optimizer.build(model.trainable_variables)
     variables = model.optimizer.variables
     if [value.shape for value in values] == [tuple(variable.shape) for variable in variables]:
         for variable, value in zip(variables, values, strict=True):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import cloudpickle
-from cloudpickle.cloudpickle import _class_setstate
+from cloudpickle.cloudpickle import _class_setstate, _is_registered_pickle_by_value, _lookup_module_and_qualname
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.own_classes import note_own_class, set_class_state
@@ -263,8 +263,9 @@ class CodePickler(cloudpickle.Pickler):
         if type(thing) is functools.cached_property:
             return _property_reduction(thing)
         if type(thing) is _CACHING and type(thing.__wrapped__) is types.FunctionType:
-            if super().reducer_override(thing.__wrapped__) is NotImplemented:
-                return NotImplemented  # by name, as it
+            found = _lookup_module_and_qualname(thing)  # of the function itself it finds the wrapper, and so nothing
+            if found is not None and not _is_registered_pickle_by_value(found[0]):
+                return NotImplemented  # by name
             return _caching, (thing.__wrapped__, *thing.cache_parameters().values())
         if not is_broadcast(thing):
             found = super().reducer_override(thing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 import warnings
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ def check_model(model: object) -> None:
 
 
 def _way_to_a_model(thing: object) -> str:
-    if isinstance(thing, str):
+    if isinstance(thing, str | os.PathLike):
         return " Load it first: keras.saving.load_model(path)."
     if any(base.__module__.startswith("torch.nn") for base in type(thing).__mro__):
         return (

@@ -143,7 +143,8 @@ def _cannot_travel(model: keras.Model, error: live_pickle.PickleError) -> str:
     path = path_to(model, error.culprit)
     place = f"its {path.lstrip('.')}" if path else "something in it"
     kind = type(error.culprit)
-    if any(type(thing).__name__ in _LOADED for thing in reachable(model)) and kind.__module__.startswith(_OF_LOADED):
+    loaded = [thing for thing in reachable(model) if type(thing).__name__ in _LOADED]
+    if kind.__module__.startswith(_OF_LOADED) and any(path_to(thing, error.culprit) is not None for thing in loaded):
         return (
             f"the model {model.name!r} cannot be sent to workers: {place} belongs to a SavedModel that was loaded (a TFSMLayer, or "
             "tf.saved_model.load), whose functions live in this process only. Compute its outputs before the fit, and train the layers that "

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import keras
 import numpy as np
-from keras.src.trainers.compile_utils import CompileMetrics
 
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role, TrainState
@@ -141,8 +140,8 @@ def _roles(
 ) -> list[tuple[Role, AnyVariable]]:
     """Return every variable that training may change, with its role: the model's, its optimizers', others.
 
-    Others are variables that no layer tracks: raw `tf.Variable` attributes, those that a loss closes over, and those of metrics that
-    `model.metrics` leaves out. Other metrics' variables are left out: they are summed, not averaged (`read_metrics`).
+    Others are variables that no layer tracks: raw `tf.Variable` attributes, and those that a loss closes over. Metrics'
+    variables are left out: they are summed, not averaged (`read_metrics`).
     """
     found: list[tuple[Role, AnyVariable]] = []
     seen: set[int] = set()
@@ -181,28 +180,13 @@ def _roles(
             take(_role_in_optimizer(optimizer, variable), variable)
     for generator in generators():
         take(Role.SEED, generator)
-    # Variables that no layer tracks; those of metrics that are summed, or never read, are marked as seen, so that they stay out.
-    metrics = [*model.metrics, *_metrics_of_compile(reached)]
+    # Variables that no layer tracks; metrics' are marked as seen, so that they stay out.
+    metrics = [*model.metrics, *(thing for thing in reached if isinstance(thing, keras.metrics.Metric))]
     seen |= {id(backend_variable(variable)) for metric in metrics for variable in metric.variables}
     for thing in reached:
         if is_variable(thing) and is_number(thing):
             take(untrained(thing), thing)
     return found
-
-
-def _metrics_of_compile(reached: Sequence[object]) -> Iterator[keras.metrics.Metric]:
-    """Yield the metrics that `compile` has given to models: Keras resets and reports those of the outer model, and reads no others.
-
-    A metric of the user's own that `model.metrics` leaves out is none of them. It is never reset, so that what it holds is state.
-    """
-    for thing in reached:
-        if isinstance(thing, keras.Model):
-            own = (getattr(thing, name, None) for name in ("_loss_tracker", "_compile_metrics"))
-            yield from (metric for metric in own if metric is not None)
-            yield from getattr(getattr(thing, "_compile_loss", None), "metrics", ())
-        if isinstance(thing, CompileMetrics):  # not built, it does not tell what it was given
-            given = keras.tree.flatten([thing._user_metrics, thing._user_weighted_metrics])
-            yield from (metric for metric in given if isinstance(metric, keras.metrics.Metric))
 
 
 _DRAWN_FROM = ("seed_generator_state", "StateVar")

@@ -38,7 +38,7 @@ class Script:
         self.heard.append(result)
         return next(self._orders)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: Failure) -> bool:
         raise AssertionError(failure)
 
     def close(self) -> None:
@@ -84,8 +84,9 @@ class DeadLine(Script):
     def join(self, joined: Joined, progress: Callable[[], int]) -> Order:
         raise ConnectionLostError("worker 0 cannot reach the parameter server at nowhere:1 any more")
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: Failure) -> bool:
         self._leave("failed")
+        return False
 
     def close(self) -> None:
         self._leave("closed")

@@ -131,7 +131,7 @@ def test_columns_are_a_dataframes() -> None:
 
 def test_columns_go_by_their_names(spark) -> None:
     frame = spark.range(1)
-    for named in ({"features_col": frame.id}, {"label_col": ["id", frame["id"]]}):
+    for named in ({"features_col": frame.id}, {"label_col": ["id", frame["id"]]}, {"features_col": {"x": frame.id}}):
         with pytest.raises(TypeError, match=r"_col= takes names of columns; got a Column\. Name it first"):
             column_choice(frame, **named)
 

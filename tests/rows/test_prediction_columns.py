@@ -89,6 +89,15 @@ def test_vectors_of_a_parquet_file_are_read_and_stay(spark, way, tmp_path) -> No
         found = way(df, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
         assert [tuple(row)[:2] for row in found] == rows
         assert [row.p for row in found] == ([10.0, 50.0] if width == 2 else [30.0, 40.0])
+    # Two columns of one name, and a vector that lies deeper.
+    df = df.where("features is not null").selectExpr(
+        "features", "features as FEATURES", "struct(features as f) as s", "v"
+    )
+    df.coalesce(1).select("s", "v").write.parquet(str(tmp_path / "deeper"))
+    for read in (df, spark.read.parquet(str(tmp_path / "deeper"))):
+        made = plan(read.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+        (row,) = way(read, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
+        assert (row.s.f, row.p) == (rows[0][0], 30.0)
 
 
 @BOTH_WAYS

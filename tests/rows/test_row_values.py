@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from decimal import Decimal
 from pathlib import Path
 
@@ -104,6 +104,14 @@ def test_labeled_points_are_pairs(spooled: Spool, expect_target: bool | None, st
     ref = spooled(points, expect_target=expect_target)
     assert ref.structure == structure
     assert [column.tolist() for column in columns(ref)] == [[[0.5, 2.0], [0.0, 3.0]], [1.0, 0.0]][: len(structure)]
+
+
+def test_a_tuple_of_that_name_is_the_user_s_own(spooled: Spool) -> None:
+    point = namedtuple("LabeledPoint", "features label")
+    assert [column.tolist() for column in columns(spooled([point([0.5, 2.0], 1.0)], expect_target=True))] == [
+        [[0.5, 2.0]],
+        [1.0],
+    ]
 
 
 @pytest.mark.parametrize("row", [np.array([1.0, 2.0]), [1.0, 2.0], ([1.0, 2.0],)])

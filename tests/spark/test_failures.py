@@ -140,7 +140,7 @@ def test_rows_whose_shuffle_was_lost_too_often_are_said_to_be_so(line_ends: str)
     )
     said = str(readable(RuntimeError(text)))
     assert said.startswith(
-        "what the rows were shuffled through was lost with executors, and Spark has tried it 4 times (spark.stage.maxConsecutiveAttempts). "
+        "what the rows were shuffled through could not be read, and Spark has tried it 4 times (spark.stage.maxConsecutiveAttempts). "
         "Spark says: MetadataFetchFailedException: Missing an output location for shuffle 0 partition 1. Most often"
     )
     assert "org.apache" not in said
@@ -222,7 +222,7 @@ def test_a_worker_that_spark_kills_because_it_is_idle_names_the_setting() -> Non
     assert "Set spark.python.worker.killOnIdleTimeout to false" in str(error)
 
 
-@pytest.mark.parametrize("path", ["/no/such.csv", "/no/such*.csv"])
+@pytest.mark.parametrize("path", ["/no/such file.csv", "/no/such*.csv"])
 def test_rows_from_files_that_are_not_there(sc, path: str) -> None:
     with pytest.raises(
         RefusedError, match=rf"^Spark finds no file file:{re.escape(path)}, from which the rows are read\. "

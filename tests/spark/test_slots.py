@@ -38,16 +38,17 @@ def test_slots_that_were_there_before_are_waited_for_once(sc, monkeypatch, caplo
         ("yarn", {"spark.executor.instances": "3", "spark.executor.cores": "4", "spark.task.cpus": "2"}, 6),
         ("k8s://https://here", {"spark.executor.instances": "3"}, 3),
         (
-            "spark://here:7077",
+            "yarn",
             {
                 "spark.executor.instances": "2",
                 "spark.executor.cores": "8",
-                "spark.executor.resource.gpu.amount": "1",
-                "spark.task.resource.gpu.amount": "0.5",
+                "spark.executor.resource.gpu.amount": "2",
+                "spark.task.resource.gpu.amount": "0.4",
             },
-            4,
+            8,
         ),
-        ("spark://here:7077", {}, 0),
+        ("yarn", {}, 0),
+        ("spark://here:7077", {"spark.executor.instances": "2"}, 0),
         ("local-cluster[2, 3,1024]", {}, 6),
     ],
 )

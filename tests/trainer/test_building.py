@@ -97,6 +97,13 @@ def test_an_optimizer_is_built_for_what_the_user_s_step_gives_it_and_again_where
         assert [tuple(slot.shape) for slot in model.optimizer.variables[2:]] == [(4, 1), (1,), ()]
 
 
+def test_a_counter_of_the_class_is_no_weight_that_only_a_step_knows() -> None:
+    model = Weighs([keras.Input((4,)), keras.layers.Dense(1)])
+    model.counter = tf.Variable(0, dtype=tf.int64)
+    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+    assert build_optimizer(model)
+
+
 def test_a_mistake_in_the_rows_is_raised_when_building() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

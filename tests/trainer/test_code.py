@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import pickle
@@ -62,6 +63,26 @@ def test_a_function_with_a_cache_goes_as_the_function_does(own: Path, tmp_path: 
     module.f(2)  # which is cached here
     expected = module.steps.cache_parameters()
     assert called_elsewhere(module.f, tmp_path) == str((25, expected, min(4, expected["maxsize"] or 4)))
+
+
+def test_a_function_with_a_cache_of_a_package_goes_by_name(own: Path) -> None:
+    """It may hold what cannot be pickled. A cache of the script's own around one does not."""
+    site = own / "site-packages"
+    site.mkdir()
+    (site / "caches_of_a_package.py").write_text(
+        "import functools, threading\nLOCK = threading.Lock()\n@functools.lru_cache\ndef table(n):\n    with LOCK:\n        return n\n"
+        "def slow(n):\n    with LOCK:\n        return n\n"
+    )
+    sys.path.insert(0, str(site))
+    try:
+        module = importlib.import_module("caches_of_a_package")
+        assert pickle.loads(pickle_by_value(module.table)) is module.table  # noqa: S301
+        fast = pickle.loads(pickle_by_value(functools.cache(module.slow)))  # noqa: S301
+        assert fast(2) == 2
+        assert fast.__wrapped__ is module.slow
+    finally:
+        sys.path.remove(str(site))
+        del sys.modules["caches_of_a_package"]
 
 
 def test_an_import_that_holds_what_cannot_be_pickled_stays_behind(own: Path, tmp_path: Path) -> None:

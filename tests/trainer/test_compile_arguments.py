@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -62,6 +63,7 @@ class TorchModule:
     ("thing", "way"),
     [
         ("m.keras", "load_model"),
+        (Path("m.keras"), "load_model"),
         (lambda: None, "Call the function"),
         (TorchModule(), "TorchModuleWrapper"),
         (3, "builtins.int.$"),

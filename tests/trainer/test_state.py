@@ -100,33 +100,6 @@ def test_tensorflows_generators_are_seeds_and_complex_numbers_are_in_no_state() 
     assert not any("phase" in entry.name for entry in layout.entries)
 
 
-class Balanced(keras.Model):
-    """Weighs its loss by what a metric says that `metrics` does not list: Keras never resets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = dense("sgd")  # compiled, with metrics that no step of the outer model counts
-        self.tracker, self.kept = keras.metrics.Mean(name="loss"), keras.metrics.Mean(name="kept")
-
-    def call(self, x: object) -> object:
-        return self.inner(x)
-
-    @property
-    def metrics(self) -> list[keras.metrics.Metric]:
-        return [self.tracker]
-
-
-def test_a_metric_that_is_never_reset_is_state_and_those_of_compile_are_not() -> None:
-    model = Balanced()
-    model.compile("sgd", "mse", metrics=[keras.metrics.RootMeanSquaredError()])
-    build(model, (X[:1], Y[:1]))
-    variables = Variables(model)
-    names = [entry.name.split("/", 1)[0] for entry in variables.layout.of(Role.STATISTIC)]
-    assert names == ["kept", "kept"]
-    model.kept.update_state([2.0, 4.0])
-    assert variables.read().statistics.tolist() == [6.0, 2.0]
-
-
 def test_weights_that_are_complex_are_refused() -> None:
     with pytest.raises(TypeError, match=r"'phase' is of complex64.*real and imaginary"):
         Variables(dense("sgd", Noisy(trainable=True)))
