@@ -34,7 +34,7 @@ from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, 
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
-from elephas_like.spark.session import is_local
+from elephas_like.spark.session import settings_of, task_tries
 from elephas_like.spark.task_input import only
 from elephas_like.spark.waits import cancel_and_wait
 
@@ -144,8 +144,8 @@ class ServerRun:
         invalidate: Callable[[], None] = lambda: None,
     ) -> None:
         self._context, self._store = context, store
-        # Spark in local mode runs no task again.
-        store.rewrite = invalidate if keep and not is_local(context) else None
+        tried_again = task_tries(context.master, settings_of(context)) > 1
+        store.rewrite = invalidate if keep and tried_again else None
         self._tag, self._description, self._datasets = tag, description, tuple(datasets)
         self._aborted = self._suspended = False
         self._late_failures: list[Failure] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import warnings
@@ -73,6 +74,14 @@ def is_local(context: SparkContext) -> bool:
 def is_local_master(master: str) -> bool:
     """Return whether a master runs tasks in the driver's JVM: `local` or `local[n]`, not `local-cluster`."""
     return master == "local" or master.startswith("local[")
+
+
+def task_tries(master: str, conf: Conf) -> int:
+    """Return how often Spark tries a task: once in local mode, but `local[n, tries]` says it, as `spark.task.maxFailures` does on clusters."""
+    if is_local_master(master):
+        told = re.fullmatch(r"local\[[^,\]]+,\s*(\d+)\s*\]", master)
+        return 1 if told is None else int(told[1])
+    return int(conf.get("spark.task.maxFailures", "4") or 4)
 
 
 def is_on(conf: Conf, name: str) -> bool:

@@ -31,6 +31,7 @@ from elephas_like.spark.session import (
     settings_of,
     share_backend,
     started_context,
+    task_tries,
 )
 
 
@@ -168,3 +169,17 @@ if pyspark.__version__.startswith("3."):  # only then are there sessions of Spar
             ):
                 call()
         remote.client.close()
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "tries"),
+    [
+        ("local", {}, 1),
+        ("local[*]", {"spark.task.maxFailures": "8"}, 1),
+        ("local[2, 8]", {}, 8),
+        ("local-cluster[2,1,1024]", {}, 4),
+        ("yarn", {"spark.task.maxFailures": "1"}, 1),
+    ],
+)
+def test_how_often_spark_tries_a_task(master: str, settings: dict[str, str], tries: int) -> None:
+    assert task_tries(master, settings) == tries
