@@ -195,8 +195,8 @@ def is_number(variable: AnyVariable) -> bool:
 
 def assign(variable: AnyVariable, value: Array) -> None:
     """Set a variable to an array of its shape. The variable does not keep the array."""
-    # JAX may use NumPy's memory as it is: the copy is the variable's own.
-    put(variable, jnp.asarray(value.astype(jnp.dtype(variable.dtype), copy=True)))
+    # JAX may use NumPy's memory as it is: the copy is the variable's own. `jnp.asarray` would start a program for each variable.
+    put(variable, jax.device_put(value.astype(jnp.dtype(variable.dtype), copy=True)))
 
 
 def value_of(variable: AnyVariable) -> Array:
