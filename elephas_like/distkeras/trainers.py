@@ -24,6 +24,7 @@ from elephas_like.model.sharding import shard
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.shards import partitioned
+from elephas_like.trainer.recipe import copy_of
 
 __all__ = [
     "ADAG",
@@ -110,9 +111,8 @@ class Trainer:
 
     def _compiled(self) -> keras.Model:
         """Return a compiled copy of the model, weights included, with an optimizer of its own."""
-        model = keras.models.clone_model(self.keras_model)
-        if self.keras_model.built:
-            model.set_weights(self.keras_model.get_weights())
+        # Keras' own clone of a built model forgets what `adapt` left in its layers.
+        model = copy_of(self.keras_model) if self.keras_model.built else keras.models.clone_model(self.keras_model)
         model.compile(self._optimizer(), self.loss, metrics=list(self.metrics), loss_weights=self.loss_weights)
         return model
 

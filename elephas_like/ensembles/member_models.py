@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import keras
 
 from elephas_like.core.voting import Voting
+from elephas_like.ensembles.scoring import output_width
+from elephas_like.trainer.task import last_activation
 
 _REGRESSION = ("mse", "mae", "mape", "msle")
 
 
 def voting_of(model: keras.Model) -> str:
-    """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression.
+    """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression, or for several labels a row.
 
     Raises:
         ValueError: a loss that does not say.
@@ -21,7 +23,9 @@ def voting_of(model: keras.Model) -> str:
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     words = str(name).lower()
     if "crossentropy" in words:
-        return Voting.SOFT.value
+        # Each column has a probability of its own, which do not sum to 1, unless it is one of two classes.
+        labels = words.startswith("binary") and (output_width(model) or 1) > 1 and last_activation(model) != "softmax"
+        return Voting.MEAN.value if labels else Voting.SOFT.value
     if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
         return Voting.MEAN.value
     raise ValueError(

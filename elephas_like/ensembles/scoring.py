@@ -18,7 +18,7 @@ from elephas_like.core.voting import Ballot, Results, Voting
 from elephas_like.trainer.inference import EnsemblePredictor, batches
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.state import read_metrics
-from elephas_like.trainer.tensors import at_rest, tensor_tree
+from elephas_like.trainer.tensors import at_rest, mask_of, masked, tensor_tree
 
 _OF_DECISIONS = (
     keras.metrics.Accuracy,
@@ -102,7 +102,7 @@ class Judge:
         results = self._named(tally.metrics, sample)
         if tally.votes is not None:
             of_votes = self._named(tally.votes, sample)
-            results |= {name: of_votes[name] for name in self._of_decisions()}
+            results |= {name: of_votes[name] for name in self._of_decisions() if name in of_votes}
         return {"loss": tally.loss / tally.rows if tally.rows else float("nan")} | results
 
     def check_metric(self, metric: str, x: object, y: object, sample_weight: object) -> None:
@@ -115,16 +115,31 @@ class Judge:
         if metric not in known:
             raise ValueError(f"metric must be one of {', '.join(map(repr, known))}; got {metric!r}.")
 
-    def score(self, mean: Array, y: object, sample_weight: object, batch_size: int) -> dict[str, float]:
+    def mask(self, x: object, batch_size: int) -> Array | None:
+        """The mask of the judge's outputs for these rows; None where they have none."""
+        found = []
+        for features, _, _, _ in _batches(x, None, None, batch_size):
+            mask = mask_of(self._judge(tensor_tree(features), training=False))
+            if mask is None:
+                return None
+            found.append(mask)
+        return np.concatenate(found)
+
+    def score(
+        self, mean: Array, y: object, sample_weight: object, batch_size: int, mask: Array | None = None
+    ) -> dict[str, float]:
         """Loss and metrics by name of a mean of outputs (of probabilities with soft votes), without regularization.
 
         The judge's last call must not have been a compiled one (`predict`): `check_metric` makes one that is not.
+
+        Args:
+            mask: of the outputs.
         """
-        judged = [
-            _Judged(given, given, targets, weights, rows, 0.0)
-            for part, targets, weights, rows in _batches(mean, y, sample_weight, batch_size)
-            for given in [self._as_judged(np.asarray(part))]
-        ]
+        judged = []
+        for part, targets, weights, rows in _batches((mean, mask), y, sample_weight, batch_size):
+            assert isinstance(part, tuple)
+            given = self._as_judged(np.asarray(part[0]))
+            judged.append(_Judged(given, given, targets, weights, rows, 0.0, part[1]))
         return self.results(self._tally(judged))
 
     def _judged(self, x: object, y: object, sample_weight: object, batch_size: int) -> Iterator[_Judged]:
@@ -132,10 +147,12 @@ class Judge:
         for model in self._models:
             at_rest(model)
         for features, targets, weights, rows in _batches(x, y, sample_weight, batch_size):
-            outputs, penalty = [], 0.0
+            outputs: list[Array] = []
+            penalty, mask = 0.0, None
             for share, model in zip(shares, self._models, strict=True):
                 # Not compiled: `losses` of a compiled call would be the graph's.
                 output = model(tensor_tree(features), training=False)
+                mask = mask if outputs else mask_of(output)  # the first one judges
                 outputs.append(keras.ops.convert_to_numpy(output))
                 penalty += share * sum(float(loss) for loss in model.losses)
             mean = decided = outputs[0]
@@ -145,7 +162,7 @@ class Judge:
                 mean = decided = self._as_judged(voting.mean(self._ballot.beliefs(outputs), shares))
                 if self._ballot.voting is Voting.HARD:
                     decided = self._decisions(voting.labels(self._ballot(outputs)), mean.shape[-1])
-            yield _Judged(mean, decided, targets, weights, rows, penalty)
+            yield _Judged(mean, decided, targets, weights, rows, penalty, mask)
 
     def _decisions(self, labels: Array, width: int) -> Results:
         """Labels as outputs of the judge's that say so with all certainty."""
@@ -167,29 +184,31 @@ class Judge:
     def _tally(self, batches: Sequence[_Judged]) -> Tally:
         """Keras' sums: the losses of batches weighted by their rows, and the states of metrics over all of them."""
         judge, loss, rows = self._judge, 0.0, 0
-        metrics = self._states([(batch.mean, batch.targets, batch.weights) for batch in batches])
+        metrics = self._states([(batch.mean, batch) for batch in batches])
         votes = None
         if any(batch.decided is not batch.mean for batch in batches):
-            votes = self._states([(batch.decided, batch.targets, batch.weights) for batch in batches])
+            votes = self._states([(batch.decided, batch) for batch in batches])
         for batch in batches:
             targets, weights = tensor_tree(batch.targets), tensor_tree(batch.weights)
-            found = judge.compute_loss(y=targets, y_pred=tensor_tree(batch.mean), sample_weight=weights)
+            found = judge.compute_loss(y=targets, y_pred=masked(batch.mean, batch.mask), sample_weight=weights)
             own = sum(float(part) for part in judge.losses)
             loss += batch.rows * (float(found) - own + batch.penalty)
             rows += batch.rows
         judge.reset_metrics()
         return Tally(loss, rows, metrics, votes)
 
-    def _states(self, batches: Sequence[tuple[Array, object, object]]) -> Floats:
-        """The states of the judge's metrics after batches of (outputs, targets, weights)."""
+    def _states(self, batches: Sequence[tuple[Array, _Judged]]) -> Floats:
+        """The states of the judge's metrics after batches, of which these are the outputs."""
         self._judge.reset_metrics()
-        for outputs, targets, weights in batches:
-            self._judge.compute_metrics(None, tensor_tree(targets), tensor_tree(outputs), tensor_tree(weights))
+        for outputs, batch in batches:
+            targets, weights = tensor_tree(batch.targets), tensor_tree(batch.weights)
+            self._judge.compute_metrics(None, targets, masked(outputs, batch.mask), weights)
         return read_metrics(self._judge)
 
     def _named(self, states: Floats, sample: tuple[object, ...] | None) -> dict[str, float]:
-        """What the judge's metrics say of their states, the loss aside."""
-        return {name: value for name, value in metric_results(self._judge, states, sample).items() if name != "loss"}
+        """What the judge's metrics say of their states, the loss aside, and those that only its own test step updates."""
+        results = metric_results(self._judge, states, sample, evaluated=True)
+        return {name: value for name, value in results.items() if name != "loss"}
 
     def _of_decisions(self) -> list[str]:
         """Names of the metrics that look at decisions: those of the compiled metrics, in their order."""
@@ -226,7 +245,7 @@ class ShardJudge:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A batch: the mean output, what was decided, targets, weights, rows, and the members' mean regularization."""
+    """A batch: the mean output, what was decided, targets, weights, rows, the members' mean regularization, the outputs' mask."""
 
     mean: Array
     decided: Array
@@ -234,6 +253,7 @@ class _Judged:
     weights: object
     rows: int
     penalty: float
+    mask: Array | None = None
 
 
 def _batches(

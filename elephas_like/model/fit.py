@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ import keras
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from elephas_like.core.described import without_addresses
 from elephas_like.core.errors import ElephasError, ElephasWarning, NonFiniteError
 from elephas_like.core.extras import BACKENDS
 from elephas_like.core.layout import Layout
@@ -168,7 +168,7 @@ def _announce(num_workers: int, application: str) -> None:
 
 def _describe(fit: Fit, engine: EngineName, num_workers: int) -> None:
     """Say on the training page what is trained."""
-    frequency = fit.frequency.value if isinstance(fit.frequency, Frequency) else _without_addresses(fit.frequency)
+    frequency = fit.frequency.value if isinstance(fit.frequency, Frequency) else without_addresses(fit.frequency)
     fit.hooks.monitor.describe(
         engine,
         alone=fit.options.mode is not Mode.SYNCHRONOUS,
@@ -431,10 +431,10 @@ def _described(
 ) -> dict[str, object]:
     """What a checkpoint must have been written for, to go on from: what decides how a fit trains."""
     return {
-        "strategy": _without_addresses(strategy),
-        "frequency": _without_addresses(frequency),
-        "codec": _without_addresses(options.codec),
-        "state_codec": _without_addresses(options.state_codec),
+        "strategy": without_addresses(strategy),
+        "frequency": without_addresses(frequency),
+        "codec": without_addresses(options.codec),
+        "state_codec": without_addresses(options.state_codec),
         **{
             name: str(getattr(options, name))
             for name in ("mode", "optimizer_state", "optimizer_state_every", "max_staleness", "quorum", "on_nan")
@@ -448,8 +448,3 @@ def _described(
         # Not the seed of this fit, which counts those before it: a notebook's cell that is run again is the same fit.
         "seed": None if options.seed is None else [drawn.split, drawn.bootstrap],
     }
-
-
-def _without_addresses(value: object) -> str:
-    """What an object says of itself, the same in every process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

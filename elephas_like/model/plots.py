@@ -67,7 +67,12 @@ def plot_history(history: keras.callbacks.History, metrics: Sequence[str] | None
 
 
 def plot_search(
-    trials: pd.DataFrame, objective: str, maximize: bool, front: pd.DataFrame | None = None, more: Sequence[str] = ()
+    trials: pd.DataFrame,
+    objective: str,
+    maximize: bool,
+    front: pd.DataFrame | None = None,
+    more: Sequence[str] = (),
+    candidates: Sequence[int] | None = None,
 ) -> Any:
     """Draw objective over trials, parallel coordinates, each parameter against the objective, and objectives against each other.
 
@@ -75,12 +80,13 @@ def plot_search(
 
     Args:
         trials: `SearchResult.trials`. front: `SearchResult.pareto_front`. more: further objectives.
+        candidates: numbers of the trials that may be the best; None for those that finished.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     known = trials[trials[objective].notna()].reset_index(drop=True)
-    best = _best_of(known, objective, maximize)
+    best = _best_of(known, objective, maximize, candidates)
     parameters = [name for name in trials.columns if name.startswith("param_") and known[name].notna().any()]
     across = max(1, min(4, len(parameters)))
     down = -(-(len(parameters) + len(more)) // across)
@@ -187,9 +193,10 @@ def _drift(axes: Any, rounds: Sequence[RoundRecord]) -> None:
 # Searches
 
 
-def _best_of(trials: pd.DataFrame, objective: str, maximize: bool) -> int | None:
-    """Return the place of the best trial that finished, if one did."""
-    done = trials[trials["status"].isin(["ok", "timeout"])]
+def _best_of(trials: pd.DataFrame, objective: str, maximize: bool, candidates: Sequence[int] | None) -> int | None:
+    """Return the place of the best of the candidates, or of the trials that finished; None where there are none."""
+    may_be = trials["status"].isin(["ok", "timeout"]) if candidates is None else trials["trial"].isin(candidates)
+    done = trials[may_be]
     if not len(done):
         return None
     return int(done[objective].idxmax() if maximize else done[objective].idxmin())

@@ -64,7 +64,7 @@ def architecture(model: keras.Model) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-_TRAINING_KEYS = ("_initializer", "_regularizer", "_constraint", "seed", "rate", "momentum")
+_TRAINING_KEYS = ("_initializer", "_regularizer", "_constraint", "seed", "momentum")
 
 
 def _inference_config(config: object) -> object:
@@ -73,7 +73,13 @@ def _inference_config(config: object) -> object:
         return [_inference_config(item) for item in config]
     if not isinstance(config, dict):
         return config
-    return {name: _inference_config(value) for name, value in config.items() if not str(name).endswith(_TRAINING_KEYS)}
+    return {name: _inference_config(value) for name, value in config.items() if not _is_for_training(str(name))}
+
+
+def _is_for_training(name: str) -> bool:
+    # Other rates than those of dropout make another function of the same weights, as a convolution's dilation_rate.
+    drops = name == "rate" or (name.endswith("_rate") and "drop" in name)
+    return drops or name.endswith(_TRAINING_KEYS)
 
 
 def _canonical(config: object, shared: dict[object, int]) -> object:

@@ -68,7 +68,7 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
         return Task.VALUES
     width = slot.shape[-1] if slot.shape else 1
     flat = len(slot.shape) <= 1
-    name, activation = _loss_name(model), _activation(model)
+    name, activation = _loss_name(model), last_activation(model)
     kind = model_type or LossModelTypeMapper().get_model_type(_single_loss(model))
     if kind is None:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
@@ -168,14 +168,14 @@ def _from_logits(model: keras.Model) -> bool:
     return bool(config.get("from_logits"))
 
 
-def _activation(model: keras.Model) -> str:
+def last_activation(model: keras.Model) -> str:
     """Return the name of the activation that makes a model's one output; "" where that cannot be told.
 
     Any activation but softmax and sigmoid must be certain: of a layer of Keras' own that surely is the last.
     """
     end = _end(model)
     if isinstance(end, keras.Model):
-        return _activation(end)
+        return last_activation(end)
     function = getattr(end, "activation", end)
     if isinstance(function, keras.Operation):  # layers.Softmax, or what keras.ops.softmax adds to a model
         return {"Softmax": "softmax", "Sigmoid": "sigmoid"}.get(type(function).__name__, "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend import get_keras_mask, set_keras_mask  # losses read a mask off the tensor; no public name does
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.extras import another_backend
@@ -54,6 +55,20 @@ def array_of(value: Any) -> Array:
     if hasattr(value, "dtype") and keras.backend.standardize_dtype(value.dtype) == "bfloat16":
         value = keras.ops.cast(value, "float32")
     return np.asarray(keras.ops.convert_to_numpy(value))
+
+
+def mask_of(output: Any) -> Array | None:
+    """Return the mask that a model's output bears, as of an Embedding(mask_zero=True): losses and metrics leave those steps out. None for no mask."""
+    mask = get_keras_mask(output)
+    return None if mask is None else array_of(mask)
+
+
+def masked(output: Array, mask: Array | None) -> Tensor:
+    """Return an array as a tensor that bears a mask."""
+    tensor = tensor_tree(output)
+    if mask is not None:
+        set_keras_mask(tensor, tensor_tree(mask))
+    return tensor
 
 
 def check_backend() -> None:

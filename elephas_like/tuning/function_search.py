@@ -14,6 +14,7 @@ import cloudpickle
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
+from elephas_like.core.described import without_addresses
 from elephas_like.core.objective import Objective, objective_of
 from elephas_like.core.pruning import NumberedRule, Rule, rule_of
 from elephas_like.core.types import EngineName
@@ -91,7 +92,7 @@ class FunctionRequest:
             identity={
                 "space": space.described(),
                 "algo": name_of(given["algo"]),
-                "first_points": repr(list(first)) if first else None,
+                "first_points": without_addresses(list(first)) if first else None,
                 "seed": kept.seed,
                 **identity_of(goal),
                 "epochs": epochs,

@@ -10,6 +10,7 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from elephas_like.core.extras import require
@@ -56,8 +57,9 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
     if kind == "loguniform":
         return FloatDistribution(math.exp(low), math.exp(high), log=True)
     if kind == "quniform" and parameter.step:
-        step = parameter.step
-        return FloatDistribution(round(low / step) * step, round(high / step) * step, step=step)
+        # Optuna lowers an end that is no whole number of steps away from the other, in decimal numbers: 0.8 is, 0.8000000000000000444 is not.
+        low, high = (float(Decimal(repr(parameter.step)) * round(end / parameter.step)) for end in (low, high))
+        return FloatDistribution(low, high, step=parameter.step)
     if kind == "qloguniform" and parameter.step == 1 and round(math.exp(low)) >= 1:
         return IntDistribution(round(math.exp(low)), round(math.exp(high)), log=True)
     instead = {
@@ -119,7 +121,8 @@ class OptunaSampler:
         if self._own is None:
             self._study.sampler = optuna.samplers.TPESampler(seed=seed_of(self._seed, number))
         if number < len(self._first):
-            self._study.enqueue_trial(dict(self._first[number]))
+            first = self._first[number]
+            self._study.enqueue_trial({label: _within(self._distributions[label], first[label]) for label in first})
         while not self._over:
             trial = self._study.ask()
             trial.set_user_attr(_NUMBER, number)
@@ -257,6 +260,13 @@ def _finite(objective: Objective, result: TrialResult) -> dict[int, float]:
     return {epoch: loss for epoch, loss in losses if math.isfinite(loss)}
 
 
+def _within(distribution: BaseDistribution, value: int | float) -> int | float:
+    """A value that a distribution contains: hyperopt multiplies steps in binary, and may end beside the end by a rounding."""
+    if isinstance(distribution, FloatDistribution) and distribution.step is not None:
+        return min(max(value, distribution.low), distribution.high)
+    return value
+
+
 def _frozen(
     objective: Objective,
     result: TrialResult,
@@ -279,7 +289,7 @@ def _frozen(
     turned: Any = float if as_loss else objective.value
     return optuna.trial.create_trial(
         state=state,
-        params=dict(point),
+        params={label: _within(distributions[label], value) for label, value in point.items()},
         distributions={label: distributions[label] for label in point},
         values=values,
         intermediate_values={epoch: turned(loss) for epoch, loss in losses.items()},

@@ -236,7 +236,9 @@ class SearchResult:
         from elephas_like.model.plots import plot_search
 
         more = [one.name for one in self._objective.more]
-        return plot_search(self.trials, self.objective, self.maximize, self.pareto_front if more else None, more)
+        front = self.pareto_front if more else None
+        candidates = [record.result.number for record in self._ranked]
+        return plot_search(self.trials, self.objective, self.maximize, front, more, candidates)
 
     def log_to_mlflow(self, name: str = "search", *, best_model: bool = True) -> str:
         """Write the search to MLflow: a run for each trial, nested in one with the best parameters, a table, a picture, the page.
@@ -274,7 +276,7 @@ class SearchResult:
             self._objective, len(self._records), trials=f"{len(self._records)}, {seconds:,.0f} s together"
         )
         for record in self._records:
-            show_trial(page, record, self._objective, earlier=True)
+            show_trial(page, record, self._objective, self._counts(record.result), earlier=True)
         page.ended("interrupted" if self.interrupted else "finished")
         return page.snapshot() | {"elapsed": None, "began_at": None}  # when it was is not kept
 

@@ -151,7 +151,7 @@ class Search:
                 self._store.recall(result)
             self._monitor.ended(result)
             self.records[result.number] = self._record(result, point, self._sampler.space.at(point))
-            show_trial(self._page, self.records[result.number], self._objective, earlier=True)
+            self._show_ended(self.records[result.number], earlier=True)
         begun = 0 if self._log is None else self._log.begun()
         again = sum(number not in self.records for number in range(begun))
         if earlier or again:
@@ -244,10 +244,14 @@ class Search:
         finally:
             if is_feasible(self._sampler, result.number):
                 self._store.offer(result)
-        show_trial(self._page, self.records[result.number], self._objective)
+        self._show_ended(self.records[result.number])
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)
         self._show(bar, result)
+
+    def _show_ended(self, record: TrialRecord, *, earlier: bool = False) -> None:
+        counts = record.result.counts and is_feasible(self._sampler, record.result.number)
+        show_trial(self._page, record, self._objective, counts, earlier=earlier)
 
     def _record(self, result: TrialResult, point: Point, params: Any) -> TrialRecord:
         return TrialRecord(result, point, params, self._sampler.space.values(point, params))
@@ -301,14 +305,16 @@ def search_monitor(objective: Objective, total: int, **about: object) -> RunsMon
     )
 
 
-def show_trial(page: RunsMonitor, record: TrialRecord, objective: Objective, *, earlier: bool = False) -> None:
-    """Show a trial that is over. earlier: it ended in an earlier session."""
+def show_trial(
+    page: RunsMonitor, record: TrialRecord, objective: Objective, counts: bool, *, earlier: bool = False
+) -> None:
+    """Show a trial that is over. counts: whether it may be the best one. earlier: it ended in an earlier session."""
     result, failure = record.result, record.result.failure
     page.end(
         result.number,
         result.status.value,
         None if result.loss is None else objective.value(result.loss),
-        counts=result.counts,
+        counts=counts,
         params=dict(record.values),
         values=[objective.value(loss) for loss in objective.losses(result.history)],
         best_epoch=result.best_epoch,

@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
+from elephas_like.core.described import without_addresses
 from elephas_like.core.objective import Objective, objective_of
 from elephas_like.core.pruning import NumberedRule, Rule, rule_of
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
@@ -275,7 +276,7 @@ class _Request:
         return {
             "space": self.sampler.space.described(),
             "algo": self.algo,
-            "first_points": None if not self.first_points else repr(list(self.first_points)),
+            "first_points": None if not self.first_points else without_addresses(list(self.first_points)),
             "seed": self.kept.seed,
             **identity_of(self.objective),
             "epochs": self.epochs,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from elephas_like.core.checks import did_you_mean
+from elephas_like.core.described import without_addresses
 from elephas_like.core.extras import require
 from elephas_like.core.trials import TrialResult, TrialStatus
 
@@ -162,7 +162,7 @@ class Space:
 
     def described(self) -> str:
         """The space as text, the same in every process."""
-        return _without_addresses(str(self.expression))
+        return without_addresses(str(self.expression))
 
 
 def _parameter(found: Any, chooses: bool) -> Parameter:
@@ -277,12 +277,8 @@ def described(algo: Callable[..., Any]) -> str:
     """An algorithm as text, the same in every process: a function's name, and what a partial gives it."""
     if isinstance(algo, functools.partial):
         given = [*map(repr, algo.args), *(f"{name}={algo.keywords[name]!r}" for name in sorted(algo.keywords))]
-        return _without_addresses(f"partial({', '.join([described(algo.func), *given])})")
-    return _without_addresses(f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}")
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+        return without_addresses(f"partial({', '.join([described(algo.func), *given])})")
+    return without_addresses(f"{algo.__module__}.{getattr(algo, '__qualname__', algo)}")
 
 
 def _entries(space: Mapping[Any, Any], prefix: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from elephas_like.core.merging import finite
 from elephas_like.core.objective import Objective
 from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
-from elephas_like.core.types import FitConfig, ShardRef, TrainState
+from elephas_like.core.types import FitConfig, Integers, ShardRef, TrainState
 from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
@@ -47,6 +47,7 @@ from elephas_like.trainer.worker import run_in_chunks
 
 TIDY_SECONDS = 5.0
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class KerasTrial:
             if self.config.fused_optimizer:
                 BACKEND.fuse(model)
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
-            reporter = TrialCallback(self.objective, report)  # last, to see what other callbacks add to the logs
+            reporter = TrialCallback(self.objective, report, callbacks)  # last, to see what they add to the logs
             _Training(model, rows, order.batch_size).run(self.epochs, [*callbacks, reporter])
         result = reporter.result(order, model, started, platform.node())
         del model, reporter, callbacks
@@ -138,21 +139,25 @@ class _Training:
         hooks = keras.callbacks.CallbackList(
             list(callbacks), model=self._model, epochs=epochs, steps=self._steps, verbose=0
         )
-        by_batch = any(_own_hook(callback, hook) for callback in callbacks for hook in _BATCH_HOOKS)
+        hooked = {
+            hook for callback in callbacks for hook in (*_BATCH_HOOKS, *_TEST_BATCH_HOOKS) if _own_hook(callback, hook)
+        }
+        logs: dict[str, Any] = {}
         self._model.stop_training = False
         hooks.on_train_begin()
         for epoch in range(epochs):
             hooks.on_epoch_begin(epoch)
-            hooks.on_epoch_end(epoch, self._epoch(epoch, hooks, by_batch))
+            logs = self._epoch(epoch, hooks, hooked)
+            hooks.on_epoch_end(epoch, logs)
             if self._model.stop_training:
                 break
-        hooks.on_train_end()
+        hooks.on_train_end(logs)
 
-    def _epoch(self, epoch: int, hooks: keras.callbacks.CallbackList, by_batch: bool) -> dict[str, Any]:
+    def _epoch(self, epoch: int, hooks: keras.callbacks.CallbackList, hooked: set[str]) -> dict[str, Any]:
         model, rows = self._model, self._rows
         model.reset_metrics()
         order = rows.training.order(epoch)
-        if by_batch:
+        if hooked.intersection(_BATCH_HOOKS):
             self._train_by_batch(order, hooks)
         elif rows.resident is not None:
             structure = rows.training.structure
@@ -167,7 +172,10 @@ class _Training:
         if len(held_rows):
             model.reset_metrics()
             hooks.on_test_begin()
-            run_in_chunks(self._testing, held, held_rows, self._batch)
+            if hooked.intersection(_TEST_BATCH_HOOKS):
+                self._test_by_batch(held, held_rows, hooks)
+            else:
+                run_in_chunks(self._testing, held, held_rows, self._batch)
             results = evaluated_metrics(model)
             hooks.on_test_end(results)
             logs |= {f"val_{name}": value for name, value in results.items()}
@@ -180,6 +188,12 @@ class _Training:
             hooks.on_train_batch_end(step, freshly_named(self._model, metrics_of(self._model)))
             if self._model.stop_training:
                 break
+
+    def _test_by_batch(self, held: ShardData, rows: Integers, hooks: keras.callbacks.CallbackList) -> None:
+        for step in range(rounds.steps(len(rows), self._batch)):
+            hooks.on_test_batch_begin(step)
+            run_in_chunks(self._testing, held, rows[step * self._batch : (step + 1) * self._batch], self._batch)
+            hooks.on_test_batch_end(step, freshly_named(self._model, evaluated_metrics(self._model)))
 
     def _steps_of(self, columns: Sequence[Any], steps: int) -> None:
         in_order = row_numbers(len(columns[0]))
@@ -289,10 +303,20 @@ def _adapters(model: keras.Model) -> list[keras.Variable]:
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports a trial's epochs, stops it when told to, and keeps the state of the epoch with the lowest loss."""
+    """Reports a trial's epochs, stops it when told to, and keeps the state of the epoch with the lowest loss.
 
-    def __init__(self, objective: Objective, report: Report) -> None:
+    Args:
+        callbacks: the others of the trial.
+    """
+
+    def __init__(
+        self, objective: Objective, report: Report, callbacks: Sequence[keras.callbacks.Callback] = ()
+    ) -> None:
         super().__init__()
+        # It puts the averages in place of the weights while these are validated, and nobody has seen them since.
+        self._averages = any(
+            isinstance(each, keras.callbacks.SwapEMAWeights) and not each.swap_on_epoch for each in callbacks
+        )
         self.history: list[dict[str, float]] = []
         self._loss, self._epoch, self._stopped = math.inf, -1, False
         self._broken: int | None = None
@@ -334,6 +358,8 @@ class TrialCallback(keras.callbacks.Callback):
             raise ElephasError(f"{name!r} was never a finite number; it was {_seen(self.history, name)}.")
         variables = self._variables if model is self.model else None
         (variables or Variables(model)).write(self._state)
+        if self._averages and model.optimizer is not None:
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         kept, suffix = file_of(model) if order.wants_model(self._loss) else (b"", "")
         return TrialResult(
             order.number,

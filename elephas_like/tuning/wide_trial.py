@@ -52,8 +52,8 @@ class WideTrial:
         started = time.perf_counter()
         with keras_lock, seeded(self.seed, order.number):
             model = checked(self.build(order.params))
-        reporter = TrialCallback(self.objective, report)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them
+        reporter = TrialCallback(self.objective, report, own)
         fitted = SparkModel(
             model,
             num_workers=self.workers,

@@ -123,3 +123,12 @@ def test_arguments_are_checked_when_they_are_given() -> None:
             distkeras.ADAG(classifier(), "adam", "mse").train(X, shuffle=shuffle)
     with pytest.raises(TypeError, match="DataFrame"):
         distkeras.EnsembleTrainer(classifier(), "adam", "mse").train(X)
+
+
+def test_a_vocabulary_that_was_adapted_is_copied_with_the_model(sc) -> None:
+    words = keras.layers.StringLookup(output_mode="multi_hot")
+    words.adapt(np.array(["a", "b", "c"]))
+    model = keras.Sequential([keras.Input((1,), dtype="string"), words, keras.layers.Dense(1)])
+    rows = sc.parallelize([(np.array([word]), float(word == "a")) for word in "abca"], 1)
+    trained = distkeras.SingleTrainer(model, "sgd", "mse", num_epoch=1, batch_size=2).train(rows)
+    assert trained.layers[0].get_vocabulary() == words.get_vocabulary()

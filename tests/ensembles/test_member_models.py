@@ -10,6 +10,11 @@ def test_how_a_loss_votes() -> None:
     assert voting_of(model(loss=keras.losses.BinaryFocalCrossentropy())) == "soft"
     for loss in ("mse", "mean_absolute_error", keras.losses.Huber()):
         assert voting_of(model(1, None, loss=loss, metrics=[])) == "mean"
+    for activation in ("sigmoid", None):  # several labels a row, by probabilities or by logits
+        several = model(3, activation, loss=keras.losses.BinaryCrossentropy(from_logits=not activation), metrics=[])
+        assert voting_of(several) == "mean"
+    for one in (model(2, loss="binary_crossentropy"), model(1, "sigmoid", loss="binary_crossentropy", metrics=[])):
+        assert voting_of(one) == "soft"
     with pytest.raises(ValueError, match="voting='auto' knows crossentropies"):
         voting_of(model(loss=lambda y, found: found))
 

@@ -86,3 +86,29 @@ def test_what_a_model_puts_out() -> None:
     assert output_width(constant(1.0, 2.0, 3.0)) == 3
     assert not gives_logits(constant(1.0))
     assert gives_logits(constant(1.0, loss=[keras.losses.BinaryCrossentropy(from_logits=True)]))
+
+
+def masking(seed: int) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    layers = [
+        keras.Input((4,), dtype="int32"),
+        keras.layers.Embedding(5, 3, mask_zero=True),
+        keras.layers.LSTM(3, return_sequences=True),
+        keras.layers.Dense(2, "softmax"),
+    ]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+TOKENS = np.array([[1, 2, 0, 0], [3, 0, 0, 0], [1, 2, 3, 4]])
+TAGS = np.array([[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])
+
+
+@pytest.mark.parametrize("voting", [Voting.SOFT, Voting.HARD, Voting.MEAN])
+def test_steps_that_are_masked_count_for_an_ensemble_as_little_as_for_keras(voting: Voting) -> None:
+    model = masking(0)
+    expected = model.evaluate(TOKENS, TAGS, batch_size=2, return_dict=True, verbose=0)
+    for models in ([model], [model, model]):
+        found = Judge(models, ballot(voting, models)).evaluate(TOKENS, TAGS, None, 2)
+        assert found == pytest.approx(expected, rel=1e-5)

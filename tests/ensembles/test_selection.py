@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 from problems import digits
@@ -25,3 +26,42 @@ def test_greedy_selection_is_at_least_as_good_as_the_best_member() -> None:
     assert best.score >= max(model.evaluate(x_test, y_test, verbose=0)[1] for model in found.models) - 1e-6
     with pytest.raises(ValueError, match="metric must be one of 'loss', 'accuracy'; got 'auc'"):
         greedy_selection(found, (x_test, y_test), metric="auc")
+
+
+def test_masked_steps_count_as_little_as_for_keras() -> None:
+    def masking(seed: int) -> keras.Model:
+        keras.utils.set_random_seed(seed)
+        layers = [
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(5, 3, mask_zero=True),
+            keras.layers.LSTM(3, return_sequences=True),
+            keras.layers.Dense(2, "softmax"),
+        ]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    x, y = np.array([[1, 2, 0, 0], [3, 0, 0, 0], [1, 2, 3, 4]]), np.array([[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])
+    models = [masking(seed) for seed in range(3)]
+    losses = [model.evaluate(x, y, verbose=0)[0] for model in models]
+    chosen = greedy_selection(models, (x, y), picks=1)
+    assert chosen.members == (int(np.argmin(losses)),)
+    assert chosen.score == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_a_metric_that_only_the_model_s_own_test_step_updates_is_refused() -> None:
+    class Own(keras.Model):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.own = keras.metrics.MeanAbsoluteError(name="own_mae")
+
+        def test_step(self, data):
+            x, y = data
+            self.own.update_state(y, self(x, training=False))
+            return self.get_metrics_result()
+
+    inputs = keras.Input((1,))
+    model = Own(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"^metric must be one of 'loss'; got 'own_mae'"):
+        greedy_selection([model], (np.zeros((4, 1)), np.zeros((4, 1))), metric="own_mae")

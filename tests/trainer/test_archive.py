@@ -79,3 +79,14 @@ def test_an_architecture_is_what_is_computed_whatever_its_names() -> None:
     plain, again = small(keras.layers.Dense(2)), small(keras.layers.Dense(2, kernel_regularizer="l2"))
     assert architecture(plain) == architecture(again)
     assert architecture(plain) != architecture(small(keras.layers.Dense(2, "relu")))
+    dropping = [small(keras.layers.Dense(2), keras.layers.Dropout(rate)) for rate in (0.1, 0.5)]
+    assert architecture(dropping[0]) == architecture(dropping[1])
+
+
+def test_convolutions_of_another_dilation_are_another_architecture() -> None:
+    def dilated(rate: int) -> keras.Model:
+        model = keras.Sequential([keras.Input((8, 1)), keras.layers.Conv1D(1, 3, padding="same", dilation_rate=rate)])
+        model.compile("sgd", "mse")
+        return model
+
+    assert architecture(dilated(1)) != architecture(dilated(2))

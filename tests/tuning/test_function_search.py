@@ -209,11 +209,16 @@ def test_trials_that_do_not_meet_a_samplers_constraints_are_not_the_best(tmp_pat
         assert 0 < len(met) < evals
         assert found.best_value == met["loss"].min() > found.trials["loss"].min()
         assert set(found.pareto_front["trial"]) <= set(met["trial"])
+        assert found._report()["best"][0] == found.best_trial
+        (star,) = [line for line in found.plot().axes[0].lines if line.get_marker() == "*"]
+        assert star.get_ydata() == [found.best_value]
         if not optuna.__version__.startswith("3."):  # which leaves it to its samplers
             best = {trial.user_attrs["trial"] for trial in found.optuna_study.best_trials}
             assert best == set(found.pareto_front["trial"])
     none = small(both, algo=optuna.samplers.TPESampler(constraints_func=lambda trial: (1,)), max_evals=2)
     assert none.best_params is None
+    assert none._report()["best"] is None
+    assert not [line for line in none.plot().axes[0].lines if line.get_marker() == "*"]
     assert "2 ok; no trial meets the constraints of the sampler" in repr(none)
 
 
@@ -242,3 +247,25 @@ def test_a_function_that_uses_keras_has_the_settings_of_whoever_searches(floatx:
         keras.config.set_floatx(before)
     assert settings.plain is (floatx == "float32")
     assert notes == {"seen": floatx, "policy": "float32"}
+
+
+def test_a_search_with_functions_among_its_first_points_goes_on(tmp_path: Path) -> None:
+    def made():  # as another process makes it: the same function at another address
+        def bent(x):
+            return x
+
+        return bent
+
+    for function in (kept := [made(), made()]):
+        found = search(
+            lambda params: 1.0,
+            {"act": [function, "tanh"]},
+            max_evals=2,
+            first_points=[{"act": function}],
+            seed=0,
+            checkpoint_dir=tmp_path,
+            resume="auto",
+            verbose=0,
+        )
+        assert len(found.trials) == 2
+    assert len(kept) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import optuna
@@ -13,7 +14,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialResult, TrialStatus
 from elephas_like.tuning.optuna_sampler import OptunaSampler, distribution_of, importances, study_of
-from elephas_like.tuning.space import Point, Space
+from elephas_like.tuning.space import Point, Sampler, Space
 
 SPACE = {
     "units": [16, 32],
@@ -195,3 +196,28 @@ def test_a_study_has_the_objectives_own_values_and_takes_any_space() -> None:
     assert study.best_value == pytest.approx(0.8)
     assert study.direction.name == "MAXIMIZE"
     assert set(importances(study)) == {"x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step"), [(0.3, 0.8, 0.1), (0.3, 0.5, 0.1), (0.6, 0.9, 0.1), (0.15, 0.5, 0.05), (0, 0.9, 0.3)]
+)
+def test_the_ends_of_steps_are_drawn_too(low: float, high: float, step: float) -> None:
+    (parameter,) = Space({"x": ("quniform", low, high, step)}).parameters
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Optuna's, that it lowers the end
+        assert distribution_of(parameter) == FloatDistribution(low, high, step=step)
+
+
+def test_ends_that_hyperopt_rounds_otherwise_are_in_optuna_s_study() -> None:
+    sampler = Sampler(Space({"x": ("quniform", 0, 0.6, 0.1)}), "random", 0)
+    told = []
+    for number in range(40):
+        point = sampler.suggest(number)
+        assert point is not None
+        told.append(
+            (TrialResult(number, TrialStatus.OK, ({"loss": point["x"]},), best_epoch=0, loss=point["x"]), point)
+        )
+    assert max(point["x"] for _, point in told) > 0.6  # 6 * 0.1 in binary
+    study = study_of(sampler.space, GOAL, told)
+    assert importances(study) == {"x": 1.0}
+    assert max(trial.params["x"] for trial in study.trials) == 0.6

@@ -351,3 +351,48 @@ def test_a_function_may_compile_all_its_models_with_one_optimizer(tmp_path: Path
     path.write_bytes(result.model)
     for _ in range(2):
         assert int(restore(checked(build({})), path, sample_of(ref)).optimizer.iterations) == 3
+
+
+def test_callbacks_see_the_batches_of_the_validation_and_the_last_logs(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+
+    class Notes(keras.callbacks.Callback):
+        def note(self, what):
+            with noted.open("a") as file:
+                file.write(f"{what};")
+
+        def on_test_batch_begin(self, batch, logs=None):
+            self.note(f"begin {batch}")
+
+        def on_test_batch_end(self, batch, logs=None):
+            self.note(f"end {batch} {sorted(logs)}")
+
+        def on_train_end(self, logs=None):
+            self.note(sorted(logs))
+
+    ref, held = shard(tmp_path), shard(tmp_path, rows=10, name="held")
+    hooked, plain = (
+        trial(epochs=1, callbacks=own)(TrialOrder(0, {}, batch_size=8), [ref, held], go_on).history
+        for own in ([Notes()], [])
+    )
+    said = "begin 0;end 0 ['loss', 'mae'];begin 1;end 1 ['loss', 'mae'];['loss', 'mae', 'val_loss', 'val_mae'];"
+    assert noted.read_text() == said
+    assert hooked[0].keys() == plain[0].keys()
+    np.testing.assert_allclose(list(hooked[0].values()), list(plain[0].values()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("on_epoch", [False, True])
+def test_the_averages_that_were_scored_are_the_model_s_weights(tmp_path: Path, on_epoch: bool) -> None:
+    def averaged(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9), "mse")
+        return model
+
+    ref, held = shard(tmp_path), shard(tmp_path, rows=10, name="held")
+    x = np.random.default_rng(0).normal(size=(10, 2)).astype("float32")  # the rows of the second shard
+    swaps = trial(Objective("val_loss"), 3, [keras.callbacks.SwapEMAWeights(on_epoch)], averaged)
+    result = swaps(TrialOrder(0, {}, batch_size=8), [ref, held], go_on)
+    path = tmp_path / f"best{result.suffix}"
+    path.write_bytes(result.model)
+    found = restore(averaged({}), path, None)
+    assert found.evaluate(x, x.sum(axis=1), verbose=0) == pytest.approx(result.loss, rel=1e-4)
