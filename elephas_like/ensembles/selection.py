@@ -77,7 +77,7 @@ def greedy_selection(
         metric: "loss", or a metric that the first model was compiled with.
         direction: "max" or "min"; "auto" reads it off the metric's name.
         picks: steps to take at most.
-        voting: "soft" or "mean"; "auto" takes "soft" where the loss is a crossentropy. Hard votes have no mean to improve.
+        voting: "soft" or "mean"; "auto" takes "soft" for a crossentropy of one label a row. Hard votes have no mean to improve.
 
     Raises:
         ValueError: a metric that the first model does not have (the message lists them), or a direction that its name does

@@ -95,7 +95,7 @@ def train_ensemble(
         workers_per_member: 1, a member is trained by one Spark task; k, by a SparkModel on k slots, for rows that no
             executor holds. Rows are then drawn shard by shard.
         epochs, batch_size, class_weight, shuffle: as for `SparkModel.fit`.
-        voting: of the VotingModel: "hard", "soft", "mean", or "auto": "soft" for a crossentropy, "mean" for regression.
+        voting: of the VotingModel: "hard", "soft", "mean", or "auto": "soft" for a crossentropy, "mean" for regression and for several labels a row.
         validation_split: share of the rows that no member trains on, the same ones for all of them, and that is scored.
         validation_data: `(x, y)` or `(x, y, sample_weight)` arrays, an RDD of such rows, or with a DataFrame as data one with
             its columns; all of it is scored by each member after each epoch.
