@@ -170,7 +170,7 @@ class LocalTrainer:
         if self._slots is not None and self._slots_since == since:
             state = state.but(slots=self._slots)
         if self._config.num_workers > 1:
-            state = state.but(seeds=self._round_seeds(state.seeds.size, self._drawn_by(order)))
+            state = state.but(seeds=self._layer_seeds(program, state.seeds, self._drawn_by(order)))
         context = Context(order.version, self._config.num_workers, program.variables.layout)
         begun = self._constrain(self._sender.start(state.weights, context))
         program.variables.write(state.but(weights=begun))
@@ -478,6 +478,14 @@ class LocalTrainer:
         """
         fold = np.random.SeedSequence([self._config.seed, self._worker, number, *more])
         return fold.generate_state(size, np.uint32).astype(np.int64)
+
+    def _layer_seeds(self, program: Program, held: Integers, number: int) -> Integers:
+        """Return seeds of the random layers for one round. Generators with equal states, as of layers with one seed, draw equally as in Keras."""
+        fresh = self._round_seeds(held.size, number)
+        first: dict[bytes, slice] = {}
+        for place in program.variables.layout.slices(Role.SEED):
+            fresh[place] = fresh[first.setdefault(held[place].tobytes(), place)]
+        return fresh
 
     def _empty_update(self, order: Order) -> Update:
         """Return the update of a worker without rows in this span; its weight is 0."""

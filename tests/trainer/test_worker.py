@@ -246,6 +246,28 @@ def test_seeds_are_folded_from_seed_worker_and_round(made, tmp_path: Path) -> No
     assert delta() == expected
 
 
+def test_layers_with_one_seed_draw_equally_on_each_of_several_workers(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(4)(inputs)
+    first, second, other = (keras.layers.Dropout(0.5, seed=seed) for seed in (3, 3, 4))
+    # Zero where both keep the same, whatever the weights; the third is there so that not all seeds are one.
+    unlike = keras.layers.Subtract()([first(hidden), second(hidden)])
+    model = keras.Model(inputs, [unlike, other(hidden)])
+    model.compile("sgd", ["mse", "mse"], loss_weights=[1.0, 0.0])
+    zeros = np.zeros((len(X), 4), "float32")
+    build(model, (X[:1], (zeros[:1], zeros[:1])))
+    state = Variables(model).read()
+    trainer = worker(model, shard(tmp_path, X, (zeros, zeros)), config(num_workers=2))
+    for version in range(2):  # the second round goes on from the generators of the first
+        update = trainer.train(Order("train", version, version, Span(0), state))
+        assert metric_results(model, update.metrics)["loss"] == 0
+        np.testing.assert_array_equal(update.seeds[:2], update.seeds[2:4])
+        assert not np.array_equal(update.seeds[:2], update.seeds[4:6])
+        state = state.but(seeds=update.seeds)
+    trainer.close()
+
+
 @pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="Keras refuses draws without a seed in compiled steps of JAX"
 )
