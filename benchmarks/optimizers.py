@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from elephas_like.trainer.backends.tensorflow_fused import fuse
+from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.trainer.steps import StepLoop
 
 ROWS, BATCH, STEPS, TURNS = 20_000, 32, 600, 5
@@ -40,7 +41,7 @@ def loop_of(optimizer: keras.optimizers.Optimizer, *, fused: bool) -> tuple[kera
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.optimizer.build(model.trainable_variables)
     if fused:
-        assert fuse(model)
+        assert fuse(own_optimizers(model))
     return model, StepLoop(model, model.train_step)
 
 

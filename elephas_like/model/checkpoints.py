@@ -40,7 +40,15 @@ from elephas_like.trainer.request import FitRequest, FitSeeds
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-ADDED = ("optimizer", "loss", "loss_weights", "state_codec", "optimizer_state_every", "control_variates")
+ADDED = (
+    "optimizer",
+    "other_optimizers",
+    "loss",
+    "loss_weights",
+    "state_codec",
+    "optimizer_state_every",
+    "control_variates",
+)
 """What checkpoints of earlier versions do not say: it counts as equal there."""
 SLOTS = 2
 """Checkpoints that are kept: while one is written, the other is whole."""

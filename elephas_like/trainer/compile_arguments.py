@@ -14,7 +14,7 @@ import keras
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import reachable
-from elephas_like.trainer.own_optimizers import own_optimizer, own_optimizers
+from elephas_like.trainer.own_optimizers import inside, own_optimizer, step_optimizers
 from elephas_like.trainer.serialization import output_count, overrides, prepares_as_hub, prepares_rows
 from elephas_like.trainer.tensors import check_backend
 
@@ -126,13 +126,18 @@ def compiled_as(model: keras.Model) -> dict[str, str]:
     """Return in words what decides how a model trains, the same in every process: its optimizer, loss and loss weights.
 
     Names, and a learning rate that is a number, are left out: Keras numbers the first, and callbacks change the second. A MultiOptimizer is
-    the list of its optimizers.
+    the list of its optimizers. Those that a train step of the user's own uses beside the model's are said apart.
     """
-    own, optimizers = own_optimizer(model), own_optimizers(model)
+    own = own_optimizer(model)
+    parts = [] if own is None else inside(own)
+    others = [part for each in step_optimizers(model) if each is not own for part in inside(each)]
     given = _compile_arguments(model) or {}
     said = {name: given.get(name, getattr(model, name, None)) for name in ("loss", "loss_weights")}
-    optimizer = _words(own if own in optimizers else optimizers)
-    return {"optimizer": optimizer, **{name: _words(value) for name, value in said.items()}}
+    optimizers = {
+        "optimizer": _words(own if own in parts else parts),
+        "other_optimizers": ", ".join(sorted(map(_words, others))),
+    }
+    return {**optimizers, **{name: _words(value) for name, value in said.items()}}
 
 
 def _words(thing: object) -> str:

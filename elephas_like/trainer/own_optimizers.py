@@ -1,4 +1,4 @@
-"""The optimizers that step a model's weights, also where Keras' wrappers hold them."""
+"""The optimizers that step a model's weights, also where Keras' wrappers or a train step of the user's hold them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 import keras
 
+from elephas_like.trainer.graph import optimizers_of, reachable
 from elephas_like.trainer.serialization import overrides
 
 
@@ -19,14 +20,35 @@ def own_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Return the optimizers that update the weights; none if the model has no optimizer.
 
     They are those inside a MultiOptimizer. Once it is built, those that step no weight are left out; before, it may not know all of them.
+
+    Of a model with a train step of its own they are those that the step uses, which `build` has built: also optimizers for parts of it. Before that,
+    it is the model's.
+    """
+    return [part for each in step_optimizers(model) for part in inside(each)]
+
+
+def step_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that the steps of a model call, each the inner one of a LossScaleOptimizer.
+
+    One that a model inside was compiled with does not count: Keras' own step of that model would use it, this model's seldom does.
     """
     own = own_optimizer(model)
-    if own is None:
-        return []
-    if not _holds_others(own):
-        return [own]
-    inside: list[keras.optimizers.Optimizer] = list(own.optimizers)
-    return [each for each in inside if each.built] if own.built else inside
+    alone = [] if own is None else [own]
+    others = optimizers_of(model)[len(alone) :] if overrides(model, "train_step") else []
+    if not others:
+        return alone
+    parts = [thing for thing in reachable(model) if isinstance(thing, keras.Model) and thing is not model]
+    compiled = {id(getattr(part, "optimizer", None)) for part in parts}
+    others = [getattr(each, "inner_optimizer", each) for each in others if id(each) not in compiled]
+    return [each for each in [*alone, *others] if each.built] or alone
+
+
+def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers inside a MultiOptimizer, or the optimizer itself."""
+    if not _holds_others(optimizer):
+        return [optimizer]
+    held: list[keras.optimizers.Optimizer] = list(optimizer.optimizers)
+    return [each for each in held if each.built] if optimizer.built else held
 
 
 def accumulations(model: keras.Model) -> list[int]:

@@ -19,7 +19,7 @@ from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, evaluate_once
 from elephas_like.trainer.corrections import Corrections
 from elephas_like.trainer.graph import reachable
-from elephas_like.trainer.own_optimizers import accumulations
+from elephas_like.trainer.own_optimizers import accumulations, own_optimizers
 from elephas_like.trainer.seeds import Draws, seeded
 from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
@@ -49,7 +49,7 @@ class Program:
             check_rows_fit(self.model, sample)
             build(self.model, sample)
         if fused:
-            BACKEND.fuse(self.model)
+            BACKEND.fuse(own_optimizers(self.model))
         self.key = _program_key(spec, sample, fused=fused, corrected=corrected)
         self.variables = Variables(self.model)
         self.draws = Draws()

@@ -38,6 +38,7 @@ from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
 from elephas_like.trainer.metric_results import evaluated_metrics, metrics_of
+from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
@@ -81,7 +82,7 @@ class KerasTrial:
             build(model, rows.sample)
             check_labels(model, shards)
             if self.config.fused_optimizer:
-                BACKEND.fuse(model)
+                BACKEND.fuse(own_optimizers(model))
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
             reporter = TrialCallback(self.objective, report, callbacks)  # last, to see what they add to the logs
             _Training(model, rows, order.batch_size).run(self.epochs, [*callbacks, reporter])

@@ -212,6 +212,102 @@ def test_what_a_checkpoint_says_of_them_is_the_same_in_every_process_and_whateve
     assert said(0.1, OPTIMIZERS.SGD()) != said(0.1, OPTIMIZERS.RMSprop())
 
 
+class Two(keras.Model):
+    """A train step of its own with an optimizer for each of two parts. The model's own steps nothing, and neither does the one for later."""
+
+    def __init__(self, first: Optimizer, second: Optimizer) -> None:
+        super().__init__()
+        self.hidden, self.out = keras.layers.Dense(3, activation="relu"), keras.layers.Dense(1)
+        self.first, self.second, self.later = first, second, OPTIMIZERS.Ftrl(use_ema=True)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [self.tracker]
+
+    def call(self, x: object) -> object:
+        return self.out(self.hidden(x))
+
+    def train_step(self, data: tuple[object, object]) -> dict[str, object]:
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self(x) - y) ** 2)
+        weights = self.hidden.trainable_weights, self.out.trainable_weights
+        of_hidden, of_out = tape.gradient(loss, weights)
+        self.first.apply_gradients(zip(of_hidden, weights[0], strict=True))
+        self.second.apply_gradients(zip(of_out, weights[1], strict=True))
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def two(first: Optimizer, second: Optimizer) -> Two:
+    keras.utils.set_random_seed(2)
+    model = Two(first, second)
+    model.compile()
+    build(model, (X[:1], Y[:1]))
+    return model
+
+
+by_tape = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="its train step is TensorFlow's")
+
+
+@by_tape
+def test_those_that_a_train_step_of_the_users_own_calls_are_found() -> None:
+    first, second = OPTIMIZERS.Adam(), OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.Lion())
+    model = two(first, second)
+    assert set(own_optimizers(model)) == {first, second.inner_optimizer}
+    assert gathers_speed(model)
+    check_optimizer_state(model, OptimizerState.RESET)  # the Ftrl for later steps nothing
+    for inside, said in ((OPTIMIZERS.Ftrl(), "Ftrl computes"), (OPTIMIZERS.Adam(use_ema=True), "use_ema=True needs")):
+        with pytest.raises(ValueError, match=said):
+            check_optimizer_state(two(OPTIMIZERS.SGD(), inside), OptimizerState.RESET)
+    accumulating = two(*(OPTIMIZERS.SGD(gradient_accumulation_steps=count) for count in (2, 3)))
+    assert Program(ModelSpec.from_model(accumulating), (X[:1], Y[:1]), 0).accumulation == 6
+
+
+@by_tape
+def test_the_optimizer_of_a_compiled_model_inside_does_not_count() -> None:
+    teacher = mlp(OPTIMIZERS.SGD(momentum=0.5))
+    build(teacher, (X[:1], Y[:1]))
+    keras.utils.set_random_seed(2)
+    model = Two(OPTIMIZERS.Adam(), OPTIMIZERS.SGD())
+    model.teacher = teacher
+    model.compile()
+    build(model, (X[:1], Y[:1]))
+    assert set(own_optimizers(model)) == {model.first, model.second}
+    assert not gathers_speed(model)
+
+
+@by_tape
+def test_a_fit_scales_the_rates_of_optimizers_that_its_train_step_calls() -> None:
+    def fitted(factor: float, **options: object) -> Two:
+        decay = OPTIMIZERS.schedules.ExponentialDecay(factor / 128, 4, 0.5, staircase=True)
+        model = two(OPTIMIZERS.SGD(decay), OPTIMIZERS.SGD(factor / 64, momentum=0.5))
+        fitted = SparkModel(model, 4, engine="in_process", seed=1, batch_size=4, **options)
+        report = fitted.fit(X, Y, epochs=2, verbose=0).report
+        assert report["about"]["strategy"] == "Average"  # for one of them gathers speed
+        return model
+
+    scaled, by_hand = fitted(1.0, scale_learning_rate="linear"), fitted(4.0)
+    for one, other in zip(scaled.get_weights(), by_hand.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [float(each.learning_rate) for each in (scaled.first, scaled.second)] == [1 / 128 / 2, 1 / 64]
+    assert float(scaled.optimizer.learning_rate) == float(by_hand.optimizer.learning_rate)
+
+
+@by_tape
+def test_a_checkpoint_says_them_apart_from_the_models_own() -> None:
+    def said(second: Optimizer) -> dict[str, str]:
+        return compiled_as(two(OPTIMIZERS.Adam(), second))
+
+    plain = said(OPTIMIZERS.SGD(0.1))
+    assert plain == said(OPTIMIZERS.SGD(0.2)) != said(OPTIMIZERS.SGD(momentum=0.5))
+    assert plain["optimizer"] == said(OPTIMIZERS.Lion())["optimizer"]  # as earlier versions wrote it
+    assert compiled_as(mlp())["other_optimizers"] == ""
+
+
 def test_layers_that_are_unfrozen_after_the_optimizer_was_built_are_named() -> None:
     model = mlp("adam")
     model.layers[0].trainable = False

@@ -10,6 +10,7 @@ import pytest
 
 from elephas_like import SparkModel
 from elephas_like.trainer.backends.tensorflow_fused import fuse, kernel_of
+from elephas_like.trainer.own_optimizers import own_optimizers
 
 OPTIMIZERS = keras.optimizers
 RANDOM = np.random.default_rng(0)
@@ -34,7 +35,7 @@ def apart(make: Callable[[], keras.optimizers.Optimizer], steps: int = 8) -> flo
     for fused in (False, True):
         made = model(make())
         made.optimizer.build(made.trainable_variables)
-        assert not fused or fuse(made)
+        assert not fused or fuse(own_optimizers(made))
         made.fit(X, Y, batch_size=64 // steps, epochs=1, shuffle=False, verbose=0)
         found.append([np.array(variable.value) for variable in (*made.variables, *made.optimizer.variables)])
     return max(float(np.abs(one - other).max()) for one, other in zip(*found, strict=True))
@@ -79,7 +80,7 @@ def test_each_inside_a_multi_optimizer_takes_its_kernel() -> None:
     assert 0 < apart(make) <= 1e-6
     made = model(make())
     made.optimizer.build(made.trainable_variables)
-    assert fuse(made)
+    assert fuse(own_optimizers(made))
     assert all("update_step" in vars(inside) for inside in made.optimizer.optimizers)
 
 
@@ -104,7 +105,7 @@ def test_what_has_no_kernel_keeps_keras_own_step(optimizer: keras.optimizers.Opt
     assert kernel_of(optimizer) is None
     made = model(optimizer)
     before = made.optimizer.update_step
-    assert not fuse(made)
+    assert not fuse(own_optimizers(made))
     assert made.optimizer.update_step == before
 
 
@@ -119,7 +120,7 @@ def test_sparse_gradients_of_embeddings_take_keras_own_step() -> None:
         made.add(keras.layers.Dense(1))
         made.compile(OPTIMIZERS.Adam(0.01), "mse")
         made.optimizer.build(made.trainable_variables)
-        assert not fused or fuse(made)
+        assert not fused or fuse(own_optimizers(made))
         made.fit(np.arange(8).reshape(4, 2), np.ones(4), batch_size=2, epochs=2, shuffle=False, verbose=0)
         found.append(made.get_weights()[0])
     np.testing.assert_allclose(*found, atol=1e-6)
@@ -131,7 +132,7 @@ def test_a_model_on_half_precision_is_fused_in_its_variables_precision() -> None
     made = keras.Sequential([keras.Input((5,)), dense])
     made.compile(OPTIMIZERS.Adam(0.001), "sparse_categorical_crossentropy")
     made.optimizer.build(made.trainable_variables)
-    assert fuse(made)
+    assert fuse(own_optimizers(made))
     made.fit(X, Y, batch_size=8, verbose=0)
     assert made.get_weights()[0].dtype == np.float32
     assert np.isfinite(made.get_weights()[0]).all()

@@ -18,6 +18,7 @@ from elephas_like.rows.spool import Block, spool
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.tuning.trial import KerasTrial, checked, file_of, forget_rows, restore
 
 LOSS = Objective("loss")
@@ -114,7 +115,7 @@ def test_a_fused_optimizer_is_that_of_trials_too(tmp_path: Path) -> None:
         )
         for chosen in (False, True)
     ]
-    assert seen.read_text().split() == ["False", str(BACKEND.fuse(adam({})))]
+    assert seen.read_text().split() == ["False", str(BACKEND.fuse(own_optimizers(adam({}))))]
     assert [r.history[2]["loss"] for r in results] == pytest.approx([results[0].history[2]["loss"]] * 2, rel=1e-5)
     path = tmp_path / "model.keras"
     path.write_bytes(results[1].model)

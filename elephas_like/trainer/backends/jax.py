@@ -289,7 +289,7 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
-def fuse(model: keras.Model) -> bool:
+def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
     """Return False: XLA fuses the update steps of all optimizers."""
     return False
 

@@ -227,8 +227,8 @@ class Backend(Protocol):
         """Return the loop over a model's predict step, or None where each step is a call of Keras' own."""
         ...
 
-    def fuse(self, model: keras.Model) -> bool:
-        """Have a model's optimizer take fused kernels, if the backend has any for it. Return whether it does."""
+    def fuse(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
+        """Have the optimizers that step a model take fused kernels, where the backend has any for them. Return whether one does."""
         ...
 
     # Pickles (trainer/live_pickle.py).

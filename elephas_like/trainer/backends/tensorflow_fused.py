@@ -7,13 +7,11 @@ what they were. Sums are rounded in another order: after 8 steps weights differ 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-
-from elephas_like.trainer.own_optimizers import own_optimizers
 
 Kernel = Callable[[Any, Any, Any, Any], None]
 """Applies (optimizer, gradient, variable, learning rate), the latter two of the variable's dtype."""
@@ -21,13 +19,12 @@ Kernel = Callable[[Any, Any, Any, Any], None]
 _DTYPES = (tf.float32, tf.float64)
 
 
-def fuse(model: keras.Model) -> bool:
-    """Have a model's optimizer take a fused kernel where there is one for its class and configuration. Return whether it does.
+def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
+    """Have the optimizers that step a model take a fused kernel where there is one for their class and configuration. Return whether one does.
 
-    Of several optimizers (a MultiOptimizer's) each that can does. Subclasses with an update step of their own keep it, and so do sparse
-    gradients of embeddings.
+    Subclasses with an update step of their own keep it, and so do sparse gradients of embeddings.
     """
-    fused = [_fuse(optimizer) for optimizer in own_optimizers(model)]
+    fused = [_fuse(optimizer) for optimizer in optimizers]
     return any(fused)
 
 

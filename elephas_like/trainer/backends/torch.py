@@ -305,7 +305,7 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
-def fuse(model: keras.Model) -> bool:
+def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
     """Return False: Keras' optimizers take PyTorch's kernels for all variables at once as they are."""
     return False
 
