@@ -162,6 +162,55 @@ def test_rounds_of_any_length_and_rows_of_any_number_cost_one_trace(caplog: pyte
     assert int(model.optimizer.iterations) == 1 + 5 + 2 + 1
 
 
+class Reading(keras.Model):
+    """Reads in Python how many rows a batch has, and says in the log what it has read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x):
+        noise = keras.ops.reshape(keras.ops.arange(x.shape[0] * 4, dtype="float32"), (x.shape[0], 4))
+        logging.getLogger("traces").warning("%s", x.shape[0])
+        return self.out(x + noise / 100)
+
+
+def reading(**compiled: object) -> keras.Model:
+    model = Reading()
+    model.compile("sgd", "mse", **compiled)
+    return model
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(20, {"4"}), (22, {"4", "2"}), (3, {"3"})])
+def test_a_step_may_read_the_number_of_its_rows(count: int, sizes: set[str], caplog: pytest.LogCaptureFixture) -> None:
+    data = X[:count], Y[:count]
+    ours, keras_own = ready(reading, data), ready(lambda: reading(run_eagerly=count != 20), data)
+    loop = StepLoop(ours, ours.train_step)
+    caplog.clear()
+    run(loop, data, 0, 1)
+    run(loop, data, 1, steps_of(data))
+    assert {record.message for record in caplog.records if record.name == "traces"} == sizes
+    caplog.clear()
+    run(loop, data, 0, steps_of(data))
+    assert not [record for record in caplog.records if record.name == "traces"]  # nothing is traced again
+    assert loop.done == int(ours.optimizer.iterations) == 2 * steps_of(data)
+    keras_own.fit(*data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)  # eager where the rows do not divide
+    here, there = Variables(ours).read().weights, Variables(keras_own).read().weights
+    np.testing.assert_allclose(here, there, rtol=1e-5, atol=1e-6)
+    if count == 20:
+        np.testing.assert_array_equal(here, there)
+
+
+def test_an_error_of_a_trace_is_that_of_rows_of_any_number() -> None:
+    model = ready(reading, (X, Y))
+    loop = StepLoop(model, model.train_step)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="None"):
+            run(loop, (X, np.zeros((22, 3, 3), "float32")), 0, 5)
+    run(loop, (X, Y), 0, 5)
+    assert loop.done == 5
+
+
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_steps_are_counted_while_the_loop_is_at_work(eagerly: bool) -> None:
     """Another thread sees the count in the middle of a call, which may be hours long."""

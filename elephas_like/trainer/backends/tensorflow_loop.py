@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import keras
 import tensorflow as tf
@@ -45,6 +46,7 @@ class TensorFlowLoop:
         if model.jit_compile is True and not self._eager:
             self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
         self._compiled: dict[object, Callable[..., None]] = {}
+        self._needs_size: set[object] = set()
         with tf.device("CPU:0"):
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
 
@@ -76,9 +78,55 @@ class TensorFlowLoop:
                 self._done.assign_add(1)
             return
         key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
+        sized = partial(self._run_sized, key, columns, structure, order, batch_size, first, last)
+        if key in self._needs_size:
+            sized()
+            return
+        fresh = key not in self._compiled
+        try:
+            self._run_compiled(key, None, columns, structure, order, batch_size, first, last)
+        except (TypeError, ValueError) as error:  # of the trace: those of steps that run are TensorFlow's
+            if not fresh:
+                raise
+            del self._compiled[key]
+            try:
+                sized()
+            except (TypeError, ValueError):
+                raise error from None
+            self._needs_size.add(key)
+
+    def _run_sized(
+        self,
+        key: object,
+        columns: Sequence[tf.Tensor],
+        structure: Structure,
+        order: tf.Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+    ) -> None:
+        """Run the same steps with batches whose size the step may read (`x.shape[0]`), traced once for each size."""
+        rows = order[first * batch_size : last * batch_size]
+        whole, rest = divmod(len(rows), batch_size)
+        if whole:
+            self._run_compiled((key, batch_size), batch_size, columns, structure, rows, batch_size, 0, whole)
+        if rest:
+            self._run_compiled((key, rest), rest, columns, structure, rows[whole * batch_size :], rest, 0, 1)
+
+    def _run_compiled(
+        self,
+        key: object,
+        size: int | None,
+        columns: Sequence[tf.Tensor],
+        structure: Structure,
+        order: tf.Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+    ) -> None:
         first_time = key not in self._compiled
         if first_time:
-            self._compiled[key] = self._compile(columns, structure)
+            self._compiled[key] = self._compile(columns, structure, size)
         integers = (tf.constant(value, tf.int64) for value in (batch_size, first, last))
         # Each model has a loop of its own, traced once; TensorFlow counts all of them as one that is traced again.
         with many_graphs() if first_time else nullcontext():
@@ -94,7 +142,8 @@ class TensorFlowLoop:
             self.returned = keras.tree.map_structure(lambda _: None, logs)  # which names no tensor of a graph
         return logs
 
-    def _compile(self, columns: Sequence[tf.Tensor], structure: Structure) -> Callable[..., None]:
+    def _compile(self, columns: Sequence[tf.Tensor], structure: Structure, size: int | None) -> Callable[..., None]:
+        """Return the compiled loop over batches of `size` rows, which the step is told; None for any number of rows, as of a last batch."""
         scalar = tf.TensorSpec((), tf.int64)
         signature = (
             tuple(tf.TensorSpec((None, *column.shape[1:]), column.dtype) for column in columns),
@@ -108,7 +157,8 @@ class TensorFlowLoop:
             columns: Sequence[tf.Tensor], order: tf.Tensor, batch_size: tf.Tensor, first: tf.Tensor, last: tf.Tensor
         ) -> None:
             def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-                self._run_step(columns, structure, order[step * batch_size : (step + 1) * batch_size])
+                rows = order[step * batch_size : (step + 1) * batch_size]
+                self._run_step(columns, structure, rows if size is None else tf.ensure_shape(rows, (size,)))
                 self._done.assign_add(1)
                 return (step + 1,)
 
