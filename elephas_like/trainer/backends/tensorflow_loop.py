@@ -44,7 +44,7 @@ class TensorFlowLoop:
         self._corrected = list(zip(model.trainable_variables, corrections, strict=True)) if corrections else []
         self.returned: object = None
         if model.jit_compile is True and not self._eager:
-            self._step = tf.function(step, jit_compile=True, autograph=False, reduce_retracing=True)
+            self._step = tf.function(step, jit_compile=True, autograph=False)
         self._compiled: dict[object, Callable[..., None]] = {}
         self._needs_size: set[object] = set()
         with tf.device("CPU:0"):
