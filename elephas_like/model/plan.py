@@ -81,7 +81,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     check_joined(joined, layout.hash, config.validation_split)
     rows = sum(worker.rows for worker in joined)
     worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
-    _check_accumulation(fit, max(worker_steps))
+    _check_accumulation(fit, worker_steps)
     accumulation = max(worker.accumulation for worker in joined)
     signature = next((worker.signature for worker in joined if worker.signature), None)
     fit.hooks.planned(rows, max(worker_steps), example_batch(signature, config.batch_size) if signature else None)
@@ -131,21 +131,32 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     )
 
 
-def _check_accumulation(fit: Fit, steps: int) -> None:
-    """Raise if an optimizer accumulates gradients for longer than its slots, where they are, are kept.
+def _check_accumulation(fit: Fit, worker_steps: Sequence[int]) -> None:
+    """Raise if an optimizer accumulates gradients for longer than its slots, where they are, are kept. Warn if some of them are lost.
 
     Args:
-        steps: of an epoch.
+        worker_steps: batches of each worker in an epoch.
 
     Raises:
         ValueError: it would never step.
     """
-    slowest = max(accumulations(fit.hooks.model), default=1)
-    kept = steps * (fit.config.epochs - fit.config.initial_epoch if fit.frequency is Frequency.FIT else 1)
-    if fit.config.optimizer_state is OptimizerState.RESET and slowest > kept > 0:
+    if fit.config.optimizer_state is not OptimizerState.RESET:
+        return
+    accumulated = accumulations(fit.hooks.model)
+    slowest, epochs = max(accumulated, default=1), fit.config.epochs - fit.config.initial_epoch
+    kept = max(worker_steps) * (epochs if fit.frequency is Frequency.FIT else 1)
+    if slowest > kept > 0:
         raise ValueError(
             f"gradient_accumulation_steps={slowest} with optimizer_state='reset': a worker has at most {kept} batches between two resets, "
             "which would never make a step. Use optimizer_state='average', or accumulate fewer batches."
+        )
+    # Rounds end where a step is whole, but for the last one of an epoch. What the fit ends with is lost in Keras, too.
+    lost, count = max((steps % each, each) for steps in worker_steps for each in [1, *accumulated])
+    if lost and epochs > 1 and fit.frequency is not Frequency.FIT:
+        log.warning(
+            "gradient_accumulation_steps=%d with optimizer_state='reset': the last of a worker's batches in each epoch (%d of up to %d) make no "
+            "whole step, and their gradients are lost. optimizer_state='average' carries them on to the next epoch.",
+            *(count, lost, max(worker_steps)),
         )
 
 

@@ -146,6 +146,32 @@ def test_gradients_that_are_accumulated_for_longer_than_slots_are_kept_are_refus
     fit("average", "epoch")
 
 
+@pytest.mark.parametrize(
+    ("treatment", "accumulated", "epochs", "frequency", "lost"),
+    [
+        ("reset", 2, 2, "epoch", True),
+        ("reset", 3, 2, "epoch", False),
+        ("reset", 2, 1, "epoch", False),  # Keras' fit ends with them, too
+        ("reset", 2, 2, "fit", False),
+        ("average", 2, 2, "epoch", False),
+        ("per_worker", 2, 2, "epoch", False),
+    ],
+)
+def test_gradients_that_a_reset_takes_at_the_end_of_an_epoch_are_warned_of(
+    treatment: str, accumulated: int, epochs: int, frequency: str, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made() -> keras.Model:
+        return mlp(OPTIMIZERS.SGD(0.1, gradient_accumulation_steps=accumulated))
+
+    model, keras_own = made(), made()
+    fitted = SparkModel(model, 1, engine="in_process", optimizer_state=treatment, frequency=frequency, batch_size=4)
+    fitted.fit(X[:12], Y[:12], epochs=epochs, shuffle=False, verbose=0)
+    keras_own.fit(X[:12], Y[:12], epochs=epochs, batch_size=4, shuffle=False, verbose=0)
+    assert ("(1 of up to 3) make no whole step" in caplog.text) is lost
+    one, other = (np.concatenate([weight.ravel() for weight in each.get_weights()]) for each in (model, keras_own))
+    assert np.allclose(one, other, atol=1e-6) is not lost
+
+
 @multi
 @pytest.mark.parametrize(
     ("inside", "gathers"), [(lambda: OPTIMIZERS.Lion(), True), (lambda: OPTIMIZERS.RMSprop(), False)]
