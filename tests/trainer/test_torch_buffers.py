@@ -37,6 +37,13 @@ def test_a_buffer_is_the_tensor_that_its_module_has_now() -> None:
     assert buffer_of(torch.zeros(2)) is None
 
 
+def test_a_buffer_of_complex_numbers_is_read_as_an_array() -> None:
+    made = torch.nn.Module()
+    made.register_buffer("phases", torch.tensor([1 + 2j, 3 - 1j]).conj())
+    (phases,) = buffers_in(made)
+    assert phases.numpy().tolist() == [1 - 2j, 3 + 1j]
+
+
 def test_a_tensor_whose_elements_share_memory_is_replaced() -> None:
     made = module()
     wide = list(buffers_in(made))[-1]

@@ -35,6 +35,10 @@ class Buffer:
         """The tensor's shape."""
         return tuple(self.value.shape)
 
+    def numpy(self) -> Any:
+        """The values as an array, of complex numbers too; it may share the tensor's memory."""
+        return self.value.detach().cpu().resolve_conj().resolve_neg().numpy()
+
     def put(self, tensor: Any) -> None:
         """Set the values; a tensor whose elements share memory, as `expand` makes them, is replaced."""
         held = self.value
