@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 import keras
 
-from elephas_like.trainer.graph import optimizers_of, reachable
+from elephas_like.trainer.graph import optimizers_of
 from elephas_like.trainer.serialization import overrides
 
 
@@ -21,8 +21,8 @@ def own_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
     They are those inside a MultiOptimizer. Once it is built, those that step no weight are left out; before, it may not know all of them.
 
-    Of a model with a train step of its own they are those that the step uses, which `build` has built: also optimizers for parts of it. Before that,
-    it is the model's.
+    Of a model with a train step of its own they are those that the step uses, which `build` has built: also optimizers for parts of it. Before
+    that, it is the model's.
     """
     return [part for each in step_optimizers(model) for part in inside(each)]
 
@@ -34,13 +34,12 @@ def step_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """
     own = own_optimizer(model)
     alone = [] if own is None else [own]
-    others = optimizers_of(model)[len(alone) :] if overrides(model, "train_step") else []
-    if not others:
+    if not overrides(model, "train_step"):
         return alone
-    parts = [thing for thing in reachable(model) if isinstance(thing, keras.Model) and thing is not model]
-    compiled = {id(getattr(part, "optimizer", None)) for part in parts}
-    others = [getattr(each, "inner_optimizer", each) for each in others if id(each) not in compiled]
-    return [each for each in [*alone, *others] if each.built] or alone
+    others = optimizers_of(model, of_parts=False)[len(alone) :]
+    others = [getattr(each, "inner_optimizer", each) for each in others]
+    used = [each for each in [*alone, *others] if each.built]
+    return used if others and used else alone
 
 
 def inside(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:

@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from collections import OrderedDict
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -74,7 +75,7 @@ class Program:
         """Bytes of the model's variables, counted as float32."""
         return self.variables.nbytes
 
-    @property
+    @cached_property
     def accumulation(self) -> int:
         """Keras' `gradient_accumulation_steps`; 1 without. Of several optimizers, the steps after which all of them step at once."""
         return math.lcm(*accumulations(self.model))
