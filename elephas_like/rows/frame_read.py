@@ -42,7 +42,7 @@ class Frame:
         return self.dealt(1)
 
     def dealt(self, pieces: int) -> RDD:
-        """Blocks, each part of a batch dealt to so many like cards: what a partition holds can then be split evenly."""
+        """Blocks: row i of a partition lies in one whose number is i modulo `pieces`. What a partition holds can then be split evenly."""
         return self._packed(self.df, pieces).rdd.mapPartitions(_unpacked)
 
     def first(self, timeout: float) -> list[object]:
@@ -67,16 +67,19 @@ class Frame:
 
 
 def _packed(plan: FramePlan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    reader, error = BatchReader(plan), None
+    reader, error, seen = BatchReader(plan), None, 0
     for batch in at_once(batches):
         if error is not None:
             continue  # read to the end: Spark does not reuse a process that leaves input behind
         try:
             for leaves, rows in reader.blocks(batch.columns, batch.num_rows):
                 for piece in range(pieces):
-                    part = leaves if pieces == 1 else [leaf[piece::pieces] for leaf in leaves]
-                    count = rows if pieces == 1 else len(range(piece, rows, pieces))
-                    yield _record(pickle.dumps(Block(plan.tree(part), count), 5), None)
+                    first = (
+                        piece - seen
+                    ) % pieces  # dealt on from the batch before: a batch of large rows may be one row
+                    part = leaves if pieces == 1 else [leaf[first::pieces] for leaf in leaves]
+                    yield _record(pickle.dumps(Block(plan.tree(part), len(range(first, rows, pieces))), 5), None)
+                seen += rows
         except DataError as cause:  # as a value: raising it here would cost the process, and Spark would try again
             error = str(cause)
             yield _record(None, error)

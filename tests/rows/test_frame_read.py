@@ -19,6 +19,7 @@ from elephas_like.core.types import Slot
 from elephas_like.rows import frame_read
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.shards import partitioned
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,31 @@ def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) 
     blocks = Frame(df, made).dealt(pieces).collect()
     assert sorted(int(i) for block in blocks for i in block.columns[0].reshape(-1)) == list(range(1001))
     assert max(block.rows for block in blocks) - min(block.rows for block in blocks) <= 1
+
+
+@pytest.mark.classic
+def test_large_rows_of_one_partition_go_to_all_workers(spark) -> None:
+    df = spark.range(0, 8, 1, 1).select(
+        functions.array_repeat(functions.lit(1.0), 600_000).alias("x")
+    )  # a block for each row
+    made = plan(df.schema, ColumnChoice("x", None), Slot("x", (600_000,)), None, floatx="float32", classes=None)
+    rows = partitioned(Frame(df, made).dealt(4), 4).mapPartitions(lambda blocks: [sum(block.rows for block in blocks)])
+    assert rows.collect() == [2, 2, 2, 2]
+
+
+@pytest.mark.classic
+def test_rows_are_dealt_on_over_the_batches_of_a_partition(spark) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 5)
+    try:
+        df = spark.range(0, 12, 1, 1)
+        made = plan(df.schema, ColumnChoice("id", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+        rdd = partitioned(Frame(df, made).dealt(3), 3)
+        rows = rdd.mapPartitions(
+            lambda blocks: [[int(i) for block in blocks for i in block.columns[0].reshape(-1)]]
+        ).collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert rows == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
 @pytest.mark.classic
