@@ -116,6 +116,15 @@ def test_columns_for_a_dict_go_by_its_keys_and_otherwise_in_its_order(table, cho
         assert list(tree.items()) == list(expected.items())
 
 
+def test_one_column_for_a_dict_is_cut_in_the_order_of_its_keys(table) -> None:
+    for choice, inputs, outputs in (
+        (ColumnChoice("dense", None), PRICE_FIRST, None),
+        (ColumnChoice("dense", "dense"), X, PRICE_FIRST),
+    ):
+        found = plan(table.schema, choice, inputs, outputs, floatx="float32", classes=None)
+        assert found.tree([leaf.part for leaf in found.leaves])[-1] == {"price": (0, 2), "amount": (1, 2)}
+
+
 def test_what_does_not_name_the_keys_is_said_with_them_in_their_order(table) -> None:
     for chosen, said in (
         ({"price": "id", "amounts": "id"}, "must name the model's 'price', 'amount'; got 'price', 'amounts'"),
