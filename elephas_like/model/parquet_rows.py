@@ -25,6 +25,7 @@ from elephas_like.rows.frame_plan import ColumnChoice, FramePlan, Invalid
 from elephas_like.rows.gang_rows import GangRows
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.parquet_files import ParquetTable, Part, parquet_table
+from elephas_like.rows.parquet_frame import parquet_frame
 from elephas_like.rows.parquet_listing import NoArrowFilesystem, ParquetFiles
 from elephas_like.rows.parquet_read import read_part
 from elephas_like.rows.shards import SpoolOptions
@@ -154,6 +155,6 @@ def _by_spark(files: ParquetFiles, why: str) -> DataFrame:
         raise ValueError(f"filesystem= is for workers who read files themselves, and Spark reads these {why}.")
     log.info("Spark reads %s as a DataFrame, %s", files.texts, why)
     try:
-        return session.read.parquet(*files.texts)
+        return parquet_frame(session, files.texts)
     except Exception as error:  # py4j and pyspark raise many kinds
         raise OSError(f"Spark cannot read {files.texts}, {why}: {informative_line(str(error))}") from None

@@ -85,7 +85,8 @@ def _from_url(text: str) -> tuple[fs.FileSystem, str]:
 _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
-def _is_glob(path: str) -> bool:
+def is_glob(path: str) -> bool:
+    """Return whether a path, or a name in it, is a pattern."""
     return any(sign in path for sign in "*?[") or _ALTERNATIVES.search(path) is not None
 
 
@@ -105,13 +106,13 @@ def listed(filesystem: fs.FileSystem, path: str) -> Listed:
         return Listed(os.path.dirname(info.path), [info.path])
     if info.type is fs.FileType.Directory:
         return Listed(info.path, sorted(_files_in(filesystem, info.path)))
-    if _is_glob(path):
+    if is_glob(path):
         patterns = _alternatives(path)
         matches = {match for pattern in patterns for match in _matches(filesystem, pattern)}
         found = sorted(file for match in matches for file in listed(filesystem, match).files)
         if found:
             segments = zip(*[pattern.split("/") for pattern in patterns], strict=False)
-            plain = takewhile(lambda names: len(set(names)) == 1 and not _is_glob(names[0]), segments)
+            plain = takewhile(lambda names: len(set(names)) == 1 and not is_glob(names[0]), segments)
             return Listed("/".join(names[0] for names in plain), found)
     raise FileNotFoundError(
         f"there is no Parquet file {path!r}. A path is read by this process and by all workers, so it must lead to the same files "
@@ -173,7 +174,7 @@ def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:
     head, *segments = pattern.replace("[^", "[!").split("/")  # Hadoop knows both for "none of these", Python the second
     found = [head]
     for segment in segments:
-        if not _is_glob(segment):
+        if not is_glob(segment):
             found = [f"{path}/{segment}" for path in found]
             continue
         listed = [

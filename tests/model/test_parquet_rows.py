@@ -130,6 +130,15 @@ def test_without_spark_files_are_read_here(path, rows) -> None:
     assert done.stdout.split("\n")[-2:] == ["203 (203, 1) True", ""], done.stderr
 
 
+@pytest.mark.parametrize("invalid", [None, Invalid.SKIP])
+def test_files_of_directories_in_a_directory_are_read_whoever_reads_them(spark, tmp_path: Path, invalid) -> None:
+    (tmp_path / "below").mkdir()
+    for name in ("a.parquet", "below/b.parquet"):
+        pd.DataFrame({"f": [1.0, 2.0], "label": [0, 1]}).to_parquet(tmp_path / name)
+    source = column_source(str(tmp_path), ColumnChoice("f", "label", invalid=invalid), None)
+    assert sum(block.rows for block in source.rows()) == 4
+
+
 def test_spark_reads_what_workers_cannot(spark, path, caplog: pytest.LogCaptureFixture) -> None:
     columns = ColumnChoice(COLUMNS, "label")
     with caplog.at_level(logging.INFO, "elephas_like"):
