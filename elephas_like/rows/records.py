@@ -147,8 +147,24 @@ def _local_files(path: str) -> list[str]:
     places = [path] if os.path.exists(path) else glob.glob(path)
     found = [place for place in places if os.path.isfile(place)]
     for folder in filter(os.path.isdir, places):
-        found += [os.path.join(folder, name) for name in glob.glob("**", root_dir=folder, recursive=True)]
+        found += _below(folder)
     return sorted(filter(os.path.isfile, found))
+
+
+def _below(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the files below a directory. A link back to a directory that it lies in is not followed, and what may not be read is left out.
+
+    above: the real paths of the directories that this one lies in.
+    """
+    real = os.path.realpath(folder)
+    if real in above or not os.access(folder, os.R_OK | os.X_OK):
+        return
+    for name in os.listdir(folder):
+        place = os.path.join(folder, name)
+        if not os.path.isdir(place):
+            yield place
+        elif not _hidden(name):
+            yield from _below(place, above | {real})
 
 
 def _shown(path: str, found: Sequence[str]) -> list[str]:

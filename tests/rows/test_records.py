@@ -44,6 +44,19 @@ def test_directories_are_read_with_all_that_is_below_them(spark, sc, tmp_path, u
         listed(spark, f"{place}/x*")
 
 
+@pytest.mark.parametrize("link", ["itself", "below/above"])
+def test_a_link_to_a_directory_that_it_lies_in_is_not_followed(spark, tmp_path, link: str) -> None:
+    (tmp_path / "rows/below").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("rows/a.tfrecord", "rows/.a.tfrecord.crc", "rows/below/b.tfrecord", "elsewhere/c.tfrecord"):
+        (tmp_path / name).touch()
+    (tmp_path / "rows" / link).symlink_to(tmp_path / "rows")
+    (tmp_path / "rows/other").symlink_to(tmp_path / "elsewhere")
+    expected = [f"{tmp_path}/rows/{name}" for name in ("a.tfrecord", "below/b.tfrecord", "other/c.tfrecord")]
+    assert listed(spark, str(tmp_path / "rows")) == expected
+    assert listed(spark, f"{tmp_path}/row*") == expected
+
+
 def test_records_of_a_url_come_in_the_order_of_the_files_whatever_their_sizes(spark, sc, tmp_path) -> None:
     for name, rows in (("a", [0]), ("b", range(1, 500)), ("c", [500, 501])):
         write_by_tensorflow(tmp_path / "there" / name, [{"n": n} for n in rows])
