@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -109,11 +110,14 @@ def listed(filesystem: fs.FileSystem, path: str) -> Listed:
     if is_glob(path):
         patterns = _alternatives(path)
         matches = {match for pattern in patterns for match in _matches(filesystem, pattern)}
-        found = sorted(file for match in matches for file in listed(filesystem, match).files)
+        found: list[str] = []
+        for match in matches:
+            with suppress(FileNotFoundError):  # an empty directory
+                found += listed(filesystem, match).files
         if found:
             segments = zip(*[pattern.split("/") for pattern in patterns], strict=False)
             plain = takewhile(lambda names: len(set(names)) == 1 and not is_glob(names[0]), segments)
-            return Listed("/".join(names[0] for names in plain), found)
+            return Listed("/".join(names[0] for names in plain), sorted(found))
     raise FileNotFoundError(
         f"there is no Parquet file {path!r}. A path is read by this process and by all workers, so it must lead to the same files "
         "for all of them; what only Spark can read is fit(spark.read.parquet(path))."
@@ -177,10 +181,12 @@ def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:
         if not is_glob(segment):
             found = [f"{path}/{segment}" for path in found]
             continue
+        places = filesystem.get_file_info([path or "/" for path in found])
         listed = [
             info.path
-            for path in found
-            for info in filesystem.get_file_info(fs.FileSelector(path or "/", allow_not_found=True))
+            for place in places
+            if place.type is fs.FileType.Directory
+            for info in filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True))
         ]
         found = [
             path

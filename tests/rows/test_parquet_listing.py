@@ -64,6 +64,17 @@ def test_paths_may_be_several_or_relative(folder: Path, monkeypatch) -> None:
     assert files([folder / "b.parquet", "later"]) == [f"{folder}/b.parquet", f"{folder}/later/c.parquet"]
 
 
+def test_a_glob_passes_over_what_has_no_files(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    put(folder, "marked/_SUCCESS")
+    assert files(f"{folder}/*/*.parquet") == [f"{folder}/later/c.parquet"]  # plain files lie beside the directories
+    assert files(f"{folder}/*") == [f"{folder}/{name}" for name in ALL]
+    assert files(f"{folder}/{{empty,marked,later}}") == [f"{folder}/later/c.parquet"]
+    for path in ("e*", "{empty,marked}", "*/d.parquet"):
+        with pytest.raises(FileNotFoundError, match="there is no Parquet file"):
+            files(f"{folder}/{path}")
+
+
 def test_a_filesystem_may_be_one_of_ones_own_of_arrow_or_of_fsspec(folder: Path) -> None:
     assert files("later/", fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())) == ["later/c.parquet"]
     assert files(str(folder / "later"), fsspec.filesystem("file")) == [f"{folder}/later/c.parquet"]
