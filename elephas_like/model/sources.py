@@ -29,6 +29,7 @@ from elephas_like.model.data_arguments import (
     cut_pairs_or_features,
     cut_targets,
     frame_plan,
+    has_one_input,
     labelled,
     refuse_connect,
     refuse_foreign,
@@ -258,9 +259,16 @@ class Shards(_SparkSource):
         return self.dataset.num_workers
 
     def for_model(self, model: keras.Model) -> Shards:
-        """Return the dataset, told whether its rows are pairs: of tuples that may be several inputs it is not."""
+        """Return the dataset, told whether its rows are pairs: of tuples that may be several inputs it is not.
+
+        For a model of one input without a loss each row says it: the shards are for other models, too, which need the labels.
+        """
         has_target = wants_target(model)
-        return replace(self, has_target=False if has_target is None and input_count(model) > 1 else has_target)
+        if not has_target and has_one_input(model):
+            has_target = None
+        elif has_target is None and input_count(model) > 1:
+            has_target = False
+        return replace(self, has_target=has_target)
 
     def data(
         self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None

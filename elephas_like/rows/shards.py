@@ -409,28 +409,41 @@ class ShardedDataset:
         self.num_workers = num_workers
         self.dataset = dataset
         self._references: RDD | None = None
+        self._options: SpoolOptions | None = None  # by which they are written
+        self._failed: bool | None = None  # whether they could not be; None while nobody knows
         self._lock = threading.Lock()  # several fits may share the rows, in threads
         self._written = False
         self.released = False
 
     def references(self, options: SpoolOptions) -> RDD:
-        """Return the persisted references. The rows are written when a job first asks for them."""
+        """Return the persisted references. The rows are written when a job first asks for them.
+
+        The options of the first caller hold, unless the rows could not be written by them: that caller's model did not fit the rows.
+        """
         if self.released:
             raise ValueError("this ShardedDataset was released; shard the data again.")
         with self._lock:
+            if self._references is not None and self._failed and options != self._options:
+                with cleanup(self._references.context, "drop references of shards"):
+                    self._references.unpersist()
+                self._references, self._failed = None, None
             if self._references is None:
                 self._references = self._write(options).persist(StorageLevel.MEMORY_AND_DISK)
+                self._options = options
             return self._references
 
     def written(self) -> None:
         """Note that a job has asked for the references, so the rows are on disk."""
         self._written = True
+        if self._references is not None:
+            self._failed = False
 
     def invalidate(self) -> None:
         """Invalidate the references, so that the next job rewrites the rows: files of a shard are missing."""
         with self._lock:
             self._written = False
             if self._references is not None:
+                self._failed = self._failed is not False
                 persisted_anew(self._references)
 
     def release(self) -> None:

@@ -96,6 +96,32 @@ def test_metrics_get_the_labels_where_layers_add_the_loss(spark, sc) -> None:
         assert fitted.fit(given, verbose=0, **names).history["mae"] == [3.0]
 
 
+@pytest.mark.parametrize("engine", ["in_process", "server"])
+def test_models_with_a_loss_and_without_train_on_one_dataset(sc, engine: str) -> None:
+    x = np.ones((4, 2), "float32")
+    inputs = keras.Input((2,))
+    coder = keras.Model(inputs, keras.layers.Dense(2, kernel_initializer="ones", activity_regularizer="l2")(inputs))
+    coder.compile(keras.optimizers.SGD(0.0))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    with shard((x, 3 * np.ones(4, "float32")), 1) as dataset:
+        added = SparkModel(coder, 1, engine=engine).fit(dataset, verbose=0).history["loss"]
+        assert added == [pytest.approx(0.08)]  # 0.01 * (2 ** 2 + 2 ** 2): the mean over rows
+        assert SparkModel(model, 1, engine=engine).fit(dataset, verbose=0).history["loss"] == [9.0]
+
+
+def test_a_model_that_does_not_fit_the_rows_spoils_no_dataset(sc) -> None:
+    one, two = keras.Input((2,)), keras.Input((2,))
+    other = keras.Model([one, two], keras.layers.Dense(2, activity_regularizer="l2")(one + two))
+    other.compile("sgd")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    with shard((np.ones((4, 2), "float32"), 3 * np.ones(4, "float32")), 1) as dataset:
+        with pytest.raises(Exception, match="expected a Block of"):
+            SparkModel(other, 1, engine="server").fit(dataset, verbose=0)
+        assert SparkModel(model, 1, engine="server").fit(dataset, verbose=0).history["loss"] == [9.0]
+
+
 def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
     """For the same model: rows that are no pairs, and the column that is called label but was not named."""
     model = Guide()
