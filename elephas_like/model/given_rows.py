@@ -20,7 +20,7 @@ from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
-from elephas_like.trainer.serialization import input_count, overrides, wants_target
+from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 
 _FOR_SPARK = ("column_dtypes", "handle_invalid")
@@ -234,7 +234,9 @@ def _of_pandas(
     x = _columns(frame, named.get("features_col", "features"), shapes, 1 if model is None else input_count(model))
     y = weight = None
     if target and (model is None or _needs_labels(model) or "label_col" in named):
-        y = _columns(frame, named.get("label_col", "label"), shapes, 1, flat=True)
+        y = _columns(
+            frame, named.get("label_col", "label"), shapes, 1 if model is None else target_count(model), flat=True
+        )
         classes = None if model is None else one_hot_classes(model)
         if (
             classes is not None
@@ -250,15 +252,21 @@ def _of_pandas(
     return x, y, weight
 
 
-def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], inputs: int, *, flat: bool = False) -> Any:
-    """Return columns as one array, or as a tuple or dict of arrays for several inputs."""
+def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], slots: int, *, flat: bool = False) -> Any:
+    """Return columns as one array, or as a tuple or dict of arrays for several inputs or outputs.
+
+    Args:
+        slots: how many inputs or outputs there are.
+        flat: whether one number a row stays without an axis of its own. Columns of one shape are then one array, which is cut later.
+    """
     if isinstance(names, Mapping):
         return {name: _columns(frame, column, shapes, 1) for name, column in names.items()}
     if _is_one_name(frame, names):
         values = _column(frame, names, shapes)
         return values if flat or values.ndim > 1 else values[:, None]
     parts = [_columns(frame, name, shapes, 1) for name in names]
-    return tuple(parts) if inputs > 1 and len(parts) == inputs else np.concatenate(parts, axis=-1)
+    alike = len({part.shape for part in parts}) == 1
+    return tuple(parts) if len(parts) == slots > 1 and not (flat and alike) else np.concatenate(parts, axis=-1)
 
 
 def _is_one_name(frame: pd.DataFrame, names: Any) -> bool:

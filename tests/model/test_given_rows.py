@@ -167,6 +167,20 @@ def test_columns_go_by_name_where_the_model_is_made_later() -> None:
     assert pair.for_model(model()) is pair
 
 
+def test_labels_of_unlike_outputs_are_not_put_together() -> None:
+    """A class number and a box of four numbers, as a model that finds things in pictures has."""
+    inputs = keras.Input((2,))
+    made = keras.Model(inputs, [keras.layers.Dense(3, "softmax")(inputs), keras.layers.Dense(4)(inputs)])
+    made.compile("sgd", ["sparse_categorical_crossentropy", "mse"])
+    boxes = np.arange(80.0).reshape(20, 4)
+    frame = pd.DataFrame({"x": list(X), "kind": Y, "box": list(boxes)})
+    fitted = SparkModel(made, engine="in_process")
+    for table in (frame, pa.Table.from_pandas(frame)):
+        found = fitted.evaluate(table, features_col="x", label_col=["kind", "box"])
+        assert found == pytest.approx(made.evaluate(X, [Y[:, None], boxes], verbose=0), rel=1e-5)
+    fitted.fit(frame, features_col="x", label_col=["kind", "box"], validation_split=0.5, verbose=0)
+
+
 def dict_model() -> keras.Model:
     """Dicts of inputs and outputs whose keys are no layers' names: price = 10 wide + deep, amount = -price."""
     tensors = {"wide": keras.Input((1,)), "deep": keras.Input((1,))}
