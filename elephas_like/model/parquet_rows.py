@@ -83,8 +83,14 @@ class ParquetRows(Source):
         return self.arrays() if rdd is None else (rdd,)
 
     def arrays(self) -> tuple[Any, ...]:
-        """Return all rows in order as (x,), (x, y) or (x, y, sample_weight)."""
+        """Return all rows in order as (x,), (x, y) or (x, y, sample_weight).
+
+        Raises:
+            ValueError: there are none.
+        """
         blocks = [flatten(block.columns)[0] for part in self.table.in_order(1) for block in read_part(self.plan, part)]
+        if not blocks:
+            raise ValueError("there are no rows to train on: the data is empty.")
         return self.plan.tree([np.concatenate(leaves) for leaves in zip(*blocks, strict=True)])
 
     def _slots(self) -> int:

@@ -124,7 +124,8 @@ def as_array(value: object, name: str) -> Array:
         raise BadRow(f"{spelled(name)} has masked values, which stand for nothing: fill them, as x.filled(0) does.")
     else:
         try:
-            array = np.asarray(value)
+            # A vector of Spark: NumPy would look up each element.
+            array = np.asarray(value.toArray() if hasattr(value, "toArray") else value)
         except (ValueError, TypeError) as error:
             raise BadRow(
                 f"{spelled(name)} expected numbers or text in an array, got {shortly(value)}: {error}"

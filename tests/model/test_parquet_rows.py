@@ -130,6 +130,13 @@ def test_without_spark_files_are_read_here(path, rows) -> None:
     assert done.stdout.split("\n")[-2:] == ["203 (203, 1) True", ""], done.stderr
 
 
+def test_files_without_rows_are_said_to_be_such(tmp_path: Path) -> None:
+    pd.DataFrame({"f": [1.0], "label": [0]})[:0].to_parquet(tmp_path / "a.parquet")
+    source = column_source(str(tmp_path), ColumnChoice("f", "label"), None)
+    with pytest.raises(ValueError, match="there are no rows to train on"):
+        source.arrays()
+
+
 @pytest.mark.parametrize("invalid", [None, Invalid.SKIP])
 def test_files_of_directories_in_a_directory_are_read_whoever_reads_them(spark, tmp_path: Path, invalid) -> None:
     (tmp_path / "below").mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.ml.linalg import Vectors
 from pyspark.mllib.linalg import SparseVector
 from pyspark.mllib.regression import LabeledPoint
 from spooling import Spool, columns, dtypes
@@ -104,6 +105,14 @@ def test_labeled_points_are_pairs(spooled: Spool, expect_target: bool | None, st
     ref = spooled(points, expect_target=expect_target)
     assert ref.structure == structure
     assert [column.tolist() for column in columns(ref)] == [[[0.5, 2.0], [0.0, 3.0]], [1.0, 0.0]][: len(structure)]
+
+
+def test_vectors_of_spark_are_read_whole(spooled: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Element by element a sparse vector is looked up, each time anew."""
+    rows = [(Vectors.sparse(3, [1], [2.0]), 1.0), (Vectors.dense([4.0, 5.0, 6.0]), 0.0)]
+    monkeypatch.delattr(type(rows[0][0]), "__getitem__")
+    assert columns(spooled(rows))[0].tolist() == [[0, 2, 0], [4, 5, 6]]
+    assert dtypes(spooled(rows))[0] == "float32"
 
 
 def test_a_tuple_of_that_name_is_the_user_s_own(spooled: Spool) -> None:
