@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,6 +20,10 @@ from pyarrow import fs
 from pyspark.sql import types as sql
 
 from elephas_like.rows.parquet_listing import Listed, ParquetFiles, listed, located
+from elephas_like.spark.parallel import Runs
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _FOOTERS_AT_ONCE = 32
@@ -181,32 +185,48 @@ def parquet_table(files: ParquetFiles) -> ParquetTable:
     """
     filesystem, paths = located(files)
     found = [listed(filesystem, path) for path in paths]
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        try:
-            datasets = list(pool.map(partial(_dataset, filesystem), found))
-            constants = [_constants(fragment) for each in datasets for fragment in each.get_fragments()]
-            numbers = _numbers(constants)
-            given = [_given_by_directories(each) for each in datasets]
-            first = _with_types(datasets[0].schema, {name: numbers[name] for name in given[0].names if name in numbers})
-            schema = pa.unify_schemas([first, *[_with_types(each, numbers) for each in given]])
-            fragments = [fragment for each in datasets for fragment in each.get_fragments()]
-            list(pool.map(lambda fragment: fragment.ensure_complete_metadata(), fragments))
-        except pa.ArrowInvalid as error:
-            raise ValueError(
-                f"expected Parquet files: {str(error).splitlines()[0]} Other formats are read by Spark: "
-                f"{_READERS.get(_suffix(found), 'fit(spark.read.format(...).load(path))')}."
-            ) from error
-        except pa.ArrowTypeError as error:
-            raise ValueError(
-                f"expected one type for each column in the files and directories of {paths}. {str(error).splitlines()[0]}. A directory "
-                "called name=value gives a column too: rename it or the column, or give the path below it."
-            ) from error
+    try:
+        datasets = _at_once(partial(_dataset, filesystem), found)
+        constants = [_constants(fragment) for each in datasets for fragment in each.get_fragments()]
+        numbers = _numbers(constants)
+        given = [_given_by_directories(each) for each in datasets]
+        first = _with_types(datasets[0].schema, {name: numbers[name] for name in given[0].names if name in numbers})
+        schema = pa.unify_schemas([first, *[_with_types(each, numbers) for each in given]])
+        fragments = [fragment for each in datasets for fragment in each.get_fragments()]
+        _at_once(lambda fragment: fragment.ensure_complete_metadata(), fragments)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"expected Parquet files: {str(error).splitlines()[0]} Other formats are read by Spark: "
+            f"{_READERS.get(_suffix(found), 'fit(spark.read.format(...).load(path))')}."
+        ) from error
+    except pa.ArrowTypeError as error:
+        raise ValueError(
+            f"expected one type for each column in the files and directories of {paths}. {str(error).splitlines()[0]}. A directory "
+            "called name=value gives a column too: rename it or the column, or give the path below it."
+        ) from error
     groups = []
     for fragment, named in zip(fragments, constants, strict=True):
         values = {name: _as_number(value, numbers.get(name)) for name, value in named.items()}
         file = ParquetFile(fragment.path, tuple(sorted(values.items())))
         groups += [RowGroup(file, group.id, group.num_rows, group.total_byte_size) for group in fragment.row_groups]
     return ParquetTable(filesystem, tuple(group for group in groups if group.rows), spark_schema(schema))
+
+
+def _at_once(read: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return what is read of each item, in order. The threads are none of an executor, which takes no work when the main thread has ended."""
+    found: dict[int, Result] = {}
+
+    def share(begin: int) -> None:
+        for index in range(begin, len(items), _FOOTERS_AT_ONCE):
+            if runs.cancelled:
+                return
+            found[index] = read(items[index])
+
+    with Runs[None](None, at_once=_FOOTERS_AT_ONCE, name="elephas_like-footers") as runs:
+        for _, error in runs.outcomes([partial(share, begin) for begin in range(min(_FOOTERS_AT_ONCE, len(items)))]):
+            if error is not None:
+                raise error
+    return [found[index] for index in range(len(items))]
 
 
 def _dataset(filesystem: fs.FileSystem, found: Listed) -> ds.FileSystemDataset:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -94,10 +94,24 @@ def outside_groups(job: Callable[[], Result]) -> Result:
     """Run a job that deletes files in a thread of its own, and return its result.
 
     A streaming query that is stopped, or a notebook's cell, cancels its job group and interrupts its thread in the JVM.
-    A new thread has no group, and its JVM thread is not interrupted.
+    A new thread has no group, and its JVM thread is not interrupted. It is no thread of an executor: those end with the main
+    thread, which threads of fits may outlive. After Ctrl-C the job's end is waited for, too.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="elephas_like-tidy") as pool:
-        return pool.submit(job).result()
+    found: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(job())
+        except BaseException as error:  # it belongs to the thread that waits
+            found.set_exception(error)
+
+    thread = threading.Thread(target=run, name="elephas_like-tidy")
+    try:
+        thread.start()  # in here: Ctrl-C may come at once
+        return found.result()
+    finally:
+        if thread.ident is not None:
+            thread.join()
 
 
 def cancel_and_wait(context: SparkContext, tag: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pyarrow as pa
@@ -234,3 +237,24 @@ def test_types_are_told_as_spark_calls_them() -> None:
         *(sql.TimestampType(), sql.ArrayType(double), sql.NullType()),
         *(sql.MapType(text, double), sql.DayTimeIntervalType()),
     ]
+
+
+def test_a_thread_that_outlives_the_main_thread_reads_footers(tmp_path: Path) -> None:
+    for number in range(40):
+        write(tmp_path / f"{number}.parquet", [number])
+    script = """
+        import sys
+        import threading
+        from elephas_like.rows.parquet_files import parquet_table
+        from elephas_like.rows.parquet_listing import ParquetFiles
+
+        def fit() -> None:
+            threading.main_thread().join()
+            print(parquet_table(ParquetFiles(sys.argv[1])).rows)
+
+        threading.Thread(target=fit).start()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script), str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "40\n", done.stderr

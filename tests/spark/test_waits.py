@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from textwrap import dedent
 
 import psutil
 import pytest
@@ -23,6 +26,7 @@ from elephas_like.spark.waits import (
     cancel_and_wait,
     cleanup,
     hides_interrupt,
+    outside_groups,
     readable_errors,
     run_within,
     stopped,
@@ -170,6 +174,50 @@ def test_what_goes_wrong_while_tidying_is_logged_and_no_more(sc, caplog: pytest.
 
 
 # Deleting
+
+
+def test_a_thread_that_outlives_the_main_thread_deletes_its_files() -> None:
+    script = """
+        import threading
+        from elephas_like.spark.waits import outside_groups
+
+        def fit() -> None:
+            threading.main_thread().join()
+            print(outside_groups(lambda: "deleted"))
+
+        threading.Thread(target=fit).start()
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "deleted\n", done.stderr
+
+
+def test_what_deletes_files_has_ended_when_ctrl_c_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted, deleted = threading.Event(), threading.Event()
+
+    class Interrupted(threading.Thread):
+        """Python raises what a signal asks for as soon as `start` has its thread."""
+
+        def start(self) -> None:
+            super().start()
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    def delete() -> None:
+        interrupted.wait(60)
+        deleted.set()
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        outside_groups(delete)
+    assert deleted.is_set()
+
+
+def test_an_error_of_what_deletes_files_is_raised() -> None:
+    def broken() -> None:
+        raise LookupError("no such file")
+
+    with pytest.raises(LookupError, match="no such file"):
+        outside_groups(broken)
 
 
 def test_files_that_cannot_be_deleted_in_time_are_named(
