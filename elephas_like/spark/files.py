@@ -48,10 +48,27 @@ def on_hadoop(path: str, hadoop: bool, context: SparkContext | None) -> bool:
     return True
 
 
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What says that there is no file of a name."""
+
+
 def exists(path: str, context: SparkContext | None = None, *, hadoop: bool = False) -> bool:
-    """Return whether there is a file or directory."""
+    """Return whether there is a file or directory.
+
+    Raises:
+        OSError: nobody can tell, as while a mounted disk does not answer.
+    """
     if not on_hadoop(path, hadoop, context):
-        return os.path.exists(local_path(path))
+        place = local_path(path)
+        try:
+            os.stat(place)
+        except OSError as error:  # os.path.exists would say of any that nothing is there
+            if error.errno in _ABSENT:
+                return False
+            raise
+        except ValueError:  # of a name with a null byte
+            return False
+        return True
     with os_errors(f"cannot look at {path}"):
         files, place = _resolve(context, path)
         return bool(files.exists(place))

@@ -463,6 +463,27 @@ def test_damaged_checkpoints_are_an_error(died: Path) -> None:
     assert fit(model, died, resume=False) is not None
 
 
+def test_checkpoints_that_cannot_be_looked_at_are_not_taken_for_none(
+    died: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+
+    def stale(path: object, *given: object, **named: object) -> os.stat_result:
+        if str(path).endswith(".json"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return look(path, *given, **named)
+
+    model = regression()
+    before, kept = bits(model), {path.name: path.read_bytes() for path in died.iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stale)
+        with pytest.raises(OSError, match=r"checkpoint-0\.json") as caught:
+            fit(model, died)
+    assert caught.value.errno == errno.ESTALE
+    assert bits(model) == before
+    assert {path.name: path.read_bytes() for path in died.iterdir()} == kept
+
+
 @pytest.mark.parametrize(
     ("options", "given", "said"),
     [

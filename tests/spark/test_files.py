@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -205,3 +206,26 @@ def test_a_directory_whose_replacement_fails_is_there_as_before(tmp_path, monkey
         files.put(str(source), str(target), overwrite=True)
     assert (target / "a").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "source"]
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EACCES])
+def test_what_cannot_be_looked_at_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def broken(path: object, *given: object, **named: object) -> os.stat_result:
+        raise OSError(number, os.strerror(number), path)
+
+    target = str(tmp_path / "model.txt")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", broken)
+        with pytest.raises(OSError, match=r"model\.txt") as caught:
+            files.exists(target)
+    assert caught.value.errno == number
+
+
+def test_names_that_no_file_can_have_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for name in ("missing", "file/below", "a" * 300, "nul\0", "loop", "gone"):
+        assert not files.exists(str(tmp_path / name))
+    assert files.exists(str(tmp_path / "file"))
+    assert files.exists(str(tmp_path))
