@@ -18,11 +18,10 @@ from elephas_like.core.errors import DataError, Failure, WaitError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import attempt_directory, remove
-from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, sweep
+from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, sweep, unfinished_files
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.gpus import on_gpus, take_gpu
-from elephas_like.spark.job_tags import failed_tasks, tasks
-from elephas_like.spark.session import is_on, settings_of
+from elephas_like.spark.job_tags import tasks
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
@@ -81,8 +80,8 @@ class MapJob:
             if message:
                 raise WaitError(message) from None
             raise
-        if failed_tasks(context, tag) or is_on(settings_of(context), "spark.speculation"):
-            self._sweep(rdd, tag)  # attempts that were killed, or died, have left their files
+        if unfinished_files(context, tag):
+            self._sweep(rdd, tag)
         return found
 
     def _late(self, context: SparkContext, tag: str) -> str:

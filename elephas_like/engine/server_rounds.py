@@ -30,13 +30,13 @@ from elephas_like.core.errors import (
 from elephas_like.core.types import Order, Result
 from elephas_like.core.workers import Exchange, Worker, WorkerFactory
 from elephas_like.rows.shard_files import dataset_directory, local_directories
-from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep
+from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep, unfinished_files
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
 from elephas_like.spark.session import settings_of, task_tries
 from elephas_like.spark.task_input import only
-from elephas_like.spark.waits import cancel_and_wait
+from elephas_like.spark.waits import cancel_and_wait, cleanup
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,10 @@ class ServerRun:
         self._watcher.join(GRACE_SECONDS)
         if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
             cancel_and_wait(self._context, self._tag)
-        if self._aborted or self._suspended:  # a suspended worker may have come back on another executor
+        left = self._aborted or self._suspended  # a suspended worker may have come back on another executor
+        with cleanup(self._context, f"see whether tasks of {self._tag} have left files"):
+            left = left or unfinished_files(self._context, self._tag)
+        if left:
             sweep(self._context, self._tag, self._workers, self._datasets)
 
     def _run(self) -> None:

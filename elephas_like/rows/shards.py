@@ -26,7 +26,8 @@ from elephas_like.rows.shard_files import find_shard, local_directories, remove,
 from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.failures import RefusedError
-from elephas_like.spark.session import is_local, settings_of
+from elephas_like.spark.job_tags import failed_tasks
+from elephas_like.spark.session import is_local, is_on, settings_of
 from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
@@ -310,6 +311,13 @@ def remove_pair(pair: tuple[object, object]) -> None:
     for ref in pair:
         if isinstance(ref, ShardRef):
             remove(ref)
+
+
+def unfinished_files(context: SparkContext, tag: str) -> bool:
+    """Return whether a tag's tasks may have left files though its job succeeded: attempts have failed, as their process died, or Spark
+    speculates, and kills some.
+    """
+    return failed_tasks(context, tag) > 0 or is_on(settings_of(context), "spark.speculation")
 
 
 def sweep(context: SparkContext, tag: str, tasks: int, datasets: Sequence[str]) -> None:

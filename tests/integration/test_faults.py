@@ -315,6 +315,14 @@ def test_jobs_that_wait_for_slots_for_too_long_are_named(
     assert trained(SparkModel(line(), 2, engine="jobs").fit(rdd, verbose=0)) == 20
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["server", "jobs"])
+def test_a_process_that_dies_as_it_writes_rows_leaves_none_of_them(tmp_path: Path, engine: str) -> None:
+    with Script("run_died.py", engine, scratch=tmp_path) as script:
+        assert script.answer() == {"died": True, "samples": 20, "files": []}
+        assert script.ended() == 0
+
+
 @pytest.mark.fault(
     "The SparkContext is stopped during a fit",
     "`ElephasError` at once",
