@@ -42,7 +42,7 @@ from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.shuffles import delete_shuffles
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.task_input import at_once
-from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, readable_errors, run_within
+from elephas_like.spark.waits import Overdue, cancel_and_wait, cleanup, destroy, insist, readable_errors, run_within
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -103,6 +103,10 @@ class JobRounds:
 
     def __exit__(self, *error: object) -> None:
         """Cancel running jobs, close workers and delete shards, within a limited time."""
+        insist(self._tidy)
+
+    def _tidy(self) -> None:
+        """Leave nothing. May be called again, if it was interrupted."""
         run, keep, datasets = self._run.run, self._keep, self._datasets
 
         def tidy(pairs: Iterator[Pair]) -> Iterator[int]:
@@ -116,6 +120,7 @@ class JobRounds:
         cancel_and_wait(self._context, self._tag)  # tasks read and write files until they are killed
         if self._frozen is not None:
             destroy(self._context, self._frozen[1])
+            self._frozen = None
         if self._written:
             deleted_by(
                 self._context,
@@ -123,6 +128,7 @@ class JobRounds:
                 datasets,
                 on_gpus(self._pairs().mapPartitions(tidy), self._profile).count,
             )
+            self._written = False
         else:  # the references were never computed: computing them now would write all rows only to delete them
             sweep(self._context, self._tag, self._num_workers, datasets)
         with cleanup(self._context, "drop references of shards"):

@@ -25,7 +25,7 @@ from elephas_like.spark.job_tags import tasks
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
-from elephas_like.spark.waits import Overdue, cancel_and_wait, run_within
+from elephas_like.spark.waits import Overdue, cancel_and_wait, insist, run_within
 
 BATCHES_AT_ONCE = 16
 """Batches of rows at least that are written as one shard, and predicted from it."""
@@ -64,6 +64,11 @@ class MapJob:
             ElephasError: the job failed, or the SparkContext was stopped.
         """
         context, tag = rdd.context, f"elephas_like-{self.dataset}-map"
+
+        def tidy() -> None:
+            cancel_and_wait(context, tag)
+            self._sweep(rdd, tag)
+
         try:
             found = run_within(
                 self.timeout,
@@ -75,13 +80,12 @@ class MapJob:
             )
         except BaseException as error:
             message = self._late(context, tag) if isinstance(error, Overdue) else ""
-            cancel_and_wait(context, tag)
-            self._sweep(rdd, tag)
+            insist(tidy)
             if message:
                 raise WaitError(message) from None
             raise
         if unfinished_files(context, tag):
-            self._sweep(rdd, tag)
+            insist(lambda: self._sweep(rdd, tag))
         return found
 
     def _late(self, context: SparkContext, tag: str) -> str:

@@ -36,7 +36,7 @@ from elephas_like.spark.gpus import on_gpus, take_gpu
 from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
 from elephas_like.spark.session import settings_of, task_tries
 from elephas_like.spark.task_input import only
-from elephas_like.spark.waits import cancel_and_wait, cleanup
+from elephas_like.spark.waits import cancel_and_wait, cleanup, insist
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class ServerRun:
         tried_again = task_tries(context.master, settings_of(context)) > 1
         store.rewrite = invalidate if keep and tried_again else None
         self._tag, self._description, self._datasets = tag, description, tuple(datasets)
-        self._aborted = self._suspended = False
+        self._aborted = self._suspended = self._hurries = False
         self._late_failures: list[Failure] = []
         self._refs, self._finished, self._profile = refs, finished, profile
         self._task = _task(factory, connector, tag, keep, memory)
@@ -168,16 +168,14 @@ class ServerRun:
         Raises:
             WorkerError: a worker failed after the order to stop, and nothing else went wrong.
         """
-        try:
-            self._end(hurries=error[0] is not None)
-        except KeyboardInterrupt:  # Ctrl-C again: what is left to tidy up takes seconds, and nobody else does it
-            self._end(hurries=True)
-            raise
+        self._hurries = error[0] is not None
+        insist(self._end)
         if self._late_failures and error[0] is None:
             raise self._late_failures[0].error()
 
-    def _end(self, *, hurries: bool) -> None:
-        """Stop the workers, and delete what cancelled tasks have left. May be called again, if it was interrupted."""
+    def _end(self) -> None:
+        """Stop the workers, and delete what cancelled tasks have left. May be called again, if it was interrupted: then it hurries."""
+        hurries, self._hurries = self._hurries, True
         self._store.stop()
         self._thread.join(GRACE_SECONDS if hurries else 10 * GRACE_SECONDS)
         if self._thread.is_alive():

@@ -52,7 +52,7 @@ from elephas_like.spark.gang import (
 )
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import conf_of, context_of
-from elephas_like.spark.waits import UNSEEN_KILL_SECONDS, Overdue, cancel_and_wait
+from elephas_like.spark.waits import UNSEEN_KILL_SECONDS, Overdue, cancel_and_wait, insist
 from elephas_like.trainer.code import pickle_by_value
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,10 @@ class GangFit:
 
     def __exit__(self, *error: object) -> None:
         """Cancel what runs, and delete the shards, within a limited time."""
+        insist(self._tidy)
+
+    def _tidy(self) -> None:
+        """Leave nothing. May be called again, if it was interrupted."""
         context = context_of(self._session)
         if context is not None:
             cancel_and_wait(context, self._tag)

@@ -36,6 +36,7 @@ from elephas_like.spark.waits import (
     Overdue,
     cleanup,
     destroy,
+    insist,
     outside_groups,
     partition_count,
     readable_errors,
@@ -455,13 +456,19 @@ class ShardedDataset:
                 persisted_anew(self._references)
 
     def release(self) -> None:
-        """Delete the files and drop the references. Safe to call twice.
+        """Delete the files and drop the references. Safe to call twice, also after Ctrl-C.
 
         It takes 20 seconds at most; a warning says what could not be deleted by then.
         """
-        refs, self._references, self.released = self._references, None, True
-        if refs is not None:
-            self._delete(refs)
+        self.released = True
+        insist(self._tidy)
+
+    def _tidy(self) -> None:
+        """Leave nothing. May be called again, if it was interrupted."""
+        with self._lock:
+            if self._references is not None:
+                self._delete(self._references)
+                self._references = None
         self._shipped.close()
 
     def _delete(self, refs: RDD) -> None:
@@ -474,6 +481,7 @@ class ShardedDataset:
 
         if self._written:
             deleted_by(refs.context, tag, [dataset], lambda: refs.foreach(delete))
+            self._written = False
         else:  # references that are not there would be made, and all rows written, to be deleted
             sweep(refs.context, tag, self.num_workers, [dataset])
         with cleanup(refs.context, "drop references of shards"):

@@ -114,6 +114,15 @@ def outside_groups(job: Callable[[], Result]) -> Result:
             thread.join()
 
 
+def insist(tidy: Callable[[], object]) -> None:
+    """Tidy up; if Ctrl-C interrupts that, once more from the begin before it is raised: it takes seconds, and nobody else does it."""
+    try:
+        tidy()
+    except KeyboardInterrupt:
+        tidy()
+        raise
+
+
 def cancel_and_wait(context: SparkContext, tag: str) -> None:
     """Cancel the jobs with a tag and wait until their tasks have ended, so that what these have written can be deleted.
 

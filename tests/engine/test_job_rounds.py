@@ -24,6 +24,7 @@ from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, U
 from elephas_like.engine import job_rounds, shuffled_sums
 from elephas_like.engine.job_rounds import JobRounds
 from elephas_like.engine.job_tasks import JobRun
+from elephas_like.rows.shard_files import local_directories
 from elephas_like.spark.slots import reservation
 
 # Rounds
@@ -180,6 +181,33 @@ def test_workers_stay_open_from_round_to_round(rounds, tmp_path: Path) -> None:
     opened = [file.name.split("-")[1:3] for file in tmp_path.glob("opened-*")]
     assert len(opened) >= 2
     assert len({tuple(one) for one in opened}) == len(opened)
+
+
+@pytest.mark.parametrize("where", ["cancel_and_wait", "deleted_by", "cleanup"])
+def test_a_second_interrupt_leaves_no_rows_behind(
+    sc, rounds, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder, tidy, presses = str(tmp_path), getattr(job_rounds, where), iter([True])
+
+    def written(index: int, rows: Iterator[object]) -> Iterator[object]:
+        Path(folder, f"written-{index}-{uuid.uuid4().hex}").touch()
+        place = os.path.join(local_directories()[0], "elephas_like-twice", f"worker-{index}")
+        os.makedirs(place)
+        yield ShardRef("twice", index, place, "here", 2, (), None, 7), None
+
+    def pressed(*given: object) -> object:
+        if next(presses, False):
+            raise KeyboardInterrupt
+        return tidy(*given)
+
+    with pytest.raises(KeyboardInterrupt), rounds(written, "twice") as opened:
+        opened._refs.persist()
+        opened.joined()
+        assert list(scratch.rglob("elephas_like-twice"))
+        monkeypatch.setattr(job_rounds, where, pressed)
+    assert next(presses, None) is None
+    assert not list(scratch.rglob("elephas_like-twice"))
+    assert len(list(tmp_path.glob("written-*"))) == 2
 
 
 def test_all_workers_are_there_where_none_is_late(rounds) -> None:

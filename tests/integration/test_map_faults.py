@@ -11,9 +11,12 @@ from pathlib import Path
 import keras
 import pytest
 from leftovers import eventually, ours
+from pyspark import SparkContext
 from small import line, points
 
 from elephas_like import SparkModel, WaitError
+from elephas_like.engine import map_shards
+from elephas_like.spark.waits import cancel_and_wait
 
 both = pytest.mark.parametrize("call", ["predict", "evaluate"])
 one_of_them = pytest.mark.parametrize("call", ["predict", pytest.param("evaluate", marks=pytest.mark.slow)])
@@ -133,6 +136,32 @@ def test_ctrl_c_ends_the_job_and_leaves_no_files(sc, blocked, ctrl_c, scratch: P
     assert not sc.statusTracker().getActiveJobsIds()
     assert ours(scratch) <= before
     assert works(sc, model)
+
+
+@one_of_them
+def test_ctrl_c_pressed_twice_leaves_no_files(
+    sc, blocked, ctrl_c, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    before, presses = ours(scratch), iter([True])
+
+    def press() -> None:
+        assert eventually((tmp_path / "blocked").exists, 60)
+        ctrl_c()
+
+    def pressed(context: SparkContext, tag: str) -> None:
+        if next(presses, False):
+            raise KeyboardInterrupt
+        cancel_and_wait(context, tag)
+
+    monkeypatch.setattr(map_shards, "cancel_and_wait", pressed)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        getattr(SparkModel(line(), batch_size=1), call)(blocked(call))
+    pressing.join()
+    assert next(presses, None) is None
+    assert not sc.statusTracker().getActiveJobsIds()
+    assert ours(scratch) <= before
 
 
 @one_of_them

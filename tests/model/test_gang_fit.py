@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from port_blocks import range_of, taken_ports
+from pyspark import SparkContext
 from small import digits
 
 from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WorkerError
+from elephas_like.model import gang_fit
 from elephas_like.model.gang_fit import GangFit
+from elephas_like.spark.waits import cancel_and_wait
 from elephas_like.strategies import Nesterov
 from elephas_like.testing import fail, inject, kill
 
@@ -135,6 +139,21 @@ def test_a_workers_error_comes_with_its_type_and_leaves_the_last_epochs_state(rd
         fitted(rdd, model=model, epochs_per_job=1)
     assert isinstance(raised.value, LookupError)
     np.testing.assert_array_equal(expected.get_weights()[0], model.get_weights()[0])
+
+
+def test_ctrl_c_pressed_twice_leaves_no_rows(rdd, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    presses = iter([True])
+
+    def pressed(context: SparkContext, tag: str) -> None:
+        if next(presses, False):
+            raise KeyboardInterrupt
+        cancel_and_wait(context, tag)
+
+    monkeypatch.setattr(gang_fit, "cancel_and_wait", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(rdd, fit={"callbacks": [Stops()]})
+    assert next(presses, None) is None
+    assert not list(scratch.rglob("elephas_like-*"))
 
 
 def test_asynchronous_workers_train_every_row(rdd) -> None:

@@ -26,6 +26,7 @@ from elephas_like.spark.waits import (
     cancel_and_wait,
     cleanup,
     hides_interrupt,
+    insist,
     outside_groups,
     readable_errors,
     run_within,
@@ -252,6 +253,42 @@ def test_releasing_computes_no_rows(sc, scratch: Path, tmp_path: Path, written: 
     assert not list(scratch.rglob(f"elephas_like-{dataset.dataset}"))
     with pytest.raises(ValueError, match="was released"):
         dataset.references(SpoolOptions(dataset.dataset, "float32", True, versions()))
+
+
+def test_releasing_that_ctrl_c_interrupts_is_done_all_the_same(
+    sc, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presses = 3
+    dataset = ShardedDataset(partitioned(sc.parallelize([(1.0, 2.0)] * 4, 2), 2), 2, new_dataset())
+    refs = dataset.references(SpoolOptions(dataset.dataset, "float32", True, versions()))
+    assert refs.map(lambda ref: ref.rows).collect() == [2, 2]
+    dataset.written()
+
+    def pressed(*given: object) -> None:
+        nonlocal presses
+        presses -= 1
+        if presses >= 0:
+            raise KeyboardInterrupt
+        deleted_by(*given)
+
+    monkeypatch.setattr(shards, "deleted_by", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.release()  # pressed again while it insists
+    assert list(scratch.rglob(f"elephas_like-{dataset.dataset}"))
+    with pytest.raises(KeyboardInterrupt):
+        dataset.release()
+    assert not list(scratch.rglob(f"elephas_like-{dataset.dataset}"))
+    dataset.release()
+    assert presses == -1
+
+
+def test_tidying_up_is_done_once_where_nobody_interrupts_it() -> None:
+    done: list[int] = []
+    insist(lambda: done.append(1))
+    assert done == [1]
+    with pytest.raises(ZeroDivisionError):
+        insist(lambda: (done.append(2), 1 / 0))
+    assert done == [1, 2]
 
 
 def test_an_interrupt_behind_an_error_of_py4j_is_seen() -> None:
