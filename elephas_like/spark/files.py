@@ -345,7 +345,10 @@ def _as_url(local: str) -> str:
 
 
 def _configuration(context: SparkContext | None) -> Any:
-    return context._jsc.hadoopConfiguration()  # type: ignore[union-attr]  # see _hadoop
+    java = context._jsc  # type: ignore[union-attr]  # see _hadoop
+    if java is None:
+        raise OSError("the SparkContext was stopped, and no filesystem can be reached through it.")
+    return java.hadoopConfiguration()
 
 
 def _hadoop(context: SparkContext | None) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -420,6 +421,14 @@ def remains(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def died(remains: Path, tmp_path: Path) -> Path:
     """A copy of it, for one test."""
     return Path(shutil.copytree(remains, tmp_path / "died"))
+
+
+def test_a_fit_is_over_where_a_callback_has_stopped_the_session_of_its_checkpoints(sc) -> None:
+    stopped = SimpleNamespace(_jvm=sc._jvm, _jsc=None)  # as SparkContext.stop leaves it
+    with pytest.warns(
+        ElephasWarning, match="the fit is over, and its checkpoints could not be deleted: the SparkContext"
+    ):
+        Checkpoints("hdfs://somewhere/checkpoints", None, stopped).end()
 
 
 def damage(path: Path) -> None:

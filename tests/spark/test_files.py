@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -229,3 +231,10 @@ def test_names_that_no_file_can_have_are_not_there(tmp_path: Path) -> None:
         assert not files.exists(str(tmp_path / name))
     assert files.exists(str(tmp_path / "file"))
     assert files.exists(str(tmp_path))
+
+
+@pytest.mark.parametrize("use", [files.exists, files.remove])
+def test_a_filesystem_of_a_session_that_was_stopped_is_said_to_be_so(sc, use: Callable) -> None:
+    stopped = SimpleNamespace(_jvm=sc._jvm, _jsc=None)  # as SparkContext.stop leaves it
+    with pytest.raises(OSError, match="the SparkContext was stopped"):
+        use("hdfs://somewhere/checkpoints", stopped)
