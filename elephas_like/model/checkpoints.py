@@ -260,7 +260,9 @@ class Checkpoints:
         if not self._taken_over():
             try:
                 self._write_first(progress)
-            except FileNotFoundError:  # another fit that begins has just deleted what was unfinished: once
+            except OSError as error:  # another fit that begins has just deleted what was unfinished: once
+                if self._is_local and not isinstance(error, FileNotFoundError):
+                    raise
                 self._write_first(progress)
 
     def _write_first(self, progress: FitProgress) -> None:
@@ -340,6 +342,11 @@ class Checkpoints:
         if self._is_local:
             for file in Path(files.local_path(self._directory)).glob(f"{UNFINISHED}*"):
                 file.unlink(missing_ok=True)
+            return
+        with suppress(OSError):  # who may not list them pays for their room
+            for slot in range(SLOTS):
+                for ending in ("json", "npz"):
+                    files.remove_drafts(self._place(slot, ending), self._context)
 
     @property
     def _is_local(self) -> bool:

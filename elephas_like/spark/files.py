@@ -204,6 +204,21 @@ def staged(target: str, context: SparkContext | None) -> Iterator[str]:
         files.delete(draft, True)
 
 
+def remove_drafts(target: str, context: SparkContext | None) -> None:
+    """Delete what is left beside `target`, on its Hadoop filesystem, of writes that were killed. One that is under way fails.
+
+    Raises:
+        OSError: with the filesystem's reason.
+    """
+    with os_errors(f"cannot look for what is left of writes to {target}"):
+        files, place = _resolve(context, target)
+        above, draft = place.getParent(), re.compile(rf"\.{re.escape(place.getName())}\.[0-9a-f]{{32}}")
+        if files.exists(above):
+            for found in [status.getPath() for status in files.listStatus(above)]:
+                if draft.fullmatch(found.getName()):
+                    files.delete(found, True)
+
+
 def local_path(path: str) -> str:
     """Return the path of a `file:` URL; a path with its `~` as the home directory, as shells read it.
 

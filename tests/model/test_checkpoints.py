@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import shutil
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -835,6 +836,12 @@ def test_a_marker_that_is_none_takes_nothing_over(died: Path, content: str) -> N
 def test_what_a_fit_left_that_was_killed_as_it_wrote_is_deleted(tmp_path: Path) -> None:
     (tmp_path / ".unfinished-0").write_text("half of it")
     fit(regression(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_fit_left_that_was_killed_as_it_wrote_to_a_url_is_deleted(sc, tmp_path: Path) -> None:
+    (tmp_path / f".checkpoint-1.npz.{uuid.uuid4().hex}").write_text("half of it")
+    fit(regression(), f"file://{tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -238,3 +238,14 @@ def test_a_filesystem_of_a_session_that_was_stopped_is_said_to_be_so(sc, use: Ca
     stopped = SimpleNamespace(_jvm=sc._jvm, _jsc=None)  # as SparkContext.stop leaves it
     with pytest.raises(OSError, match="the SparkContext was stopped"):
         use("hdfs://somewhere/checkpoints", stopped)
+
+
+@pytest.mark.parametrize("base", ["file", "viewfs"], indirect=True)
+def test_what_is_left_of_writes_to_a_target_is_deleted(base, sc, tmp_path) -> None:
+    files.remove_drafts(f"{base}/nowhere/model.txt", sc)
+    place, half = tmp_path / "there", "0" * 32
+    others = {"model.txt", ".model.json." + half, ".model.txt." + half[1:], ".model-txt." + half, "model.txt." + half}
+    for name in (*others, ".model.txt." + half, ".model.txt." + half[1:] + "f"):
+        (place / name).write_text("half of it")
+    files.remove_drafts(f"{base}/model.txt", sc)
+    assert set(names(tmp_path)) == others
