@@ -54,7 +54,7 @@ def fit_asynchronously(
         constrain=plan.constrain,
     )
     if progress.center:
-        center.restore(progress.center)
+        center.restore(progress.center, [worker for worker, rounds in enumerate(plan.worker_rounds) if rounds])
     schedule = AsyncSchedule(plan.worker_rounds, begin, plan.worker_finest, monitor)
     counts = AsyncProgress(
         plan.rows, plan.end, schedule, first_round=len(progress.rounds), keeps_center=saving is not None

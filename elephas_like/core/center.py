@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -163,15 +163,21 @@ class _Center(Center):
             **{f"batches.{name}": means for name, means in merge.means.checkpoint().items()},
         }
 
-    def restore(self, arrays: Mapping[str, Array]) -> None:
+    def restore(self, arrays: Mapping[str, Array], workers: Collection[int] | None = None) -> None:
         """Continue from a checkpoint of a center with the same strategy, whose state this one was made with.
 
         Checkpoints of earlier versions have no directions: the first updates are weighted as those of a new fit.
+
+        Args:
+            workers: those that train now; None for those that did. The steps of others are forgotten: integers would stand still until
+                somebody has made as many.
         """
         directions = {int(worker): vector for worker, vector in _under("direction.", arrays).items()}
         self._monitor.restore(directions)  # type: ignore[arg-type]  # as they were taken
         self.version, self._samples, self._merge.lowered = (int(count) for count in arrays["counts"])
-        self._merge.steps = {int(worker): int(steps) for worker, steps in arrays["steps"]}
+        self._merge.steps = {
+            int(worker): int(steps) for worker, steps in arrays["steps"] if workers is None or worker in workers
+        }
         self._merge.means.restore(_under("batches.", arrays))
 
     def _prepare(self) -> None:
@@ -267,9 +273,9 @@ class LockedCenter(_Center):
             "weight": np.array([self._weight]),
         }
 
-    def restore(self, arrays: Mapping[str, Array]) -> None:
+    def restore(self, arrays: Mapping[str, Array], workers: Collection[int] | None = None) -> None:
         """Continue from a checkpoint of a center with the same strategy, whose state this one was made with."""
-        super().restore(arrays)
+        super().restore(arrays, workers)
         self._outer = _under("outer.", arrays)  # type: ignore[assignment]  # as they were taken
         self._begin(_under("held.", arrays))
         self._updates, self._came = (int(count) for count in arrays["buffer"])

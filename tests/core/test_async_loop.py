@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from plain_numpy import ONE, TWO, Arrivals, Failing, Notes, Regression, floats, loss_of, pair, plan_of, state
+from exchanges import center_of
+from plain_numpy import (
+    ONE,
+    TWO,
+    Arrivals,
+    Failing,
+    Notes,
+    Regression,
+    floats,
+    integers,
+    loss_of,
+    pair,
+    plan_of,
+    state,
+    update,
+)
 
 from elephas_like.core.async_loop import fit_asynchronously
+from elephas_like.core.center import LockedCenter
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.strategies import DownPour
@@ -51,6 +67,16 @@ def test_a_fast_and_a_slow_worker_by_hand(mode: Mode) -> None:
     assert workers[0].trained == [(0, 0), (1, 0), (2, 0)]
     assert notes.begun == [0, 1]
     assert progress.state.weights.tolist() == [0.875, 1]
+
+
+def test_a_fit_that_goes_on_without_the_worker_of_the_most_steps_counts_on() -> None:
+    workers, begun = pair(1), FitProgress(state(0, 0).but(counters=integers(9)))
+    before = center_of(LockedCenter, begun.state)
+    for worker, steps in ((0, 1), (2, 9)):
+        before.commit(update(worker, counters=integers(9), steps=steps))
+    begun.center = before.checkpoint()
+    fit_asynchronously(Arrivals(workers, [0, 1]), async_plan(workers), Notes(), begun, loss_of)
+    assert begun.state.counters.tolist() == [10]
 
 
 def test_what_comes_after_the_last_epoch_does_not_count() -> None:

@@ -479,6 +479,20 @@ def test_a_restored_center_goes_on_as_if_nothing_had_happened(strategy: Strategy
     }
 
 
+@pytest.mark.parametrize("kind", CENTERS)
+def test_integers_do_not_wait_for_workers_that_are_gone(kind: type) -> None:
+    first = center_of(kind, num_workers=3)
+    for worker, steps in ((0, 4), (2, 9)):
+        first.commit(update(worker, counters=integers(steps), steps=steps))
+    assert first.snapshot().counters.tolist() == [9]
+    for workers, then in ((None, 9), ([0, 1, 2], 9), ([0, 1], 10)):
+        second = center_of(kind, first.snapshot(), num_workers=2)
+        second.restore(first.checkpoint(), workers)
+        second.commit(update(1, counters=integers(11), steps=2))  # fewer than worker 0 has
+        second.commit(update(0, counters=integers(10), steps=1))
+        assert second.snapshot().counters.tolist() == [then]
+
+
 def test_a_restored_center_knows_how_far_the_last_updates_agreed() -> None:
     # K = 4 and long rounds: the first update has weight K^-1/2 = 1/2, those that agree with others 1/K = 1/4. So m is
     # 0.05, 0.07, 0.088, 0.1042, and after the fifth 0.9 x 0.1042 + 0.1 / 4 = 0.11878: a step of 0.7 (1/4 + 0.9 m)
