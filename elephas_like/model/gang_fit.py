@@ -13,7 +13,8 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -212,17 +213,28 @@ class GangFit:
             log.warning("%s: rows that were written again differ from those before; bits will, too", self._title)
 
     def _write(self, rows: GangRows, options: SpoolOptions, purpose: str) -> list[ShardRef]:
-        """Write one shard for each worker. Return their references."""
+        """Write one shard for each worker. Return their references.
+
+        Raises:
+            WaitError: none of the job's tasks started or ended for `round_timeout` seconds.
+        """
         task = WriteShards(rows.read, options)
-        answers = self._run(rows.frame, task, "write shards", math.inf)
+        with self._in_time("write their rows"):
+            answers = self._run(rows.frame, task, "write shards", self._fit.options.round_timeout, by_progress=True)
         if not all(answers):  # Spark makes no partition at all of a DataFrame that it knows to be empty
             raise ValueError(f"there are no rows to {purpose}: the DataFrame is empty.")
         return list(map(_unless_failed, answers))
 
     def _join(self) -> list[Joined]:
-        """Return what the workers join with, each with its shard open and the model compiled."""
+        """Return what the workers join with, each with its shard open and the model compiled.
+
+        Raises:
+            WaitError: they did not within `round_timeout` seconds.
+        """
         assert self._datasets is not None
-        found = self._gang(Join(self._fit.factory, self._datasets), "compile the model", [[b""]] * self._size)
+        task, limit = Join(self._fit.factory, self._datasets), self._fit.options.round_timeout
+        with self._in_time("compile the model"):
+            found = self._gang(task, "compile the model", [[b""]] * self._size, seconds=limit, by_progress=True)
         try:
             return sorted(map(_unless_failed, found), key=lambda each: each.worker)
         except ShardMissing:
@@ -265,12 +277,31 @@ class GangFit:
             raise ShardMissing(result.message)
         return Epochs.of(answer)
 
-    def _gang(
-        self, task: Task, title: str, given: Sequence[Sequence[bytes]], seconds: float = math.inf
-    ) -> list[list[bytes]]:
-        return self._run(notes(self._session, given), task, title, seconds)
+    @contextmanager
+    def _in_time(self, what: str) -> Iterator[None]:
+        """Raise WaitError where a job is cancelled after `round_timeout` seconds without progress."""
+        try:
+            yield
+        except Overdue:
+            raise WaitError(
+                f"expected {self._size} workers to {what}, and none of their tasks started or ended within "
+                f"round_timeout={self._fit.options.round_timeout:g} s. Look at the executors' logs, at whether other jobs hold the "
+                "slots that the tasks wait for, or give SparkModel a longer round_timeout."
+            ) from None
 
-    def _run(self, rows: DataFrame, task: Task, title: str, seconds: float) -> list[list[bytes]]:
+    def _gang(
+        self,
+        task: Task,
+        title: str,
+        given: Sequence[Sequence[bytes]],
+        seconds: float = math.inf,
+        by_progress: bool = False,
+    ) -> list[list[bytes]]:
+        return self._run(notes(self._session, given), task, title, seconds, by_progress=by_progress)
+
+    def _run(
+        self, rows: DataFrame, task: Task, title: str, seconds: float, *, by_progress: bool = False
+    ) -> list[list[bytes]]:
         return run_gang(
             self._session,
             rows,
@@ -279,6 +310,7 @@ class GangFit:
             name=self._tag,
             title=f"{self._title}: {title}",
             seconds=seconds,
+            by_progress=by_progress,
             profile=profile_for(self._session, self._fit.options.resources),
         )
 

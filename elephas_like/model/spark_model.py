@@ -104,8 +104,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         round_timeout: seconds without progress after which a worker fails the fit: progress is a step trained or
             evaluated. Also the seconds that writing its rows may take. A new attempt of the worker starts the clock again.
             A round may outlast this as long as its workers make progress. The driver's callbacks never count. In the jobs
-            engine, whose workers may take turns, seconds in which none answers; of `predict` and `evaluate` on executors,
-            seconds in which none of their tasks starts or ends.
+            engine, whose workers may take turns, seconds in which none answers; in the gang engine, while rows are written and
+            the model is compiled, and of `predict` and `evaluate` on executors, seconds in which none of their tasks starts or ends.
 
     A string as second positional argument means Elephas' old order: `(model, mode, frequency, parameter_server_mode,
     num_workers, custom_objects, batch_size, port)`; a SparkContext as the first one the order of Elephas 0.x:

@@ -95,6 +95,7 @@ def run_gang(
     name: str,
     title: str,
     seconds: float,
+    by_progress: bool = False,
     profile: ResourceProfile | None = None,
 ) -> list[list[bytes]]:
     """Run a task on all members of a gang at once, and return the pieces that each has yielded, by rank.
@@ -103,6 +104,7 @@ def run_gang(
         rows: in exactly `size` partitions, with no coalesce or union after the last shuffle: one for each member.
         name, title: of the job.
         seconds: the longest time that it may take, waiting for slots included.
+        by_progress: whether `seconds` begin anew when a task of the job, or of one before it, starts or ends.
         profile: what Spark gives the tasks; None for what all tasks of the application get.
 
     Raises:
@@ -121,11 +123,12 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    seconds -= _wait_for_slots(session, size, profile, seconds)
+    waited = _wait_for_slots(session, size, profile, seconds)
+    seconds -= 0.0 if by_progress else waited
     try:
         with saying_ended_sessions():
             job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
-        found = run_job(session, name, title, seconds, job.collect)
+        found = run_job(session, name, title, seconds, job.collect, by_progress=by_progress)
     except ElephasError as error:
         raise _capacity_error(error, size) or error from None
     results: list[list[bytes]] = [[] for _ in range(size)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
 from elephas_like.spark.failures import SESSION_GONE, RefusedError, readable, session_ended
+from elephas_like.spark.job_tags import tasks
 from elephas_like.spark.session import context_of
 from elephas_like.spark.waits import LATE_SECONDS, Overdue, run_within
 
@@ -22,21 +24,32 @@ def new_tag(what: str) -> str:
     return f"elephas_like-{what}-{uuid.uuid4().hex[:16]}"
 
 
-def run_job(session: SparkSession, name: str, description: str, seconds: float, job: Callable[[], Result]) -> Result:
+def run_job(
+    session: SparkSession,
+    name: str,
+    description: str,
+    seconds: float,
+    job: Callable[[], Result],
+    *,
+    by_progress: bool = False,
+) -> Result:
     """Run a job of either kind of session and return its result. Ctrl-C and the time limit cancel it.
 
     Args:
         name: its tag; no spaces or commas.
         seconds: the longest time that it may take.
+        by_progress: whether `seconds` begin anew when a task of it starts or ends; over Spark Connect, of any job of this session.
 
     Raises:
         Overdue: it took longer, and was cancelled.
         ElephasError: it failed; a worker's own error is a WorkerError.
     """
     context = context_of(session)
-    if context is not None:
+    if context is None:
+        return _tagged(session, name, seconds, job, by_progress)
+    if not by_progress:
         return run_within(seconds, context, name, description, job)
-    return _tagged(session, name, seconds, job)
+    return run_within(seconds, context, name, description, job, progress=lambda: tasks(context, name))
 
 
 @contextmanager
@@ -54,25 +67,38 @@ def saying_ended_sessions() -> Iterator[None]:
         raise
 
 
-def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result]) -> Result:
+def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result], by_progress: bool) -> Result:
     tag = f"{name}-{uuid.uuid4().hex[:8]}"  # a late interrupt must not hit the next job
     overdue, ended = threading.Event(), threading.Event()
+    told: object = None
+    moved = time.monotonic()
+
+    def note(stages: Iterable[Any] | None, inflight_tasks: int, **_: object) -> None:
+        """Note what the server tells of tasks, by default every two seconds."""
+        nonlocal told, moved
+        before, told = told, (inflight_tasks, [(each.stage_id, each.num_completed_tasks) for each in stages or ()])
+        if told != before:
+            moved = time.monotonic()
 
     def interrupt() -> None:
         with suppress(Exception):  # a session that has ended since has nothing to interrupt
             session.interruptTag(tag)
 
-    def cancel() -> None:
+    def watch() -> None:
+        while (left := moved + seconds - time.monotonic()) > 0:
+            if ended.wait(min(left, threading.TIMEOUT_MAX)):
+                return
         overdue.set()
         interrupt()
         while not ended.wait(LATE_SECONDS):  # the server may not have known the job
             interrupt()
 
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), cancel)
-    timer.daemon = True
+    watcher = threading.Thread(target=watch, name=f"elephas_like-watch-{tag}", daemon=True)
+    if by_progress:
+        session.registerProgressHandler(note)
     session.addTag(tag)
     try:
-        timer.start()
+        watcher.start()
         return job()
     except KeyboardInterrupt:
         interrupt()
@@ -86,7 +112,8 @@ def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], 
         raise readable(error) from None
     finally:
         ended.set()
-        timer.cancel()
         if overdue.is_set():
-            timer.join()
+            watcher.join()
         session.removeTag(tag)
+        if by_progress:
+            session.removeProgressHandler(note)

@@ -200,6 +200,28 @@ def test_a_job_is_cancelled_by_its_tag(remote) -> None:
     assert time.monotonic() - began < 100
 
 
+def test_seconds_begin_anew_when_a_task_ends(remote) -> None:
+    def slow(batches):
+        threading.Event().wait(3)
+        yield from batches
+
+    job = remote.range(0, 8, 1, 8).mapInArrow(slow, "id long").collect
+    assert len(run_job(remote, new_tag("moves"), "moves", 9, job, by_progress=True)) == 8  # 12 seconds on two slots
+    with pytest.raises(Overdue):
+        run_job(remote, new_tag("short"), "short", 9, job)
+
+
+def test_rows_that_never_come_end_the_fit(df) -> None:
+    def never(batches):
+        for batch in batches:
+            threading.Event().wait()
+            yield batch
+
+    with pytest.raises(WaitError, match=r"2 workers to write their rows, .*round_timeout=5 s"):
+        fitted(df.mapInArrow(never, df.schema), round_timeout=5)
+    assert df.count() == 240
+
+
 def test_in_process_trains_on_the_rows_as_a_gang_deals_them(df) -> None:
     one, _ = fitted(df, num_workers=2)
     other, _ = fitted(df, num_workers=2, engine="in_process")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from pathlib import Path
 
 import keras
@@ -14,7 +15,7 @@ from port_blocks import range_of, taken_ports
 from pyspark import SparkContext
 from small import digits
 
-from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WorkerError
+from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WaitError, WorkerError
 from elephas_like.model import gang_fit
 from elephas_like.model.gang_fit import GangFit
 from elephas_like.spark.waits import cancel_and_wait
@@ -282,3 +283,35 @@ def test_bad_rows_are_named(sc) -> None:
     rows[200] = (rows[200][0][:3], 1)
     with pytest.raises(DataError, match=r"partition 1, row 80: .*expected shape"):
         fitted(sc.parallelize(rows, 2))
+
+
+@pytest.mark.fault(
+    "Rows that a gang writes never come (Spark Connect)",
+    "`WaitError` after `round_timeout`; tasks and files are gone",
+    "the fit, before any training",
+)
+def test_rows_that_never_come_end_the_fit(sc) -> None:
+    def rows(index, _):
+        if index:
+            threading.Event().wait()
+        return [(row, int(label)) for row, label in zip(X, Y, strict=True)]
+
+    assert sc.parallelize(range(2), 2).map(abs).sum() == 1  # Spark's Python processes are there
+    never = sc.parallelize(range(2), 2).mapPartitionsWithIndex(rows)
+    with pytest.raises(WaitError, match=r"2 workers to write their rows, .*round_timeout=3 s.*longer round_timeout"):
+        fitted(never, epochs=1, round_timeout=3)
+    assert sc.parallelize(range(2), 2).sum() == 1  # both slots are free
+
+
+def test_workers_that_never_compile_end_the_fit(rdd, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = GangFit._gang
+
+    def hanging(fit: GangFit, task, title: str, given, **how) -> list:
+        def hang(member, batches):
+            threading.Event().wait()
+
+        return gang(fit, hang if title == "compile the model" else task, title, given, **how)
+
+    monkeypatch.setattr(GangFit, "_gang", hanging)
+    with pytest.raises(WaitError, match=r"2 workers to compile the model, .*round_timeout=3 s"):
+        fitted(rdd, epochs=1, round_timeout=3)
