@@ -37,7 +37,8 @@ from elephas_like.engine.shuffled_sums import ShuffledSums, lacking, parted, sli
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, persisted_anew, remove_pair, sweep
 from elephas_like.spark.gpus import on_gpus
-from elephas_like.spark.session import is_local, settings_of
+from elephas_like.spark.job_tags import failed_tasks
+from elephas_like.spark.session import is_local, is_on, settings_of
 from elephas_like.spark.settings import size_bytes
 from elephas_like.spark.shuffles import delete_shuffles
 from elephas_like.spark.slots import held_up
@@ -94,6 +95,7 @@ class JobRounds:
         self._found: RDD | None = None
         self._fingerprints: list[Fingerprints] = []
         self._jobs = 0
+        self._speculates, self._copies_wait = is_on(settings_of(context), "spark.speculation"), 0.0
         self._frozen: tuple[Vector, Broadcast[Vector]] | None = None
         self._answered: Accumulator[Answered] = context.accumulator(frozenset(), AnsweredWorkers())
 
@@ -198,11 +200,12 @@ class JobRounds:
             # A task without its shard's files reports so; then the references are dropped and the round is run again.
             for tries in range(1, TRIES + 1):
                 self._jobs += 1
-                task = task_of(self._run, order, state, frozen, act, self._jobs, self._answered)
+                task = task_of(self._run, order, state, frozen, act, self._jobs, self._answered, self._copies_wait)
                 if shuffle is None:
                     tasks = on_gpus(self._pairs().mapPartitionsWithIndex(task), self._profile)
                 else:
                     tasks = shuffle.through(task, self._pairs(), self._jobs, self._profile)
+                failed = failed_tasks(self._context, self._tag) if self._speculates else 0
                 try:
                     results, sums = parted(self._collect(tasks, what))
                 finally:
@@ -217,10 +220,24 @@ class JobRounds:
                 if not missing:
                     self._note_written([answer.pair for answer in results])
                     return [answer.result for answer in results], sums
+                if self._speculates and self._are_copies(missing, failed):
+                    # Spark has taken a copy's answer, and ended the task that had its shard. From now on copies wait.
+                    self._copies_wait = self._round_timeout / 2
+                    log.warning(
+                        "spark.speculation: a copy of a slow task came first where its shard is not; the round is run again (try %d "
+                        "of %d)",
+                        *(tries + 1, TRIES),
+                    )
+                    continue
                 log.warning("%s; the shards are written again (try %d of %d)", missing[0].message, tries + 1, TRIES)
-                self._written, self._found = False, None
+                self._written, self._found, self._copies_wait = False, None, 0.0
                 self._invalidate()
                 persisted_anew(self._refs)
+            if self._copies_wait:
+                raise ElephasError(
+                    f"Spark took the answer of a copy of a slow task, which has no shard, before the task's own {TRIES} times in one "
+                    "round. Set spark.speculation=false, or give a longer round_timeout: copies wait for half of it."
+                )
             raise ElephasError(f"shards were lost {TRIES} times in one round, last: {missing[0].message}")
         finally:
             if state is not None:
@@ -233,6 +250,14 @@ class JobRounds:
         mode, where all files are in one place, only the job that writes the shards has to.
         """
         return self._found or self._refs
+
+    def _are_copies(self, missing: Sequence[MissingShard], failed: int) -> bool:
+        """Whether those who miss their shards are all copies of tasks that ran: no attempt was the first, and none has failed.
+
+        Args:
+            failed: attempts that had failed before the job.
+        """
+        return all(each.attempt for each in missing) and failed_tasks(self._context, self._tag) == failed
 
     def _note_written(self, pairs: list[Pair]) -> None:
         """Note what the shards hold, and check that it is what they held before."""

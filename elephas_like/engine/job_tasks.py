@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from pyspark import Accumulator, AccumulatorParam, Broadcast
+from pyspark import Accumulator, AccumulatorParam, Broadcast, TaskContext
 
 from elephas_like.core.columns import nbytes
 from elephas_like.core.errors import Failure, InputCutError, ShardMissing
@@ -23,10 +24,14 @@ Answered = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True)
 class MissingShard:
-    """Reports that a task ran on a host without its shard."""
+    """Reports that a task ran on a host without its shard.
+
+    attempt: from 0; a later one is a further try of a task that has failed, or a copy of one that runs (speculation).
+    """
 
     worker: int
     message: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,15 @@ def task_of(
     act: Callable[[Worker, Order], Result],
     job: int,
     answered: Accumulator[Answered],
+    copies_wait: float = 0.0,
 ) -> Callable[[int, Iterator[Pair]], Iterator[Answer[Result] | Failure | MissingShard]]:
     """Return what one worker's task does: have the worker carry an order out, and yield what came of it.
 
     Args:
         order: None before the first. state, frozen: what belongs to it.
         act: what the worker does. job: number of the job.
+        copies_wait: seconds that a further attempt without its shard waits before it says so. If it is a copy of a task that runs,
+            Spark would take its answer and end that task; meanwhile the task answers, and Spark ends the copy.
     """
 
     def task(index: int, pairs: Iterator[Pair]) -> Iterator[Answer[Result] | Failure | MissingShard]:
@@ -94,7 +102,11 @@ def task_of(
         except InputCutError:
             raise  # Spark says why
         except ShardMissing as error:
-            yield MissingShard(index, str(error))
+            context = TaskContext.get()
+            attempt = 0 if context is None else int(context.attemptNumber())
+            if attempt and copies_wait:
+                threading.Event().wait(copies_wait)
+            yield MissingShard(index, str(error), attempt)
         except Exception as error:  # reported as a value: the driver raises it
             yield Failure.of(index, error)
         finally:

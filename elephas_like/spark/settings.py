@@ -153,7 +153,11 @@ def _dynamic_allocation(conf: Mapping[str, str]) -> Finding:
 def _speculation(conf: Mapping[str, str], server: bool) -> Finding:
     if not is_on(conf, "spark.speculation"):
         return Finding("speculation", Level.OK, "off")
-    costs = "a copy of a slow worker waits in a slot of its own; each update counts once" if server else "harmless"
+    costs = (
+        "a copy of a slow worker waits in a slot of its own; each update counts once"
+        if server
+        else "a copy of a slow task that runs where its shard is not waits in a slot; the first one costs a round"
+    )
     return Finding("speculation", Level.NOTE if server else Level.OK, f"on: {costs}")
 
 

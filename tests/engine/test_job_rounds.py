@@ -23,7 +23,7 @@ from elephas_like.core.summing import Partial, Term, Weighing
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
 from elephas_like.engine import job_rounds, shuffled_sums
 from elephas_like.engine.job_rounds import JobRounds
-from elephas_like.engine.job_tasks import JobRun
+from elephas_like.engine.job_tasks import JobRun, MissingShard
 from elephas_like.rows.shard_files import local_directories
 from elephas_like.spark.slots import reservation
 
@@ -329,3 +329,63 @@ def test_the_sum_must_fit_into_the_driver(rounds, summing: Weighing) -> None:
             ElephasError, match=r"the sum of a round's updates, .* is more than spark.driver.maxResultSize"
         ):
             open_rounds.train_summed(Order("train", 0, state=START, span=Span(0)), summing)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_copies_of_slow_tasks_that_have_no_shard_have_nothing_written_again(
+    rounds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, copies: int
+) -> None:
+    """With speculation Spark takes the first answer, also a copy's that runs on a host without the shard."""
+    collect, task_of = JobRounds._collect, job_rounds.task_of
+    left, waits, written = [False], [], []
+
+    def copied(self: JobRounds, tasks: object, what: str) -> list:
+        results = collect(self, tasks, what)
+        if len(left) <= copies and what != "joining":
+            left.append(True)
+            results[1] = MissingShard(1, "it is on another host", attempt=1)
+        return results
+
+    def noted(*given):
+        waits.append(given[-1])
+        return task_of(*given)
+
+    monkeypatch.setattr(JobRounds, "_collect", copied)
+    monkeypatch.setattr(job_rounds, "task_of", noted)
+    monkeypatch.setattr(job_rounds, "is_on", lambda conf, name: True)
+    monkeypatch.setattr(job_rounds, "persisted_anew", written.append)
+    with rounds(referring("copied"), "copied") as open_rounds:
+        open_rounds.joined()
+        order = Order("train", 0, state=START, span=Span(0))
+        if copies == 3:
+            with pytest.raises(
+                ElephasError, match=r"copy of a slow task.* 3 times in one round.*spark.speculation=false"
+            ):
+                open_rounds.train(order)
+        else:
+            assert [update.samples for update in open_rounds.train(order)] == [4, 5]
+    assert not written
+    assert waits == [0.0, 0.0, *[30.0] * min(copies, 2)]
+    assert "a copy of a slow task came first where its shard is not; the round is run again" in caplog.text
+
+
+def test_a_further_try_without_its_shard_has_it_written_again_under_speculation(
+    rounds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    collect, failures = JobRounds._collect, iter([0, 1])
+    left = [True]
+
+    def tried_again(self: JobRounds, tasks: object, what: str) -> list:
+        results = collect(self, tasks, what)
+        if what != "joining" and left:
+            left.pop()
+            results[1] = MissingShard(1, "it is on another host", attempt=1)
+        return results
+
+    with rounds(referring("again"), "again") as open_rounds:
+        open_rounds.joined()
+        open_rounds._speculates = True
+        monkeypatch.setattr(JobRounds, "_collect", tried_again)
+        monkeypatch.setattr(job_rounds, "failed_tasks", lambda context, tag: next(failures, 1))
+        assert len(list(open_rounds.train(Order("train", 0, state=START, span=Span(0))))) == 2
+    assert "it is on another host; the shards are written again" in caplog.text

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_in_process import Adds
 
-from elephas_like.core.errors import Failure
-from elephas_like.core.types import Order, Span, Update
+from elephas_like.core.errors import Failure, ShardMissing
+from elephas_like.core.types import Order, ShardRef, Span, Update
 from elephas_like.engine import job_tasks
 from elephas_like.engine.job_tasks import JobRun, OpenWorkers
 from elephas_like.rows.shards import Pair
@@ -136,3 +137,37 @@ def test_rounds_are_the_same_to_the_last_bit_where_one_worker_at_a_time_is_kept(
         assert (one.worker, one.samples) == (all_kept.worker, all_kept.samples)
         for name, array in one.arrays().items():
             np.testing.assert_array_equal(array, all_kept.arrays()[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("attempt", "waits"), [(0, []), (1, [7.0])])
+def test_a_copy_without_its_shard_waits_for_the_task_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, attempt: int, waits: list[float]
+) -> None:
+    waited: list[float] = []
+
+    class Told:
+        def wait(self, seconds: float) -> None:
+            waited.append(seconds)
+
+    class Context:
+        @staticmethod
+        def get() -> Context:
+            return Context()
+
+        def attemptNumber(self) -> int:
+            return attempt
+
+    class Nobody:
+        def add(self, value: object) -> None:
+            """No driver listens."""
+
+    def elsewhere(index: int, *pair: object) -> None:
+        raise ShardMissing("it is on another host")
+
+    monkeypatch.setattr(job_tasks, "threading", SimpleNamespace(Event=Told))
+    monkeypatch.setattr(job_tasks, "TaskContext", Context)
+    ref = ShardRef("copied", 0, "/nowhere", "there", 1, (), None, 1)
+    task = job_tasks.task_of(JobRun("copied", lambda: elsewhere), None, None, None, lambda w, o: 0, 0, Nobody(), 7.0)
+    assert list(task(0, iter([(ref, None)]))) == [job_tasks.MissingShard(0, "it is on another host", attempt)]
+    assert waited == waits
+    job_tasks.close_workers("copied")
