@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep, unfinished_files
 from elephas_like.spark.failures import readable
 from elephas_like.spark.gpus import on_gpus, take_gpu
-from elephas_like.spark.job_tags import starved_jobs, tagged_jobs, tasks
+from elephas_like.spark.job_tags import jobs_with, starved_jobs, tagged_jobs, tasks
 from elephas_like.spark.session import settings_of, task_tries
 from elephas_like.spark.task_input import only
 from elephas_like.spark.waits import cancel_and_wait, cleanup, insist
@@ -44,7 +45,7 @@ GRACE_SECONDS = 2.0
 """Seconds that workers have to end by themselves before their tasks are cancelled."""
 WATCH_SECONDS = 0.5
 PATIENCE_SECONDS = 15.0
-"""How long a callback runs beside a Spark job without a slot before a fit that cannot make room is ended."""
+"""How long a callback runs beside a Spark job of its own without a slot before a fit that cannot make room is ended."""
 
 _connections: dict[tuple[str, int, int], Exchange] = {}
 """Connections opened before the rows are written, by (run, worker, attempt), until their task takes them."""
@@ -114,13 +115,16 @@ class ServerRun:
 
     Args:
         refs: one pair of shard references per partition, not computed yet.
-        finished: the same again, after `refs` was computed and the tasks have ended; None for workers that cannot be suspended.
+        finished: the same again, after `refs` was computed and the tasks have ended; None for workers that cannot be suspended, as
+            they have callbacks of the user's.
         factory: makes the workers, on the executors.
         connector: connects them to the driver.
         store: the driver's side of the exchange.
         tag, description: of the Spark jobs.
         keep: whether the shards outlive the run (a ShardedDataset's do).
         invalidate: drops Spark's references of those that do, so that a task that is run again writes them again.
+        round_timeout: of workers with callbacks, seconds that they have for their end, and that a Spark job of others may wait for a
+            slot beside a callback of the driver's.
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
         memory: id of the dataset among them in which suspended workers save what they remember.
         profile: what Spark gives the tasks; None for what all tasks of the application get.
@@ -142,11 +146,13 @@ class ServerRun:
         memory: str,
         profile: ResourceProfile | None = None,
         invalidate: Callable[[], None] = lambda: None,
+        round_timeout: float = 0.0,
     ) -> None:
         self._context, self._store = context, store
         tried_again = task_tries(context.master, settings_of(context)) > 1
         store.rewrite = invalidate if keep and tried_again else None
         self._tag, self._description, self._datasets = tag, description, tuple(datasets)
+        self._callbacks_tag, self._round_timeout = f"{tag}-callbacks", min(round_timeout, threading.TIMEOUT_MAX)
         self._aborted = self._suspended = self._hurries = False
         self._late_failures: list[Failure] = []
         self._refs, self._finished, self._profile = refs, finished, profile
@@ -157,7 +163,9 @@ class ServerRun:
         self._watcher = InheritableThread(target=self._watch, name=f"elephas_like-{tag}-watch", daemon=True)
 
     def __enter__(self) -> ServerRun:
-        """Start the tasks."""
+        """Start the tasks. If workers cannot be suspended, jobs that this thread starts from now on bear a tag: they are its callbacks'."""
+        if self._finished is None:
+            self._context.addJobTag(self._callbacks_tag)
         self._thread.start()
         self._watcher.start()
         return self
@@ -169,7 +177,12 @@ class ServerRun:
             WorkerError: a worker failed after the order to stop, and nothing else went wrong.
         """
         self._hurries = error[0] is not None
-        insist(self._end)
+        try:
+            insist(self._end)
+        finally:
+            if self._finished is None:
+                with cleanup(self._context, "remove the tag of the callbacks' jobs"):
+                    self._context.removeJobTag(self._callbacks_tag)
         if self._late_failures and error[0] is None:
             raise self._late_failures[0].error()
 
@@ -177,13 +190,23 @@ class ServerRun:
         """Stop the workers, and delete what cancelled tasks have left. May be called again, if it was interrupted: then it hurries."""
         hurries, self._hurries = self._hurries, True
         self._store.stop()
-        self._thread.join(GRACE_SECONDS if hurries else 10 * GRACE_SECONDS)
+        self._ended.set()
+        has_callbacks = self._finished is None
+        if hurries:
+            self._thread.join(GRACE_SECONDS)
+        else:
+            self._thread.join(max(10 * GRACE_SECONDS, self._round_timeout if has_callbacks else 0.0))
         if self._thread.is_alive():
+            if has_callbacks and not hurries:
+                log.warning(
+                    "worker_callbacks were still at work %g s after the training (round_timeout): their tasks are cancelled, and "
+                    "what on_train_end does there may be missing. Give SparkModel a longer round_timeout.",
+                    max(10 * GRACE_SECONDS, self._round_timeout),
+                )
             log.info("cancelling the tasks of %s", self._tag)
             self._context.cancelJobsWithTag(self._tag)
             self._thread.join(10 * GRACE_SECONDS)
             self._aborted = True
-        self._ended.set()
         self._watcher.join(GRACE_SECONDS)
         if self._aborted:  # also if Spark's own SIGINT handler cancelled all jobs
             cancel_and_wait(self._context, self._tag)
@@ -213,30 +236,40 @@ class ServerRun:
 
     def _watch(self) -> None:
         try:
-            joining, starved = True, set[int]()
+            joining, since = True, dict[int, float]()
             while not self._ended.wait(WATCH_SECONDS):
                 joining = joining and self._store.note_tasks(*tasks(self._context, self._tag))
                 in_callback = self._store.idle_seconds() >= WATCH_SECONDS
-                before, starved = (
-                    starved,
-                    starved_jobs(self._context, self._tag) if in_callback else set(),
-                )
-                if before & starved:
-                    self._make_room()
+                found = starved_jobs(self._context, self._tag) if in_callback else set()
+                waited = {job: time.monotonic() - since[job] for job in found if job in since}
+                since = {job: since.get(job, time.monotonic()) for job in found}
+                if waited:
+                    self._make_room(waited)
         except Exception as error:  # the context was stopped, which the job reports
             log.info("cannot see the tasks of %s any more: %s", self._tag, error)
 
-    def _make_room(self) -> None:
-        """Free the slots of the workers, for a Spark job of a callback that would wait for them for ever."""
+    def _make_room(self, waited: dict[int, float]) -> None:
+        """Free the slots of the workers, for a Spark job of a callback that would wait for them for ever.
+
+        Args:
+            waited: seconds for which jobs have waited for a slot while a callback runs: its own, or those of others.
+        """
         if self._finished is None:
-            if self._store.idle_seconds() < PATIENCE_SECONDS:  # the job may be somebody else's, and the callback go on
-                return
-            self._store.fail(
-                CapacityError(
-                    "a callback runs a Spark job, which found no free slot while the workers hold them. Workers with "
-                    "worker_callbacks cannot be suspended meanwhile: use fewer workers than Spark has slots (num_workers=)."
-                )
+            advice = (
+                "while the workers hold them. Workers with worker_callbacks cannot be suspended meanwhile: use fewer workers than "
+                "Spark has slots (num_workers=)."
             )
+            own = waited.keys() & jobs_with(self._context, self._callbacks_tag)
+            if own and self._store.idle_seconds() >= PATIENCE_SECONDS:
+                self._store.fail(CapacityError(f"a callback runs a Spark job, which found no free slot {advice}"))
+            elif max(waited.values()) >= max(
+                PATIENCE_SECONDS, self._round_timeout
+            ):  # the callback may wait for its threads
+                self._store.fail(
+                    CapacityError(
+                        f"a Spark job found no free slot for {max(waited.values()):.0f} s (round_timeout) beside a callback, {advice}"
+                    )
+                )
             return
         if not self._suspended:
             log.warning(

@@ -355,6 +355,7 @@ def _server(
                 memory=_memory(fit),
                 profile=profile_for(context, fit.options.resources),
                 invalidate=data.invalidate,
+                round_timeout=fit.options.round_timeout,
             )
         )
         yield

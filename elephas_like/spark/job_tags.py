@@ -42,7 +42,7 @@ def starved_jobs(context: SparkContext, tag: str) -> set[int]:
     """Return the jobs without a tag that have tasks left to run, and none running: they wait for slots."""
     tracker = context.statusTracker()
     found = set()
-    for job in set(tracker.getActiveJobsIds()) - _jobs(context, tag):
+    for job in set(tracker.getActiveJobsIds()) - jobs_with(context, tag):
         stages = _stages(tracker, job)
         if any(stage.numCompletedTasks < stage.numTasks for stage in stages) and not _running(stages):
             found.add(job)
@@ -67,7 +67,7 @@ def tasks(context: SparkContext, tag: str) -> tuple[int, int]:
     """Return (running tasks, ended tasks) of a tag's jobs, over all stages, as Spark knows now."""
     tracker = context.statusTracker()
     running = ended = 0
-    for job in _jobs(context, tag):
+    for job in jobs_with(context, tag):
         stages = _stages(tracker, job)
         running += _running(stages)
         ended += sum(stage.numCompletedTasks + stage.numFailedTasks for stage in stages)
@@ -77,16 +77,16 @@ def tasks(context: SparkContext, tag: str) -> tuple[int, int]:
 def failed_tasks(context: SparkContext, tag: str) -> int:
     """Return how many task attempts of a tag's jobs have failed, over all stages, as Spark knows now."""
     tracker = context.statusTracker()
-    return sum(stage.numFailedTasks for job in _jobs(context, tag) for stage in _stages(tracker, job))
+    return sum(stage.numFailedTasks for job in jobs_with(context, tag) for stage in _stages(tracker, job))
 
 
-def _jobs(context: SparkContext, tag: str) -> set[int]:
-    """The known jobs of a tag, active or not. PySpark's StatusTracker lacks what Spark's own has since 3.5."""
+def jobs_with(context: SparkContext, tag: str) -> set[int]:
+    """Return the known jobs of a tag, active or not. PySpark's StatusTracker lacks what Spark's own has since 3.5."""
     return set(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
 
 
 def _active_jobs(context: SparkContext, tag: str) -> set[int]:
-    return set(context.statusTracker().getActiveJobsIds()) & _jobs(context, tag)
+    return set(context.statusTracker().getActiveJobsIds()) & jobs_with(context, tag)
 
 
 def _stages(tracker: StatusTracker, job: int) -> list[SparkStageInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ import pytest
 from pyspark import cloudpickle
 from test_in_process import LAYOUT, START, Adds
 
-from elephas_like.core.errors import ConnectionLostError, Failure, WorkerError
+from elephas_like.core.errors import CapacityError, ConnectionLostError, Failure, WorkerError
 from elephas_like.core.types import Evaluation, Joined, Order, ShardRef, Span, Update
+from elephas_like.engine import server_rounds
 from elephas_like.engine.server_rounds import ServerRun, announced_rows, serve
 from elephas_like.rows.shard_files import local_directories
 from elephas_like.rows.shards import SpoolOptions, pairs, references
@@ -264,3 +266,100 @@ def test_a_second_interrupt_leaves_no_rows_behind(sc, by_value: None, tmp_path: 
         assert list(Path(folders).glob("elephas_like-dataset-3*"))
         raise KeyboardInterrupt
     assert not list(Path(folders).glob("elephas_like-dataset-3*"))
+
+
+class EndsSlowly(Adds):
+    """A worker whose last hook lasts until there is a file."""
+
+    def __init__(self, folder: str, worker: int, rows: int) -> None:
+        super().__init__(worker, rows)
+        self._folder = Path(folder)
+
+    def close(self) -> None:
+        (self._folder / "closing").touch()
+        while not (self._folder / "go").exists():
+            threading.Event().wait(0.05)
+        (self._folder / "closed").touch()
+
+
+def ending(sc, tmp_path: Path, number: int, round_timeout: float) -> ServerRun:
+    """A run of one worker whose callbacks end slowly."""
+    folder, dataset = str(tmp_path), f"dataset-{number}"
+    rows = sc.parallelize([([1.0], 0.0)], 1)
+    return ServerRun(
+        sc,
+        pairs(references(rows, SpoolOptions(dataset, "float32", True, {})), None),
+        None,
+        lambda worker, shard, validation: EndsSlowly(folder, worker, shard.rows),
+        Stops(tmp_path),
+        Driver(),
+        tag=f"run-{number}",
+        description="a test",
+        keep=False,
+        datasets=[dataset],
+        memory=f"{dataset}-memory",
+        round_timeout=round_timeout,
+    )
+
+
+def until(path: Path) -> None:
+    while not path.exists():
+        threading.Event().wait(0.05)
+
+
+def test_callbacks_of_workers_have_the_round_timeout_for_their_end(
+    sc, by_value: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_rounds, "GRACE_SECONDS", 0.05)
+    with ending(sc, tmp_path, 4, round_timeout=60):
+        until(tmp_path / "closing")
+        threading.Timer(2, (tmp_path / "go").touch).start()  # longer than ten times the grace
+    assert (tmp_path / "closed").exists()
+
+
+def test_callbacks_of_workers_that_take_longer_are_cancelled_with_a_warning(
+    sc, by_value: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_rounds, "GRACE_SECONDS", 0.05)
+    with ending(sc, tmp_path, 5, round_timeout=1):
+        until(tmp_path / "closing")
+    assert not (tmp_path / "closed").exists()
+    assert "worker_callbacks were still at work 1 s after the training" in caplog.text
+    assert "longer round_timeout" in caplog.text
+
+
+def test_an_error_does_not_wait_for_callbacks_of_workers(
+    sc, by_value: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyboardInterrupt), ending(sc, tmp_path, 6, round_timeout=600):
+        until(tmp_path / "closing")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "closed").exists()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_only_jobs_of_callbacks_that_wait_for_slots_end_a_fit_soon(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ending(sc, Path("nowhere"), 7, round_timeout=100)
+    store = run._store
+    monkeypatch.setattr(store, "idle_seconds", lambda: 99.0)
+    monkeypatch.setattr(server_rounds, "jobs_with", lambda context, tag: {3} if tag == "run-7-callbacks" else {4})
+    run._make_room({4: 99.0})
+    assert store.error is None
+    run._make_room({4: 20.0, 3: 1.0})
+    assert isinstance(store.error, CapacityError)
+    assert "a callback runs a Spark job" in str(store.error)
+    store.error = None
+    run._make_room({4: 101.0})
+    assert isinstance(store.error, CapacityError)
+    assert "a Spark job found no free slot for 101 s (round_timeout) beside a callback" in str(store.error)
+
+
+def test_jobs_of_callbacks_bear_a_tag_while_workers_run(sc, by_value: None, tmp_path: Path) -> None:
+    def tags() -> set[str]:
+        return set((sc.getLocalProperty("spark.job.tags") or "").split(",")) - {""}
+
+    before = tags()
+    (tmp_path / "go").touch()
+    with ending(sc, tmp_path, 8, round_timeout=60):
+        assert tags() == {*before, "run-8-callbacks"}
+    assert tags() == before

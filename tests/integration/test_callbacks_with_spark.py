@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from small import digits
 
 from elephas_like import CapacityError, SparkModel
 from elephas_like import shard as shard_rows
+from elephas_like.engine.server_rounds import ServerRun
 
 
 class Reports(keras.callbacks.Callback):
@@ -137,3 +139,34 @@ def test_workers_with_callbacks_of_their_own_are_an_error_and_no_hang(sc, monkey
             callbacks=[count],
             worker_callbacks=[keras.callbacks.Callback()],
         )
+
+
+def test_a_job_of_another_thread_ends_no_fit_whose_workers_have_callbacks(sc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elephas_like.engine.server_rounds.PATIENCE_SECONDS", 1.0)
+    make_room, patient = ServerRun._make_room, threading.Event()
+
+    def seen(run: ServerRun, waited: dict[int, float]) -> None:
+        make_room(run, waited)
+        if max(waited.values()) > 2:
+            patient.set()
+
+    monkeypatch.setattr(ServerRun, "_make_room", seen)
+    found: list[int] = []
+    count = threading.Thread(target=lambda: found.append(sc.parallelize(range(7), 2).count()))
+
+    def wait(epoch: int, logs: dict[str, float]) -> None:
+        if epoch == 0:
+            count.start()
+            assert patient.wait(60)
+
+    x, y = digits()
+    history = SparkModel(model(), num_workers=2, batch_size=32, engine="server").fit(
+        sc.parallelize(list(zip(x[:60], y[:60], strict=True)), 2),
+        epochs=2,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=wait)],
+        worker_callbacks=[keras.callbacks.Callback()],
+    )
+    assert history.epoch == [0, 1]
+    count.join(60)
+    assert found == [7]
