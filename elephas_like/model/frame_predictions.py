@@ -70,7 +70,8 @@ def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | N
     """The columns that a model's predictions become.
 
     Raises:
-        ValueError: the model does not say what shape its output has, or a probability is asked of one that has none.
+        ValueError: the model does not say what shape its output has, or says that it is text, or a probability is asked of one that
+            has none.
     """
     prediction, probability, raw = names
     if task.classifies:
@@ -93,6 +94,10 @@ def fields(model: keras.Model, task: Task, names: tuple[str, str | None, str | N
         raise ValueError(
             f"the model {model.name!r} does not say what it puts out: a class of your own needs to be built by keras.Input "
             "and keras.Model(inputs, outputs) to predict DataFrames."
+        )
+    if any(slot.text for slot in slots):
+        raise ValueError(
+            f"the model {model.name!r} puts out text, and columns of predictions hold numbers. Collect its predictions: predict(rows)."
         )
     if len(slots) == 1:
         return [_values(prediction, 0, slots[0])]

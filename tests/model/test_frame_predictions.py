@@ -44,3 +44,6 @@ def test_what_cannot_be_is_said() -> None:
         fields(dense(1), Task.VALUE, ("p", "q", None))
     with pytest.raises(ValueError, match="does not say what it puts out"):
         fields(keras.Sequential([keras.layers.Dense(1)]), Task.VALUES, ("p", None, None))
+    text = keras.Input((1,), dtype="string")
+    with pytest.raises(ValueError, match=r"puts out text.*Collect its predictions"):
+        fields(keras.Model(text, keras.layers.Identity()(text)), Task.VALUES, ("p", None, None))
