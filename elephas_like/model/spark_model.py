@@ -286,7 +286,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             validation_freq: epochs between validations, or a list of epochs counted from 1, as in Keras.
             callbacks: Keras callbacks, called on the driver with the averaged model and global metrics.
             worker_callbacks: Keras callbacks, copied to each worker and called around its own batches and epochs, with the
-                metrics of its own rows. They cannot end the training, which all workers share.
+                metrics of its own rows. They cannot end the training, which all workers share. Their `on_train_end` may take
+                `round_timeout` seconds.
             class_weight: weight of a row by its class, as in Keras.
             sample_weight: weights of array rows; rows of an RDD carry theirs.
             shuffle: whether each worker sees its rows in a new order each epoch.

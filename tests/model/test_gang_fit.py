@@ -304,6 +304,7 @@ def test_rows_that_never_come_end_the_fit(sc) -> None:
 
 
 def test_workers_that_never_compile_end_the_fit(rdd, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(rdd, epochs=1)  # processes that begin take longer
     gang = GangFit._gang
 
     def hanging(fit: GangFit, task, title: str, given, **how) -> list:
