@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import cloudpickle
 import numpy as np
 
 from elephas_like.core.async_loop import fit_asynchronously
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import Failure, WaitError
 from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress, NotSaved
 from elephas_like.core.types import EpochRecord, Floats, Memories, RoundRecord, TrainState
@@ -33,7 +34,7 @@ from elephas_like.spark.gang import Member, pieces_of
 
 _NOTHING = TrainState(*[np.zeros(0)] * len(fields(TrainState)))  # type: ignore[arg-type]  # of no layout
 GOODBYE_SECONDS = 30.0
-"""How long the leader waits for members to hear that the epochs are over."""
+"""How long the leader waits for members to hear that the epochs are over; `round_timeout`, if that is less."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,15 @@ class LeadingEpochs:
             host, port = server.address
             told = {"host": host, "port": port, "fingerprint": None if own is None else own.fingerprint}
             memories = _Memories(self.recalls and plan.workers_remember)
-            leader = Leader(plan, progress, store, json.dumps(told), loss_of if self.with_loss else no_loss, memories)
+            patience = min(GOODBYE_SECONDS, self.options.round_timeout)
+            leader = Leader(
+                plan, progress, store, json.dumps(told), loss_of if self.with_loss else no_loss, memories, patience
+            )
             try:
-                yield leader
-                server.left(GOODBYE_SECONDS)
+                with leader.interrupting():
+                    yield leader
+                if not server.left(patience):
+                    leader.raise_if_late()
             finally:
                 leader.stop()
 
@@ -115,7 +121,14 @@ class LeadingEpochs:
 
 
 class Leader:
-    """A loop that runs in a thread beside the member's own work (engine.gang_rounds.Leading)."""
+    """A loop that runs in a thread beside the member's own work (engine.gang_rounds.Leading).
+
+    A job of Spark's waits for all tasks. So if the loop has ended with a WaitError, and some member does not end, the leader raises it
+    in its task: Spark then ends the others.
+
+    Args:
+        patience: seconds for which the member's own work may go on after a WaitError.
+    """
 
     def __init__(
         self,
@@ -125,25 +138,62 @@ class Leader:
         address: str,
         loss_of: Callable[[Floats], float | None],
         memories: _Memories,
+        patience: float = GOODBYE_SECONDS,
     ) -> None:
-        self.address, self._memories = address, memories
+        self.address, self._memories, self._patience = address, memories, patience
         self._plan, self._progress, self._store, self._loss_of = plan, progress, store, loss_of
         self._hooks = _Recorder()
         self._error: BaseException | None = None
+        self._ended, self._worked = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="elephas_like-leader", daemon=True)
         self._thread.start()
 
     def result(self) -> Iterator[bytes]:
         """Wait for the end of the loop, and yield what it leaves."""
-        self._thread.join()
+        self._worked.set()
+        self._ended.wait()
         yield from Epochs(self._progress, self._hooks.records, self._error).pieces()
 
     def stop(self) -> None:
         """End the loop, whatever it is doing."""
+        self._worked.set()
         self._store.stop()
         self._thread.join()
 
+    def raise_if_late(self) -> None:
+        """Raise the loop's error if it is that somebody did not answer in time."""
+        if isinstance(self._error, WaitError):
+            raise self._error
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Have a WaitError of the loop end what this task waits for, if it still does after `patience`: its own step, or the members.
+
+        By a signal that does nothing otherwise. What waits outside of Python, as in a kernel, goes on.
+        """
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGURG"):
+            yield
+            return
+
+        def interrupt(*_: object) -> None:
+            if not self._worked.is_set():
+                self.raise_if_late()
+
+        before = signal.signal(signal.SIGURG, interrupt)
+        try:
+            yield
+        finally:
+            self._worked.set()
+            signal.signal(signal.SIGURG, before)
+
     def _run(self) -> None:
+        self._train()
+        self._ended.set()
+        late = isinstance(self._error, WaitError) and not self._worked.wait(self._patience)
+        if late and hasattr(signal, "SIGURG"):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
+
+    def _train(self) -> None:
         try:
             store, plan, hooks, progress = self._store, self._plan, self._hooks, self._progress
             store.joined()

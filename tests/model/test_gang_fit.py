@@ -20,7 +20,7 @@ from elephas_like.model import gang_fit
 from elephas_like.model.gang_fit import GangFit
 from elephas_like.spark.waits import cancel_and_wait
 from elephas_like.strategies import Nesterov
-from elephas_like.testing import fail, inject, kill
+from elephas_like.testing import fail, hang, inject, kill
 
 X, Y = (part[:240] for part in digits())
 
@@ -316,3 +316,31 @@ def test_workers_that_never_compile_end_the_fit(rdd, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(GangFit, "_gang", hanging)
     with pytest.raises(WaitError, match=r"2 workers to compile the model, .*round_timeout=3 s"):
         fitted(rdd, epochs=1, round_timeout=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", [0, 1], ids=["leader", "another"])
+def test_a_worker_that_hangs_is_named_and_ends_the_fit(sc, rdd, worker: int) -> None:
+    fitted(rdd, epochs=1)  # processes that begin, and models that are compiled, take longer
+    with inject(hang(worker, 1)), pytest.raises(WaitError, match=rf"round_timeout=6 s; missing: worker {worker}"):
+        fitted(rdd, epochs=3, round_timeout=6)
+    assert sc.parallelize(range(2), 2).sum() == 1  # both slots are free
+
+
+@pytest.mark.slow
+def test_a_member_that_never_comes_ends_the_fit(sc, rdd, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(rdd, epochs=1)
+    gang = GangFit._gang
+
+    def missing(fit: GangFit, task, title: str, given, **how) -> list:
+        def one(member, batches):
+            if member.rank == 1:
+                threading.Event().wait()
+            yield from task(member, batches)
+
+        return gang(fit, one if title.startswith("epoch") else task, title, given, **how)
+
+    monkeypatch.setattr(GangFit, "_gang", missing)
+    with pytest.raises(WaitError, match=r"expected 2 workers to join within round_timeout=6 s"):
+        fitted(rdd, epochs=1, round_timeout=6)
+    assert sc.parallelize(range(2), 2).sum() == 1
