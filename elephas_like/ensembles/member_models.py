@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from elephas_like.core.voting import Voting
-from elephas_like.ensembles.scoring import output_width
+from elephas_like.ensembles.scoring import gives_logits, output_width
 from elephas_like.trainer.task import last_activation
 
 _REGRESSION = ("mse", "mae", "mape", "msle")
@@ -23,8 +23,9 @@ def voting_of(model: keras.Model) -> str:
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     words = str(name).lower()
     if "crossentropy" in words:
-        # Each column has a probability of its own, which do not sum to 1, unless it is one of two classes.
-        labels = words.startswith("binary") and (output_width(model) or 1) > 1 and last_activation(model) != "softmax"
+        # Each column has a probability of its own, which do not sum to 1.
+        apart = last_activation(model) == "sigmoid" or gives_logits(model)
+        labels = words.startswith("binary") and (output_width(model) or 1) > 1 and apart
         return Voting.MEAN.value if labels else Voting.SOFT.value
     if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
         return Voting.MEAN.value

@@ -111,7 +111,9 @@ class Judge:
         Raises:
             ValueError: it does not; the message lists those that it has.
         """
-        known = list(self.evaluate(_first(x), _first(y), _first(sample_weight), 1))
+        known = list(
+            self.evaluate(_first(x), _first(y), None, 1)
+        )  # a row of weight 0 would leave metrics without a result
         if metric not in known:
             raise ValueError(f"metric must be one of {', '.join(map(repr, known))}; got {metric!r}.")
 

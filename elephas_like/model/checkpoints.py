@@ -261,7 +261,8 @@ class Checkpoints:
             try:
                 self._write_first(progress)
             except OSError as error:  # another fit that begins has just deleted what was unfinished: once
-                if self._is_local and not isinstance(error, FileNotFoundError):
+                words = () if self._is_local else ("FileNotFound", "did not rename")  # of Hadoop's filesystems
+                if not isinstance(error, FileNotFoundError) and not any(word in str(error) for word in words):
                     raise
                 self._write_first(progress)
 

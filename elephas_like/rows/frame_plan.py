@@ -114,14 +114,12 @@ class Leaf:
 
     shape: of one row as the model takes it; None leaves the columns' own. classes: labels become one-hot rows of so many.
     part: (which, of how many) equal parts of a row this is; Elephas cuts one column for several inputs so.
-    target: whether it is a part of labels. Where it has not as many values as the output's shape, as class numbers do not, it stays as it is.
     """
 
     cells: tuple[Cell, ...]
     shape: tuple[int | None, ...] | None = None
     classes: int | None = None
     part: tuple[int, int] | None = None
-    target: bool = False
 
     @property
     def name(self) -> str:
@@ -208,10 +206,7 @@ class _Planner:
         order = written(structure)
         if isinstance(chosen, str) and (cell := self._wide_column(argument, chosen)) is not None:
             at = {number: place for place, number in enumerate(order)}
-            cut = [
-                Leaf((cell,), place.shape, part=(at[i], len(places)), target=argument == "label_col")
-                for i, place in enumerate(places)
-            ]
+            cut = [Leaf((cell,), place.shape, part=(at[i], len(places))) for i, place in enumerate(places)]
             return unflatten(structure, cut)
         names = [places[number].name for number in order]
         columns = dict(zip(order, self._columns_by_slot(argument, chosen, names), strict=True))

@@ -248,9 +248,7 @@ def _together(values: list[Array], leaf: Leaf, floatx: str) -> Array:
         array = _cut(array, *leaf.part)
     if leaf.classes is not None:
         return _one_hot(array, leaf.classes, floatx)
-    if leaf.shape is None or (leaf.target and not _as_many(array, leaf.shape)):
-        return array
-    return _reshaped(array, leaf.shape, "the model takes")
+    return array if leaf.shape is None else _reshaped(array, leaf.shape, "the model takes")
 
 
 def _cut(array: Array, which: int, of: int) -> Array:
@@ -261,17 +259,12 @@ def _cut(array: Array, which: int, of: int) -> Array:
     return array[:, which * width : (which + 1) * width]
 
 
-def _as_many(array: Array, shape: tuple[int | None, ...]) -> bool:
-    """Return whether rows hold as many values as a shape that is known has."""
-    return None not in shape and int(np.prod(shape)) == int(np.prod(array.shape[1:]))  # type: ignore[arg-type]  # no None
-
-
 def _reshaped(array: Array, shape: tuple[int | None, ...], who: str) -> Array:
     """The rows in the shape that is wanted, where they hold as many values."""
     got = array.shape[1:]
     if len(got) == len(shape) and all(want in (None, have) for want, have in zip(shape, got, strict=True)):
         return array
-    if len(array) and not _as_many(array, shape):
+    if len(array) and (None in shape or int(np.prod(shape)) != int(np.prod(got))):  # type: ignore[arg-type]  # no None
         raise Unfit(0, f"{who} shape {shape}, got {got}.")
     return array.reshape(len(array), *shape)
 

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from elephas_like.rows.parquet_listing import ParquetFiles, is_glob, listed, located
 from elephas_like.spark.session import is_remote
 
+_SUFFIXES = (".parquet", ".parq", ".pq")
+
 
 def parquet_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Return the rows of all files at paths, of directories with those in them.
@@ -37,9 +39,12 @@ def parquet_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
         given = set(names) - set(every.columns)
     except Exception:  # of a directory that may not be read; what it holds is not part of the other, either
         return own
+    files = own.inputFiles()
     if given:
-        return own if all(_lies_in(file, given) for file in own.inputFiles()) else every
-    return own if len(own.inputFiles()) >= len(every.inputFiles()) else every
+        return own if all(_lies_in(file, given) for file in files) else every
+    more = set(every.inputFiles()) - set(files)
+    # Files of another kind would fail when they are read.
+    return every if more and all(file.lower().endswith(_SUFFIXES) for file in more) else own
 
 
 def _read(

@@ -177,20 +177,20 @@ def _matches(filesystem: fs.FileSystem, pattern: str) -> list[str]:
     """The paths that match a glob, segment by segment."""
     head, *segments = pattern.replace("[^", "[!").split("/")  # Hadoop knows both for "none of these", Python the second
     found = [head]
+    kinds: dict[str, fs.FileType] = {}
     for segment in segments:
         if not is_glob(segment):
             found = [f"{path}/{segment}" for path in found]
             continue
-        places = filesystem.get_file_info([path or "/" for path in found])
-        listed = [
-            info.path
-            for place in places
-            if place.type is fs.FileType.Directory
-            for info in filesystem.get_file_info(fs.FileSelector(place.path, allow_not_found=True))
-        ]
+        infos: list[fs.FileInfo] = []
+        for path in found:
+            if kinds.get(path) is not fs.FileType.File:
+                with suppress(NotADirectoryError):  # a plain file beside directories
+                    infos += filesystem.get_file_info(fs.FileSelector(path or "/", allow_not_found=True))
+        kinds = {info.path: info.type for info in infos}
         found = [
             path
-            for path in listed
+            for path in kinds
             if fnmatchcase(path.rsplit("/", 1)[-1], segment) and not _hidden(path.rsplit("/", 1)[-1])
         ]
     return [path for path in found if filesystem.get_file_info(path).type is not fs.FileType.NotFound]

@@ -51,11 +51,7 @@ def _conditions(leaf: Leaf, schema: sql.StructType, *, nan: bool) -> list[Column
             conditions.append(length == math.prod(cell.shape))
     if leaf.shape is not None and None not in leaf.shape:
         parts = 1 if leaf.part is None else leaf.part[1]
-        shapes = (
-            [leaf.shape, leaf.shape[:-1]] if leaf.target else [leaf.shape]
-        )  # or class numbers, one for each distribution
-        wanted = [parts * math.prod(axis for axis in shape if axis is not None) for shape in shapes]
-        conditions.append(reduce(add, lengths).isin(*wanted))
+        conditions.append(reduce(add, lengths) == parts * math.prod(axis for axis in leaf.shape if axis is not None))
     if leaf.classes is not None:  # becomes one-hot
         label = leaf.cells[0].selected().cast("double")  # it may be boolean
         conditions.append((label >= 0) & (label < leaf.classes) & (label == functions.floor(label)))

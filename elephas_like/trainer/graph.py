@@ -274,18 +274,11 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
     )
 
 
-def optimizers_of(model: keras.Model, *, of_parts: bool = True) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizers that a model reaches, its own first. Those inside others (of a loss scale) are left out.
-
-    Args:
-        of_parts: whether those count that models inside it were compiled with.
-    """
-    reached = list(reachable(model))
-    found = [thing for thing in reached if isinstance(thing, keras.optimizers.Optimizer)]
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that a model reaches, its own first. Those inside others (of a loss scale) are left out."""
+    found = [thing for thing in reachable(model) if isinstance(thing, keras.optimizers.Optimizer)]
     own = getattr(model, "optimizer", None)
     inner = {id(part) for each in found for part in inner_optimizers(each)}
-    if not of_parts:
-        inner |= {id(getattr(each, "optimizer", None)) for each in reached if isinstance(each, keras.Model)}
     others = [each for each in found if each is not own and id(each) not in inner]
     return ([own] if own is not None else []) + others
 

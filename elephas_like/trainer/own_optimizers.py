@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 import keras
 
-from elephas_like.trainer.graph import optimizers_of
+from elephas_like.trainer.graph import optimizers_of, reachable
 from elephas_like.trainer.serialization import overrides
 
 
@@ -21,8 +21,8 @@ def own_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
     They are those inside a MultiOptimizer. Once it is built, those that step no weight are left out; before, it may not know all of them.
 
-    Of a model with a train step of its own they are those that the step uses, which `build` has built: also optimizers for parts of it. Before
-    that, it is the model's.
+    Of a model with a train step of its own they are all that it holds and that are built, as `build` builds those that the step uses: also
+    optimizers for parts of it. Before that, it is the model's.
     """
     return [part for each in step_optimizers(model) for part in inside(each)]
 
@@ -30,13 +30,18 @@ def own_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 def step_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Return the optimizers that the steps of a model call, each the inner one of a LossScaleOptimizer.
 
-    One that a model inside was compiled with does not count: Keras' own step of that model would use it, this model's seldom does.
+    One that only a model inside was compiled with does not count: Keras' own step of that model would use it, this model's seldom does.
     """
     own = own_optimizer(model)
     alone = [] if own is None else [own]
     if not overrides(model, "train_step"):
         return alone
-    others = optimizers_of(model, of_parts=False)[len(alone) :]
+    held = {id(value) for value in vars(model).values()}
+    # Compile arguments keep an optimizer that was replaced by an assignment; there is no public way to the object.
+    given = getattr(getattr(model, "_compile_config", None), "config", None) or {}
+    parts = [thing for thing in reachable(model) if isinstance(thing, keras.Model)]
+    unused = {id(given.get("optimizer")), *(id(getattr(part, "optimizer", None)) for part in parts)}
+    others = [each for each in optimizers_of(model)[len(alone) :] if id(each) in held or id(each) not in unused]
     others = [getattr(each, "inner_optimizer", each) for each in others]
     used = [each for each in [*alone, *others] if each.built]
     return used if others and used else alone

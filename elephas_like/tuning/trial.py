@@ -359,7 +359,9 @@ class TrialCallback(keras.callbacks.Callback):
             raise ElephasError(f"{name!r} was never a finite number; it was {_seen(self.history, name)}.")
         variables = self._variables if model is self.model else None
         (variables or Variables(model)).write(self._state)
-        if self._averages and model.optimizer is not None:
+        # Without validation rows nobody has put the averages in place of the weights.
+        validated = any(name.startswith("val_") for name in self.history[self._epoch])
+        if self._averages and validated and model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         kept, suffix = file_of(model) if order.wants_model(self._loss) else (b"", "")
         return TrialResult(

@@ -112,3 +112,15 @@ def test_steps_that_are_masked_count_for_an_ensemble_as_little_as_for_keras(voti
     for models in ([model], [model, model]):
         found = Judge(models, ballot(voting, models)).evaluate(TOKENS, TAGS, None, 2)
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_first_row_of_weight_zero_hides_no_metric() -> None:
+    class Own(keras.Model):
+        def test_step(self, data):
+            return super().test_step(data)
+
+    inputs = keras.Input((2,))
+    model = Own(inputs, keras.layers.Dense(2, "softmax")(inputs))
+    model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    judge = Judge([model], ballot(Voting.SOFT, [model]))
+    judge.check_metric("accuracy", X, np.array([0, 1, 1]), np.array([0.0, 1.0, 1.0]))

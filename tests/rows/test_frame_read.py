@@ -115,16 +115,6 @@ def test_one_column_for_several_inputs_is_cut_into_equal_parts(rows) -> None:
         read(rows, ColumnChoice("dense", None), (Slot("a"), Slot("b"), Slot("c")))
 
 
-def test_one_column_of_labels_for_several_outputs_may_hold_class_numbers(rows) -> None:
-    heads = (Slot("animal", (3,)), Slot("color", (5,)))
-    _, y = read(rows, ColumnChoice("dense", "dense"), outputs=heads)
-    assert [part.tolist() for part in y] == [[[0], [1], [2], [3]], [[1], [2], [3], [4]]]
-    _, y = read(
-        rows, ColumnChoice("dense", "grid"), outputs=(Slot("a", (2,)), Slot("b", (2,)))
-    )  # as many values: the output's shape
-    assert [part.tolist() for part in y] == [[[i, 1] for i in range(4)], [[2, 3]] * 4]
-
-
 def test_labels_scalar_vector_array_several_and_weights(rows) -> None:
     _, y, weight = read(rows, ColumnChoice("dense", "label", "small"))
     assert (y.tolist(), weight.tolist()) == ([0, 1, 0, 1], [0, 0.5, 1, 1.5])

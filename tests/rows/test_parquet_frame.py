@@ -82,3 +82,10 @@ def test_what_is_not_there_is_sparks_error(spark, tmp_path: Path) -> None:
     for path in ("none", "none*"):
         with pytest.raises(Exception, match="Path does not exist"):
             parquet_frame(spark, [f"{tmp_path}/{path}"])
+
+
+def test_files_of_another_kind_in_a_directory_below_are_not_read(spark, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "x.csv").write_text("1,2\n")
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "a.parquet")
+    assert parquet_frame(spark, [str(tmp_path)]).count() == 2

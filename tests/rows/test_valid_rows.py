@@ -84,13 +84,6 @@ def test_one_column_in_parts_for_several_inputs(spark) -> None:
     assert read_by(df, (TWO, Slot("y", (2,)))) == [0]
 
 
-def test_one_column_of_labels_in_parts_may_hold_class_numbers(spark) -> None:
-    df = table(spark, "array<int>", [[1, 2], [1, None], [1, 2, 3], [0, 0, 1, 0, 1, 0]])
-    heads = (Slot("a", (3,)), Slot("b", (3,)))
-    found = plan(df.schema, ColumnChoice("id", "v"), Slot("x", (1,)), heads, floatx="float32", classes=None)
-    assert [row.id for row in df.filter(valid(found, df.schema)).collect()] == [0, 3]
-
-
 def test_fields_of_a_struct(spark) -> None:
     df = spark.createDataFrame([(0, (1.0, 2.0)), (1, (None, 2.0)), (2, None)], "id int, s struct<a:double,b:double>")
     found = plan(df.schema, ColumnChoice(["s.a", "s.b"], None), TWO, None, floatx="float32", classes=None)

@@ -349,3 +349,24 @@ def test_layers_that_are_unfrozen_after_the_optimizer_was_built_are_named() -> N
     before = model.layers[0].get_weights()[0]
     trained.fit(X, Y, verbose=0)
     assert (model.layers[0].get_weights()[0] != before).all()
+
+
+@by_tape
+def test_an_optimizer_that_was_replaced_does_not_count_and_one_that_a_part_was_compiled_with_does() -> None:
+    class Own(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    inputs = keras.Input(X.shape[1:])
+    model = Own(inputs, keras.layers.Dense(Y.shape[-1])(inputs))
+    model.compile(OPTIMIZERS.SGD(momentum=0.9), "mse")
+    model.fit(X, Y, verbose=0)
+    model.optimizer = OPTIMIZERS.Adam()
+    build(model, (X[:1], Y[:1]))
+    assert own_optimizers(model) == [model.optimizer]
+    assert not gathers_speed(model)
+    held = Two(OPTIMIZERS.Adam(), OPTIMIZERS.Lion())
+    held.part = mlp(held.second)
+    held.compile()
+    build(held, (X[:1], Y[:1]))
+    assert set(own_optimizers(held)) == {held.first, held.second}

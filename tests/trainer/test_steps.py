@@ -17,7 +17,7 @@ from elephas_like.trainer.building import build
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.state import Variables, read_metrics
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import tensors
+from elephas_like.trainer.tensors import row_numbers, tensors
 from trainer.small import mlp, rows
 
 X, Y = rows(22)
@@ -361,3 +361,19 @@ def test_a_loop_for_each_of_many_models_is_no_retracing(caplog: pytest.LogCaptur
     finally:
         tf.get_logger().removeHandler(caplog.handler)
     assert "retracing" not in caplog.text
+
+
+def test_the_error_of_a_last_batch_is_its_own() -> None:
+    class Pairs(keras.layers.Layer):
+        def call(self, x):
+            return keras.ops.reshape(keras.ops.reshape(x, (x.shape[0] // 2, 2, -1)), (x.shape[0], -1))
+
+    model = keras.Sequential([Pairs(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((5, 2), np.float32), np.ones((5, 1), np.float32)
+    build(model, (x[:4], y[:4]))
+    loop = StepLoop(model, model.train_step)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        loop.run(tensors([x, y]), [0, 1], row_numbers(5), 4, 0, 2)
+    assert loop.done == 1
+    assert "NoneType" not in str(caught.value)  # as the first trace says, of any number of rows

@@ -397,3 +397,19 @@ def test_the_averages_that_were_scored_are_the_model_s_weights(tmp_path: Path, o
     path.write_bytes(result.model)
     found = restore(averaged({}), path, None)
     assert found.evaluate(x, x.sum(axis=1), verbose=0) == pytest.approx(result.loss, rel=1e-4)
+
+
+def test_without_validation_rows_nobody_scored_the_averages(tmp_path: Path) -> None:
+    def averaged(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9), "mse")
+        return model
+
+    ref, results = shard(tmp_path), []
+    for callbacks in ([], [keras.callbacks.SwapEMAWeights()]):
+        result = trial(callbacks=callbacks, build=averaged)(TrialOrder(0, {}, batch_size=8), [ref], go_on)
+        path = tmp_path / f"best{result.suffix}"
+        path.write_bytes(result.model)
+        results.append(restore(averaged({}), path, None).get_weights())
+    for plain, swapped in zip(*results, strict=True):
+        np.testing.assert_array_equal(plain, swapped)

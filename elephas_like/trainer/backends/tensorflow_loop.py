@@ -89,10 +89,11 @@ class TensorFlowLoop:
             if not fresh:
                 raise
             del self._compiled[key]
+            done = self.done
             try:
                 sized()
-            except (TypeError, ValueError):
-                raise error from None
+            except (TypeError, ValueError) as later:  # of the last batch, if the others were trained
+                raise (later if self.done > done else error) from None
             self._needs_size.add(key)
 
     def _run_sized(
