@@ -74,9 +74,7 @@ def _packed(plan: FramePlan, pieces: int, batches: Iterable[pa.RecordBatch]) -> 
         try:
             for leaves, rows in reader.blocks(batch.columns, batch.num_rows):
                 for piece in range(pieces):
-                    first = (
-                        piece - seen
-                    ) % pieces  # dealt on from the batch before: a batch of large rows may be one row
+                    first = (piece - seen) % pieces  # dealt on from the block before, which may be one large row
                     part = leaves if pieces == 1 else [leaf[first::pieces] for leaf in leaves]
                     yield _record(pickle.dumps(Block(plan.tree(part), len(range(first, rows, pieces))), 5), None)
                 seen += rows

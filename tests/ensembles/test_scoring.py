@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+from voters import masking
 
 from elephas_like.core.voting import Ballot, Voting
 from elephas_like.ensembles.scoring import Judge, gives_logits, output_width
@@ -86,19 +87,6 @@ def test_what_a_model_puts_out() -> None:
     assert output_width(constant(1.0, 2.0, 3.0)) == 3
     assert not gives_logits(constant(1.0))
     assert gives_logits(constant(1.0, loss=[keras.losses.BinaryCrossentropy(from_logits=True)]))
-
-
-def masking(seed: int) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    layers = [
-        keras.Input((4,), dtype="int32"),
-        keras.layers.Embedding(5, 3, mask_zero=True),
-        keras.layers.LSTM(3, return_sequences=True),
-        keras.layers.Dense(2, "softmax"),
-    ]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
 
 
 TOKENS = np.array([[1, 2, 0, 0], [3, 0, 0, 0], [1, 2, 3, 4]])

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from problems import digits
+from voters import masking
 
 from elephas_like.ensembles.selection import greedy_selection
 from elephas_like.ensembles.train import train_ensemble
@@ -29,18 +30,6 @@ def test_greedy_selection_is_at_least_as_good_as_the_best_member() -> None:
 
 
 def test_masked_steps_count_as_little_as_for_keras() -> None:
-    def masking(seed: int) -> keras.Model:
-        keras.utils.set_random_seed(seed)
-        layers = [
-            keras.Input((4,), dtype="int32"),
-            keras.layers.Embedding(5, 3, mask_zero=True),
-            keras.layers.LSTM(3, return_sequences=True),
-            keras.layers.Dense(2, "softmax"),
-        ]
-        model = keras.Sequential(layers)
-        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        return model
-
     x, y = np.array([[1, 2, 0, 0], [3, 0, 0, 0], [1, 2, 3, 4]]), np.array([[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])
     models = [masking(seed) for seed in range(3)]
     losses = [model.evaluate(x, y, verbose=0)[0] for model in models]

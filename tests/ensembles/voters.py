@@ -20,3 +20,17 @@ def model(outputs: int = 3, activation: str | None = "softmax", seed: int = 0, *
 
 def members(count: int = 3, **options: object) -> list[keras.Model]:
     return [model(seed=seed, **options) for seed in range(count)]
+
+
+def masking(seed: int) -> keras.Model:
+    """A model of sequences, whose outputs bear the mask of its inputs."""
+    keras.utils.set_random_seed(seed)
+    inner = [
+        keras.Input((4,), dtype="int32"),
+        layers.Embedding(5, 3, mask_zero=True),
+        layers.LSTM(3, return_sequences=True),
+        layers.Dense(2, "softmax"),
+    ]
+    model = keras.Sequential(inner)
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
