@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from forked import run
 
 from elephas_like.core.strategies import CODECS, STRATEGIES
 from elephas_like.core.strategies.registry import combinations_table
@@ -65,9 +66,7 @@ def test_the_snippets_of_a_page_run(page: str, section: str, tmp_path: Path) -> 
     script = tmp_path / "page.py"
     script.write_text("\n".join(part.split("```")[0] for part in parts).replace("/tmp/", f"{tmp_path}/"))
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run([script], environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

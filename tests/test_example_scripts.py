@@ -6,12 +6,12 @@ import ast
 import os
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from forked import run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LINES = 60
@@ -39,10 +39,7 @@ def test_an_example_says_what_it_should(
     name: str, said: str, least: float | None, most: float | None, tmp_path: Path
 ) -> None:
     environment = os.environ | {"EPOCHS": "4", "PYSPARK_PYTHON": sys.executable}
-    arguments = [sys.executable, str(EXAMPLES / name), str(tmp_path / "model.keras")]
-    done = subprocess.run(
-        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run([EXAMPLES / name, tmp_path / "model.keras"], folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     check(done.stdout, said, least, most)
 

@@ -13,6 +13,7 @@ from elephas_like.core.errors import ElephasError
 from elephas_like.engine.server_rounds import Connector
 from elephas_like.rows.shard_files import roomiest_directory
 from elephas_like.rows.shards import attempt_id
+from elephas_like.spark.job_tags import tasks as progress_of
 from elephas_like.spark.versions import check_versions, installed
 from elephas_like.spark.waits import cancel_and_wait, run_within
 
@@ -43,10 +44,10 @@ def probed(
     Args:
         connector: connects a task to the driver's server; None for no server.
         driver: the driver's versions of the packages that must agree.
-        seconds: limit of the whole.
+        seconds: the longest time without a task that starts or ends: an executor's first task imports Keras.
 
     Raises:
-        Overdue: the tasks have not all ended by then, and were cancelled.
+        Overdue: none did for so long, and they were cancelled.
         ElephasError: they could not run; a package that is missing is named.
     """
 
@@ -59,7 +60,14 @@ def probed(
     tag = f"elephas_like-probe-{uuid.uuid4().hex[:16]}"
     job = context.range(0, tasks, 1, tasks).mapPartitionsWithIndex(probe)
     try:
-        return run_within(seconds, context, tag, "elephas_like check: executors", job.collect)
+        return run_within(
+            seconds,
+            context,
+            tag,
+            "elephas_like check: executors",
+            job.collect,
+            progress=lambda: progress_of(context, tag),
+        )
     except BaseException:
         cancel_and_wait(context, tag)
         raise

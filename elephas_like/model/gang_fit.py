@@ -181,7 +181,7 @@ class GangFit:
         check_slots(self._session, self._size, self._fit.options.resources)
         try:
             partition_keys(self._session, self._size, limit)
-            self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit)
+            self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit, by_progress=True)
         except Overdue:
             raise WaitError(
                 f"expected {self._size} tasks to run at the same time, and they did not within join_timeout={limit:g} s: Spark "

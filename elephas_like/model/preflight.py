@@ -77,7 +77,7 @@ class PreflightCheck(ABC):
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
         handle_invalid: str | None = None,
-        timeout: float = 30,
+        timeout: float = 60,
         verbose: int = 1,
     ) -> CheckReport:
         """Says what a fit on this data would find, without training: a preflight check.
@@ -90,7 +90,7 @@ class PreflightCheck(ABC):
             x, y, sample_weight: data as for `fit`.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
                 `fit`.
-            timeout: seconds that each look at executors may take.
+            timeout: seconds that a look at executors waits for the next of its tasks to start or end.
             verbose: 1 prints the report; 0 does not.
 
         Returns:
@@ -262,7 +262,7 @@ def _probe_findings(
             probes += probed(context, tasks, None, versions(), seconds)
         yield from executor_findings(installed(), probes)
     except Overdue:
-        text = f"no answer within {seconds:g} s. Do other jobs hold the slots, or do executors still start?"
+        text = f"no task of {tasks} started or ended within {seconds:g} s. Do other jobs hold the slots, or do executors still start?"
         yield Finding("executors", Level.PROBLEM, text)
     except (ValueError, OSError) as error:  # the server could not listen
         yield Finding("server", Level.PROBLEM, one_line(error))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import run
 
 from conformance.compare import by_keras, by_spark_model, difference
 from conformance.models import TABLE
@@ -21,18 +21,9 @@ QUICK = ("subclassed_with_arguments", "two_losses_of_one_name", "loss_that_close
 def apart(*arguments: str, folder: Path) -> dict[str, str]:
     """What the script says of each entry."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    with (folder / "stderr").open("w") as log:
-        run = subprocess.run(
-            [sys.executable, str(SCRIPT), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            check=False,
-            timeout=900,
-            env=environment | {"TMPDIR": str(folder)},
-        )
-    assert run.returncode == 0, (folder / "stderr").read_text()[-3000:]
-    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    done = run([SCRIPT, *arguments], environment=environment | {"TMPDIR": str(folder)}, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["name"]: line["apart"] for line in lines}
 
 

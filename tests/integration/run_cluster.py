@@ -87,7 +87,9 @@ def learned(
 ) -> dict:
     """What a fit learns."""
     model = mlp()
-    fitted = SparkModel(model, 2, seed=7, engine=engine, batch_size=16, strategy=strategy)
+    fitted = SparkModel(
+        model, 2, seed=7, engine=engine, batch_size=16, strategy=strategy, join_timeout=150
+    )  # beside other tests
     history = fitted.fit(data, epochs=5, verbose=0, validation_split=0.1, callbacks=list(callbacks))
     return {
         "weights": digest(model.get_weights()),

@@ -1,11 +1,9 @@
-"""Runs a script in a fresh Python process: engines are compared, and clusters started, outside of pytest's own."""
+"""Runs a script in a process of its own: engines are compared, and clusters started, outside of pytest's."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from forked import Program
 
 HERE = Path(__file__).resolve().parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
@@ -40,20 +39,12 @@ class Script:
         self._lines: list[str] = []
         self._changed = threading.Condition()
         inherited = {name: value for name, value in os.environ.items() if not (plain and name == OURS)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", str(HERE / name), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            stdin=subprocess.PIPE,
-            text=True,
-            env={**inherited, **QUIET, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})},
-            start_new_session=True,
-        )
+        more = {**QUIET, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})}
+        self.process = Program([HERE / name, *arguments], stderr=self._stderr, environment=inherited | more)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._changed:
                 if line.startswith("{"):
@@ -76,7 +67,6 @@ class Script:
 
     def say(self, text: str) -> None:
         """Writes a line to the script's stdin."""
-        assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
@@ -96,13 +86,10 @@ class Script:
         started = []
         with suppress(psutil.NoSuchProcess):
             started = psutil.Process(self.process.pid).children(recursive=True)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.end()
         for process in started:  # Spark's Python daemons have groups of their own
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.process.wait()
         self._reader.join(5)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.process.close()
         self._stderr.close()

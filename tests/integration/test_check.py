@@ -113,7 +113,7 @@ def test_a_server_that_executors_do_not_reach_is_a_problem(sc, monkeypatch: pyte
 def test_a_check_without_a_slot_ends_in_time(sc, no_free_slot) -> None:
     with no_free_slot():
         report = SparkModel(line()).check(sc.parallelize(points(4), 2), verbose=0, timeout=1)
-    assert "no answer within 1 s" in problems(report)["executors"]
+    assert "started or ended within 1 s" in problems(report)["executors"]
     assert "no rows came within 1 s" in named(report)["rows"].text
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run
 
 TESTS = Path(__file__).parents[1] / "connect"
 
@@ -20,8 +19,8 @@ def test_everything_over_spark_connect(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     # Spark takes a free port for its server if it is told that it is tested.
     environment |= {"ELEPHAS_LIKE_CONNECT": "1", "SPARK_TESTING": "1", "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(TESTS)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=TESTS)
-    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
-    assert " passed" in run.stdout
-    assert " skipped" not in run.stdout
+    command = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", TESTS]
+    done = run(command, environment=environment, timeout=900, folder=TESTS)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout

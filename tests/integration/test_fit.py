@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 import cloudpickle
 import keras
 import numpy as np
 import pytest
+from forked import run
 from small import classifier, digits, line, points, rows, trained
 
 import elephas_like
@@ -234,7 +233,8 @@ print(len(before), *after, sep=chr(10))
 
 
 def test_a_fit_after_the_context_was_stopped_says_that_it_trains_in_process() -> None:
-    done = subprocess.run([sys.executable, "-c", AFTER_STOP], capture_output=True, text=True, check=True)
+    done = run(["-c", AFTER_STOP])
+    assert done.returncode == 0, done.stderr
     count, *said = done.stdout.strip().splitlines()
     assert count == "0"
     assert [one.partition(" in this process, without Spark. Start a new session")[0] for one in said] == [

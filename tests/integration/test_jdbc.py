@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from databases import Database, postgresql, tool
+from forked import run
 from sklearn.datasets import load_diabetes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jdbc.py"
@@ -30,8 +30,7 @@ def database() -> Iterator[Database]:
 def test_predictions_of_a_table_are_in_the_database_as_keras_makes_them(database: Database, tmp_path: Path) -> None:
     saved = tmp_path / "model.keras"
     environment = {**os.environ, **database.environment, "EPOCHS": "8", "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(EXAMPLE), database.url, str(tool().driver()), str(saved)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = run([EXAMPLE, database.url, tool().driver(), saved], environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "partitions: 4\n" in done.stdout
     assert "as they were predicted: 442\n" in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +10,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from forked import run
 from frame_data import breast_cancer, mlp
 
 from elephas_like import DataError, ParquetFiles, SparkModel, WorkerError, search, shard, train_ensemble
@@ -126,7 +125,7 @@ def test_without_spark_files_are_read_here(path, rows) -> None:
         assert SparkContext._active_spark_context is None
         print(sum(record.samples for record in history.rounds), found.shape, np.isfinite(loss))
     """
-    done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, timeout=300)
+    done = run(["-c", dedent(script)])
     assert done.stdout.split("\n")[-2:] == ["203 (203, 1) True", ""], done.stderr
 
 

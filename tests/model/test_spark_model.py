@@ -6,8 +6,6 @@ import csv
 import itertools
 import logging
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from forked import run
 from sklearn.datasets import load_digits
 
 from elephas_like import (
@@ -254,7 +253,8 @@ assert (first == second).all() and (first != before).all(), (before, first, seco
 @pytest.mark.slow
 def test_each_device_of_a_tf_distribute_strategy_gets_the_trained_weights() -> None:
     """In a process of its own, which can still say how many devices it has."""
-    subprocess.run([sys.executable, "-c", TWO_DEVICES], check=True)
+    done = run(["-c", TWO_DEVICES])
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:

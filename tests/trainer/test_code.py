@@ -6,7 +6,6 @@ import functools
 import importlib
 import importlib.util
 import pickle
-import subprocess
 import sys
 import threading
 import traceback
@@ -16,6 +15,7 @@ from typing import ClassVar
 
 import cloudpickle
 import pytest
+from forked import run
 
 from elephas_like.trainer import code
 from elephas_like.trainer.code import RefersToSparkError, UnsendableError, dumps, is_foreign, pickle_by_value
@@ -26,8 +26,7 @@ SCRIPT = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))[0](4))"
 def called_elsewhere(function: object, folder: Path) -> str:
     """What the function gives for 4 in a process that can import nothing of the user's."""
     (folder / "pickled").write_bytes(pickle_by_value([function]))
-    command = [sys.executable, "-c", SCRIPT, str(folder / "pickled")]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/", check=False).stdout.strip()
+    return run(["-c", SCRIPT, folder / "pickled"], folder="/").stdout.strip()
 
 
 @pytest.fixture
@@ -124,9 +123,8 @@ def test_a_package_that_cannot_go_by_value_leaves_no_file_of_the_user_s_behind(o
     import model_of_mine
 
     (tmp_path / "pickled").write_bytes(pickle_by_value([model_of_mine.Mine()]))
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(packages)!r}); {SCRIPT}"]
-    command.append(str(tmp_path / "pickled"))
-    printed = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    program = f"import sys; sys.path.insert(0, {str(packages)!r}); {SCRIPT}"
+    printed = run(["-c", program, tmp_path / "pickled"], folder="/")
     assert printed.stdout.strip() == "41", printed.stderr
 
 
@@ -247,8 +245,7 @@ with open(sys.argv[1], "rb") as file:
     other = pickle.load(file)
 print(other.scaled(4), type(one) is type(other))
 """
-    command = [sys.executable, "-c", script, str(tmp_path / "both")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = run(["-c", script, tmp_path / "both"])
     assert printed.stdout.split() == ["4", "8", "True"], printed.stderr
 
 

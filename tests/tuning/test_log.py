@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked import Program
 
 from elephas_like.core.errors import ElephasError, ElephasWarning, Failure
 from elephas_like.core.trials import TrialResult, TrialStatus
@@ -69,12 +69,8 @@ def another_process(directory: Path) -> Iterator[str]:
         "except Exception as error:\n"
         "    print(error, flush=True)\n"
     )
-    call = [sys.executable, "-c", program, str(directory)]
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        try:
-            yield other.stdout.readline()
-        finally:
-            other.kill()
+    with tempfile.TemporaryFile("w") as errors, Program(["-c", program, directory], stderr=errors) as other:
+        yield other.stdout.readline()
 
 
 @pytest.mark.fault(
