@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import run
 
 
 @pytest.mark.classic
@@ -34,6 +34,6 @@ print(gc.get_freeze_count())
 
 def test_workers_do_not_look_for_garbage_among_what_they_have_imported() -> None:
     """Spark has its workers collect garbage after every task; without the daemon, too, that takes no time."""
-    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=False, timeout=120)
+    done = run(["-c", WORKER])
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 100_000
