@@ -20,8 +20,10 @@ ELEPHAS := .venv-elephas
 ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
 
-# pip would compile every module of TensorFlow: Python compiles those that are imported, once.
+# pip would compile every module of TensorFlow: Python compiles those that are imported, once. Where it may not write what it has compiled,
+# as in many containers, each process compiles them again, which takes 15 s of CPU time: empty is "it may".
 PIP_OPTIONS := --quiet --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 
 # Executors run the Python of this environment; TensorFlow speaks up for errors only, and looks for no GPU.
 export PYSPARK_PYTHON := $(BIN)/python
