@@ -60,19 +60,27 @@ def run(kind: str, slots: int) -> dict[str, float]:
     return {"first": seconds[0], "second": seconds[1], "memory": sum(memory) / slots}
 
 
+COMPILES = "the same, where there is no bytecode"
 IMPORTS = {
     "TensorFlow and Keras": "import tensorflow, keras",
     "then a worker's modules": "import tensorflow, keras, elephas_like.trainer.worker",
     "a worker's modules, which import both": "import elephas_like.trainer.worker",
+    COMPILES: "import elephas_like.trainer.worker",
 }
 
 
-def import_seconds(code: str) -> tuple[float, float]:
-    """(seconds, CPU seconds) that a new process needs to import something, beyond Python's own start."""
+def import_seconds(code: str, *, compiles: bool = False) -> tuple[float, float]:
+    """(seconds, CPU seconds) that a new process needs to import something, beyond Python's own start.
+
+    compiles: without bytecode, as in images that set PYTHONDONTWRITEBYTECODE and install by `pip --no-compile`.
+    """
     found = []
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1" if compiles else ""}
+    if compiles:
+        environment["PYTHONPYCACHEPREFIX"] = "/nowhere"
     for program in ("pass", code):
         began, cpu = time.perf_counter(), _children()
-        subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-c", program], check=True, stderr=subprocess.DEVNULL, env=environment)
         found.append((time.perf_counter() - began, _children() - cpu))
     (least, least_cpu), (wall, cpu) = found
     return wall - least, cpu - least_cpu
@@ -98,9 +106,10 @@ def main() -> None:
     environment["PYSPARK_PYTHON"] = sys.executable
     imports: dict[str, list[tuple[float, float]]] = {name: [] for name in IMPORTS}
     seen: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    import_seconds(IMPORTS["then a worker's modules"])  # which leaves the bytecode of all
     for _ in range(given.rounds):
         for name, code in IMPORTS.items():
-            imports[name].append(import_seconds(code))
+            imports[name].append(import_seconds(code, compiles=name == COMPILES))
         for kind in () if given.imports else KINDS:
             command = [sys.executable, __file__, "--run", kind, "--slots", str(given.slots)]
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

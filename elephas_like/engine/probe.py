@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import platform
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -26,6 +30,7 @@ class ExecutorProbe:
     mismatch: why its packages cannot work with the driver's; "" if they can.
     directory, free_bytes: where a shard could lie that needs much room.
     unreachable: why it does not reach the driver's server; "" if it does, or was not to try.
+    compiles_again: whether each new process compiles Keras' modules, because Python cannot keep what it has compiled.
     """
 
     host: str
@@ -34,6 +39,7 @@ class ExecutorProbe:
     directory: str
     free_bytes: int
     unreachable: str
+    compiles_again: bool = False
 
 
 def probed(
@@ -55,7 +61,7 @@ def probed(
         directory, free = roomiest_directory()
         mismatch = _error_of(lambda: check_versions(driver))
         unreachable = "" if connector is None else _error_of(lambda: _announce(connector, index))
-        yield ExecutorProbe(platform.node(), installed(), mismatch, directory, free, unreachable)
+        yield ExecutorProbe(platform.node(), installed(), mismatch, directory, free, unreachable, compiles_again())
 
     tag = f"elephas_like-probe-{uuid.uuid4().hex[:16]}"
     job = context.range(0, tasks, 1, tasks).mapPartitionsWithIndex(probe)
@@ -71,6 +77,19 @@ def probed(
     except BaseException:
         cancel_and_wait(context, tag)
         raise
+
+
+def compiles_again(package: str = "keras") -> bool:
+    """Whether a package has no bytecode here, and none can be written: each process that imports it compiles it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # something has put a module without a spec in its place
+        return False
+    if spec is None or spec.cached is None or os.path.exists(spec.cached):
+        return False
+    folder = Path(spec.cached).parent
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return sys.dont_write_bytecode or not os.access(there, os.W_OK)
 
 
 def _announce(connector: Connector, worker: int) -> None:

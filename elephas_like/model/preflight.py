@@ -303,6 +303,13 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
     }
     for difference in differences:
         yield Finding("executors", Level.NOTE, f"{difference}: models and rows may be read differently")
+    if slow := sorted({probe.host for probe in probes if probe.compiles_again}):
+        text = (
+            f"Python cannot keep the bytecode of Keras on {', '.join(slow)} (PYTHONDONTWRITEBYTECODE is set, or its directory is "
+            "read-only), and there is none: each new Python process compiles its modules and TensorFlow's again. Build images "
+            "with python -m compileall, and without pip's --no-compile."
+        )
+        yield Finding("executors", Level.NOTE, text)
     if not mismatches and not differences:
         yield Finding("executors", Level.OK, f"{len(probes)} tasks on {', '.join(hosts)} have the driver's versions")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+import py_compile
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
 from elephas_like.core.layout import Layout
-from elephas_like.engine.probe import probed
+from elephas_like.engine.probe import compiles_again, probed
 from elephas_like.exchange.client import ClientSettings
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.round_store import RoundStore
@@ -51,3 +54,20 @@ def test_other_packages_than_the_drivers_are_named(sc) -> None:
 def test_no_slot_no_answer(sc, no_free_slot) -> None:
     with no_free_slot(), pytest.raises(Overdue):
         probed(sc, 1, None, versions(), 0.5)
+
+
+def test_bytecode_that_is_missing_and_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package_of_mine").mkdir()
+    (tmp_path / "package_of_mine" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert not compiles_again("package_of_mine")  # the first import writes it
+    monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path / "package_of_mine")
+    assert compiles_again("package_of_mine")  # a read-only disk
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert compiles_again("package_of_mine")
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
+    assert compiles_again("package_of_mine")
+    py_compile.compile(str(tmp_path / "package_of_mine" / "__init__.py"))
+    assert not compiles_again("package_of_mine")
+    assert not compiles_again("no_package_of_mine")

@@ -87,6 +87,13 @@ def test_executors_with_the_drivers_versions_with_others_and_with_those_that_can
     assert only(executor_findings(driver, [wrong, wrong])) == (PROBLEM, wrong.mismatch)
 
 
+def test_executors_that_compile_keras_in_each_process() -> None:
+    slow = [replace(PROBE, host=f"node-{number}", compiles_again=number > 1) for number in (1, 2, 3, 3)]
+    note, fine = executor_findings(PROBE.packages, slow)
+    assert (note.level, fine.level) == (NOTE, OK)
+    assert note.text.startswith("Python cannot keep the bytecode of Keras on node-2, node-3 (")
+
+
 def test_a_server_that_some_executors_do_not_reach() -> None:
     assert server_finding("10.0.0.1:80 (http)", [PROBE]).text == "executors reach the driver at 10.0.0.1:80 (http)"
     found = server_finding(
