@@ -69,8 +69,8 @@ class ParquetRows(Source):
         parts = self.table.in_order(self._slots()) if workers is None else self.table.dealt(workers)
         rdd = None if self.context is None else self._read_by_tasks(parts)
         if mixing is not None and rdd is not None:
-            return Data(len(parts), rdd=mixing.of(rdd, len(parts)))
-        return Data(len(parts), rdd=rdd, collect=lambda: (read_part(self.plan, part) for part in parts))
+            return Data(len(parts), mixing.of(rdd, len(parts)))
+        return Data(len(parts), rdd, collect=lambda: (read_part(self.plan, part) for part in parts))
 
     def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
         """Return the rows as a gang's members read them: each is told its part."""

@@ -47,7 +47,6 @@ from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unp
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.failures import GONE
-from elephas_like.spark.plans import runs_when_planned
 from elephas_like.spark.session import context_of
 from elephas_like.spark.waits import partition_count, stopped
 from elephas_like.trainer.serialization import input_count, wants_target
@@ -144,7 +143,7 @@ class _SparkSource(Source):
     ) -> Data:
         """Return the rows in as many partitions."""
         workers = workers or self.partitions or 1
-        return Data(workers, rdd=partitioned(self.rdd, workers) if mixing is None else mixing.of(self.rdd, workers))
+        return Data(workers, partitioned(self.rdd, workers) if mixing is None else mixing.of(self.rdd, workers))
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
         """Return an RDD with a partition for each worker."""
@@ -207,7 +206,7 @@ class FrameRows(_SparkSource):
     @property
     def partitions(self) -> int | None:  # type: ignore[override]  # likewise
         """The DataFrame's partitions; None over Spark Connect, which does not tell."""
-        return None if self.context is None else super().partitions
+        return None if self.context is None else self.frame.partitions
 
     def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
         """Return the rows dealt to workers."""
@@ -230,15 +229,15 @@ class FrameRows(_SparkSource):
                 refuse_connect(self.frame.df)
             dealt = self.gang_rows(self.session, workers or 1)
             return Data(dealt.num_workers, collect=partial(collected, dealt))
-        rdd = self.rdd
-        workers = workers or rdd.getNumPartitions() or 1
-        sparse = rdd.getNumPartitions() < workers
+        partitions = self.frame.partitions
+        workers = workers or partitions or 1
+        sparse = partitions < workers
         if mixing is not None and (mixing.share == 1 or not sparse):
-            return Data(workers, rdd=mixing.of(rdd, workers))
+            return Data(workers, mixing.of(self.rdd, workers))
         if sparse:
-            return Data(workers, rdd=partitioned(self.frame.dealt(workers), workers))
-        write = None if runs_when_planned(self.frame.df) else partial(frame_references, self.frame, workers)
-        return Data(workers, rdd=partitioned(rdd, workers), write=write)
+            return Data(workers, partitioned(self.frame.dealt(workers), workers))
+        write = None if self.frame.runs_when_planned else partial(frame_references, self.frame, workers)
+        return Data(workers, lambda: partitioned(self.rdd, workers), write=write)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from pyspark import RDD, SparkContext
@@ -32,19 +32,25 @@ class Data:
     """A fit's rows: one partition of `rdd`, or one block, per worker; or what `collect` brings to the driver of each, which is
     preferred there.
 
+    rows: the RDD, or what makes it when it is asked for: for a DataFrame's Spark makes a plan.
     write: writes the rows of `rdd` as shards in a faster way than by reading it, and returns their references.
     sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
     `sharded`, so that missing files are written again.
     """
 
     num_workers: int
-    rdd: RDD | None = None
+    rows: RDD | Callable[[], RDD] | None = None
     write: Writing | None = None
     blocks: Sequence[Block] | None = None
     collect: Callable[[], Iterable[Iterable[object]]] | None = None
     sharded: RDD | None = None
     written: Callable[[], None] = lambda: None
     invalidate: Callable[[], None] = lambda: None
+
+    @cached_property
+    def rdd(self) -> RDD | None:
+        """The rows of each worker, in a partition of its own; None where they are not an RDD."""
+        return self.rows() if callable(self.rows) else self.rows
 
     @property
     def kept(self) -> bool:

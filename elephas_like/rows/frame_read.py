@@ -22,9 +22,10 @@ from elephas_like.rows.column_files import BATCH_BYTES
 from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
 from elephas_like.rows.spool import Block
 from elephas_like.rows.vectors import Unfit, binaries, images, nested, numbers, texts, vectors
+from elephas_like.spark.plans import runs_when_planned
 from elephas_like.spark.remote import new_tag, run_job
 from elephas_like.spark.task_input import at_once
-from elephas_like.spark.waits import Overdue
+from elephas_like.spark.waits import Overdue, partition_count
 
 _PACKED = "block binary, error string"
 _HANDLE_INVALID = " Or set handle_invalid: 'skip' leaves such rows out, 'keep' keeps them without a prediction."
@@ -37,13 +38,28 @@ class Frame:
         self.df, self.plan = df, plan
 
     @cached_property
+    def runs_when_planned(self) -> bool:
+        """Whether Spark computes a part of it to know its partitions (spark/plans.py)."""
+        return runs_when_planned(self.df)
+
+    @cached_property
+    def columns(self) -> DataFrame:
+        """What is read of it."""
+        return self.df.select(*self.plan.selected())
+
+    @cached_property
+    def partitions(self) -> int:
+        """Its partitions, which Spark plans sooner for the columns alone; a plan that computes something is made once."""
+        return partition_count(self.blocks if self.runs_when_planned else self.columns.rdd)
+
+    @cached_property
     def blocks(self) -> RDD:
         """Blocks of rows, in order, in the DataFrame's partitions."""
         return self.dealt(1)
 
     def dealt(self, pieces: int) -> RDD:
         """Blocks: row i of a partition lies in one whose number is i modulo `pieces`. What a partition holds can then be split evenly."""
-        return self._packed(self.df, pieces).rdd.mapPartitions(_unpacked)
+        return self._packed(self.columns, pieces).rdd.mapPartitions(_unpacked)
 
     def first(self, timeout: float) -> list[object]:
         """A Block of the first row, read by a job of its own; none if there is no row. Works over Spark Connect.
@@ -51,19 +67,19 @@ class Frame:
         Raises:
             WaitError: it took longer than `timeout` seconds.
         """
-        job = self._packed(self.df.limit(1), 1).collect
+        job = self._packed(self.columns.limit(1), 1).collect
         try:
             return list(_unpacked(run_job(self.df.sparkSession, new_tag("first-row"), "first row", timeout, job)))
         except Overdue as error:
             raise WaitError(f"expected the DataFrame's first row within {timeout:g} s: {error}.") from None
 
-    def _packed(self, df: DataFrame, pieces: int) -> DataFrame:
+    def _packed(self, columns: DataFrame, pieces: int) -> DataFrame:
         plan = self.plan
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _packed(plan, pieces, batches)
 
-        return df.select(*plan.selected()).mapInArrow(pack, _PACKED)
+        return columns.mapInArrow(pack, _PACKED)
 
 
 def _packed(plan: FramePlan, pieces: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

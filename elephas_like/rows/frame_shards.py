@@ -39,7 +39,7 @@ def frame_references(frame: Frame, num_workers: int, options: SpoolOptions) -> R
         result = written_batches(context.partitionId(), plan, batches, options)
         yield pa.record_batch([pa.array([pickle.dumps(result, 5)], pa.binary())], ["reference"])
 
-    columns = frame.df.select(*plan.selected()).coalesce(num_workers)
+    columns = frame.columns.coalesce(num_workers)
     return columns.mapInArrow(write, _REFERENCE).rdd.map(_unpacked)
 
 

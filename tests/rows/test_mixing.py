@@ -134,8 +134,8 @@ def test_labels_of_every_kind_tell_sorted_rows_from_mixed_ones(sc, kind: str) ->
         "quantities": (number + np.linspace(0, 0.5, 800)).tolist(),
     }[kind]
     rdd = sc.parallelize([(np.zeros(2), label) for label in labels], 4)
-    assert labels_apart(Data(4, rdd=rdd)) > 0.5
-    assert labels_apart(Data(4, rdd=Mixing(0).of(rdd, 4))) < 0.05
+    assert labels_apart(Data(4, rdd)) > 0.5
+    assert labels_apart(Data(4, Mixing(0).of(rdd, 4))) < 0.05
 
 
 def test_labels_of_arrays_and_of_rows_without_any(sc) -> None:
@@ -144,7 +144,7 @@ def test_labels_of_arrays_and_of_rows_without_any(sc) -> None:
     assert labels_apart(Data(2, blocks=dealt((x, y), 2))) > 0.4
     assert labels_apart(Data(3, blocks=dealt((x, y), 3))) < 0.01
     assert labels_apart(Data(2, blocks=dealt((x,), 2))) is None
-    assert labels_apart(Data(2, rdd=sc.parallelize([np.zeros(2)] * 8, 2))) is None
+    assert labels_apart(Data(2, sc.parallelize([np.zeros(2)] * 8, 2))) is None
     assert labels_apart(Data(2, blocks=[Block((np.zeros((4, 1)), np.zeros((4, 0))), 4)] * 2)) == 0
 
 
@@ -152,8 +152,8 @@ def test_a_sample_of_many_labels_is_of_all_of_them(sc) -> None:
     """Not of the first ones: the second half of each partition has other labels than the first."""
     rows = [(0.0, float(i % 10_000 >= 5_000)) for i in range(20_000)]
     shuffled = [(0.0, float(i % 2)) for i in range(20_000)]
-    assert labels_apart(Data(4, rdd=sc.parallelize(rows, 2))) < 0.05
-    assert labels_apart(Data(2, rdd=sc.parallelize(rows[:5_000] + shuffled[:5_000], 2))) > 0.2
+    assert labels_apart(Data(4, sc.parallelize(rows, 2))) < 0.05
+    assert labels_apart(Data(2, sc.parallelize(rows[:5_000] + shuffled[:5_000], 2))) > 0.2
 
 
 def test_no_rows_are_as_many_empty_shards(sc) -> None:
