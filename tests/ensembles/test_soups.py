@@ -30,7 +30,7 @@ def tuned(count: int, batch_norm: bool = False) -> list[keras.Model]:
     for member in range(count):
         each = model(*([layers.BatchNormalization()] if batch_norm else []))
         keras.utils.set_random_seed(member)
-        each.fit(X[member::count], Y[member::count], epochs=8, verbose=0)
+        each.fit(X[member::count], Y[member::count], epochs=4, verbose=0)
         found.append(each)
     return found
 
@@ -74,7 +74,7 @@ def test_a_greedy_soup_is_never_worse_than_its_best_member(batch_norm: bool) -> 
     spoils.set_weights([weight * 3 for weight in spoils.get_weights()])
     models = [tuned(2, batch_norm)[0], spoils, tuned(2, batch_norm)[1]]
     found = greedy_soup(models, (X, Y), data=X if batch_norm else None)
-    losses = [each.evaluate(X, Y, verbose=0)[0] for each in models]
+    losses = [float(np.square(each(X).numpy() - Y).mean()) for each in models]
     assert found.members[0] == int(np.argmin(losses))
     assert found.score <= min(losses) * (1 + 1e-5)
     assert list(found.path) == sorted(found.path, reverse=True)

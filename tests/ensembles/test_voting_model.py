@@ -8,11 +8,12 @@ from voters import X, members, model
 from elephas_like.ensembles.voting_model import VotingModel
 
 layers = keras.layers
+EAGER = {"run_eagerly": True}  # a model's few batches cost less than a graph for it
 BINARY = {"loss": "binary_crossentropy", "metrics": ["accuracy", "auc"]}
 
 
 def test_a_hard_vote_is_a_majority_of_labels() -> None:
-    models = members(5)
+    models = members(5, **EAGER)
     votes = np.stack([each.predict(X, verbose=0).argmax(1) for each in models])
     expected = [np.bincount(column).argmax() for column in votes.T]  # the lowest of equal counts
     ensemble = VotingModel(models)
@@ -21,7 +22,7 @@ def test_a_hard_vote_is_a_majority_of_labels() -> None:
 
 
 def test_hyperas_names() -> None:
-    models = members(2)
+    models = members(2, **EAGER)
     ensemble = VotingModel(model_list=models, voting="soft", weights=[1, 3], nb_classes=3)
     mean = (models[0].predict(X, verbose=0) + 3 * models[1].predict(X, verbose=0)) / 4
     np.testing.assert_allclose(ensemble.predict_proba(X, 128, 0), mean, atol=1e-6)
@@ -29,8 +30,8 @@ def test_hyperas_names() -> None:
 
 
 def test_binary_models_of_one_sigmoid_and_of_two_softmaxes_say_the_same() -> None:
-    one = members(3, outputs=1, activation="sigmoid", **BINARY)
-    two = members(3, outputs=2)
+    one = members(3, outputs=1, activation="sigmoid", **BINARY, **EAGER)
+    two = members(3, outputs=2, **EAGER)
     for sigmoid, softmax in zip(one, two, strict=True):
         kernel = sigmoid.get_weights()[0]
         softmax.set_weights([np.concatenate([np.zeros_like(kernel), kernel], axis=1), np.zeros(2)])
@@ -53,17 +54,18 @@ def test_logits_become_probabilities() -> None:
     )
 
 
-@pytest.mark.parametrize("voting", ["hard", "soft"])
-@pytest.mark.parametrize(
-    "options",
-    [
+@pytest.fixture(
+    scope="module",
+    params=[
         {},
         {"outputs": 1, "activation": "sigmoid", **BINARY},
         {"outputs": 1, "activation": None, "loss": keras.losses.BinaryCrossentropy(from_logits=True)},
         {"loss": "categorical_crossentropy"},
     ],
 )
-def test_one_model_evaluates_as_keras_does(voting: str, options: dict) -> None:
+def evaluated(request: pytest.FixtureRequest) -> tuple[keras.Model, list[tuple[dict, dict]]]:
+    """A model, and what Keras says of it for some arguments of `evaluate`. No test may change it."""
+    options = request.param
     if options.get("loss") == "categorical_crossentropy":
         options = options | {
             "metrics": ["accuracy", keras.metrics.F1Score(average="macro")],
@@ -73,11 +75,19 @@ def test_one_model_evaluates_as_keras_does(voting: str, options: dict) -> None:
     labels = np.arange(40) % (3 if each.output_shape[-1] == 3 else 2)
     y = np.eye(3, dtype="float32")[labels] if options.get("loss") == "categorical_crossentropy" else labels
     weights = np.random.default_rng(1).uniform(0.1, 2, 40)
+    arguments = [
+        {"x": X, "y": y, "batch_size": 16, "sample_weight": sample_weight, "return_dict": True}
+        for sample_weight in (None, weights)
+    ]
+    return each, [(given, each.evaluate(**given, verbose=0)) for given in arguments]
+
+
+@pytest.mark.parametrize("voting", ["hard", "soft"])
+def test_one_model_evaluates_as_keras_does(voting: str, evaluated) -> None:
+    each, expected = evaluated
     ensemble = VotingModel([each], voting)
-    for sample_weight in (None, weights):
-        found = ensemble.evaluate(X, y, batch_size=16, sample_weight=sample_weight, return_dict=True)
-        expected = each.evaluate(X, y, batch_size=16, sample_weight=sample_weight, return_dict=True, verbose=0)
-        assert found == pytest.approx(expected, rel=1e-5)
+    for given, of_keras in expected:
+        assert ensemble.evaluate(**given) == pytest.approx(of_keras, rel=1e-5)
 
 
 def test_regression_is_the_weighted_mean() -> None:

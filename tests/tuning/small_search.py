@@ -34,7 +34,7 @@ def build(params: dict) -> keras.Model:
 
 def small(**arguments: object):
     """A search of a few short trials."""
-    given = {"max_evals": 3, "epochs": 2, "batch_size": 64, "validation_split": 0.3, "seed": 1, "verbose": 0}
+    given = {"max_evals": 3, "epochs": 2, "batch_size": 150, "validation_split": 0.3, "seed": 1, "verbose": 0}
     return search(arguments.pop("build", build), SPACE, cancer(), **(given | arguments))  # type: ignore[arg-type]
 
 

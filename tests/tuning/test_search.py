@@ -56,22 +56,22 @@ def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
             logs["steps"] = float(self.params["steps"])
 
     def size(params: dict) -> float:
-        sizes.append(8 * params["units"])
+        sizes.append(32 * params["units"])
         return float(sizes[-1])  # as `quniform` draws them
 
     found = search(
         build,
         SPACE,
         (x[:400], y[:400], np.ones(400, "float32")),
-        max_evals=4,
+        max_evals=3,
         epochs=1,
         batch_size=size,
         validation_data=(x[400:], y[400:]),
         callbacks=[Steps()],
-        seed=0,
+        seed=6,
         verbose=0,
     )
-    assert set(sizes) == {32, 64}
+    assert set(sizes) == {128, 256}
     assert [history["steps"] for history in found.trials["history"]] == [[-(-400 // s)] for s in sizes]
     assert found.best_model.evaluate(x[400:], y[400:], verbose=0)[0] == pytest.approx(found.best_value, rel=1e-5)
 
@@ -94,19 +94,23 @@ def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_th
         {"units": [2, 3], "act": [keras.layers.PReLU()], "optimizer": [keras.optimizers.Adam(0.05)]},
         x[:400],
         y[:400],
-        max_evals=4,
+        max_evals=3,
         objective=goal,
         epochs=1,
         validation_data=(x[400:], y[400:]),
-        seed=0,
+        seed=6,
         verbose=0,
     )
-    assert list(found.trials["status"]) == ["ok"] * 4
-    scores = [model.evaluate(x[400:], y[400:], verbose=0)[int(held)] for model in found.best_models(4)]
+    assert list(found.trials["status"]) == ["ok"] * 3
+    assert list(found.trials["param_units"]) == [2, 3, 2]
+    scores = []
+    for model in found.best_models(3):
+        model.run_eagerly = True  # one batch costs less than a graph for it
+        scores.append(model.evaluate(x[400:], y[400:], batch_size=169, verbose=0)[int(held)])
     np.testing.assert_allclose(scores, sorted(found.trials[goal], reverse=held), rtol=1e-5)
     if held:
         return
-    build(found.best_params).fit(x, y, verbose=0)  # the objects of the space are as they were given
+    build(found.best_params).fit(x[:64], y[:64], verbose=0)  # the objects of the space are as they were given
 
 
 def test_a_batch_size_that_is_none_is_said() -> None:
@@ -136,7 +140,7 @@ def test_a_failing_trial_is_recorded_and_all_failing_raises() -> None:
             raise ValueError("four units are not enough")
         return build(params)
 
-    found = small(max_evals=6, build=no_fours)
+    found = small(max_evals=4, epochs=1, build=no_fours)
     failed = found.trials[found.trials["status"] == "failed"]
     assert len(failed)
     assert set(failed["param_units"]) == {4}
@@ -207,11 +211,11 @@ def test_metrics_without_a_name_are_called_alike_in_every_trial() -> None:
         return model
 
     stops = keras.callbacks.EarlyStopping("val_auc", mode="max", patience=0, min_delta=1.0)
-    found = small(build=judged, objective="val_auc_1", callbacks=[stops], epochs=3)
-    assert list(found.trials["status"]) == ["ok"] * 3
+    found = small(build=judged, objective="val_auc_1", callbacks=[stops], max_evals=2, epochs=3)
+    assert list(found.trials["status"]) == ["ok"] * 2
     expected = {"loss", "auc", "auc_1", "val_loss", "val_auc", "val_auc_1"}
     assert all(set(history) == expected for history in found.trials["history"])
-    assert list(found.trials["epochs"]) == [2] * 3  # the trials' callbacks see these names too
+    assert list(found.trials["epochs"]) == [2] * 2  # the trials' callbacks see these names too
     x, y = cancer()
     held = np.sort(np.random.default_rng([1, 0, 0x5917]).permutation(len(x))[: int(len(x) * 0.3)])
     best = found.best_model.evaluate(x[held], y[held], verbose=0)
@@ -232,9 +236,9 @@ def test_verbosity(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_rule_of_ones_own_and_medians() -> None:
-    found = small(max_evals=3, epochs=5, pruning=lambda losses, others: len(others) > 0 and len(losses) == 2)
+    found = small(max_evals=3, epochs=3, pruning=lambda losses, others: len(others) > 0 and len(losses) == 2)
     assert list(found.trials["status"]) == ["ok", "pruned", "pruned"]
-    assert [found.epochs_trained, found.epochs_saved] == [9, 6]
+    assert [found.epochs_trained, found.epochs_saved] == [7, 2]
     assert found.best_trial == 0
     assert small(pruning=MedianRule(min_trials=1)).trials["status"].isin(["ok", "pruned"]).all()
 
