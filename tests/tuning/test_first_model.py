@@ -22,21 +22,22 @@ def classes(params: dict) -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 3])
 def test_labels_that_one_model_does_not_take_are_that_trials_affair(seed: int) -> None:
-    """Whichever point is drawn first: with seeds 0 and 1 it is the model of two classes."""
+    """Whichever point is drawn for the first model: with seed 1 it is the model of two classes, with seed 3 that of three."""
     found = search(
         classes,
         {"units": [2, 3]},
         labels_from_0_to_2(),
         objective="loss",
-        max_evals=6,
+        max_evals=4,
         epochs=1,
         algo="random",
         seed=seed,
         verbose=0,
     )
     failed = found.trials["status"] == "failed"
+    assert failed.any()
     assert failed.equals(found.trials["param_units"] == 2)
     assert found.best_params == {"units": 3}
     assert found.trials["error"][failed].str.contains("label 2").all()
