@@ -38,7 +38,7 @@ def convolutions(channels: int = 1, size: int | None = 8, name: str = "small") -
 
 
 def in_keras(model: keras.Model, x: np.ndarray) -> np.ndarray:
-    return np.asarray(model.predict(x.astype("float32"), verbose=0))
+    return np.asarray(model(x.astype("float32"), training=False))
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from elephas_like.stages.saving import decoded, encoded
 from elephas_like.strategies import Clipped, FixedSteps, KerasOuter, Nesterov
 
 
-def model() -> keras.Model:
+def model(**compiled: object) -> keras.Model:
     keras.utils.set_random_seed(3)
     made = keras.Sequential([keras.Input((2,)), Scale(3.0), keras.layers.Dense(1)])
-    made.compile(keras.optimizers.Adam(0.03), own_error)
+    made.compile(keras.optimizers.Adam(0.03), own_error, **compiled)
     return made
 
 
@@ -175,7 +175,8 @@ def test_what_fails_to_replace_a_stage_leaves_it_there(spark, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
 def test_a_search_of_spark_s_comes_back_with_our_estimator(kind, df, tmp_path: Path) -> None:
-    estimator = ElephasEstimator(model(), features_col=["a", "b"], epochs=1, num_workers=1, engine="in_process", seed=1)
+    eager = model(run_eagerly=True)  # its fits are short: a graph for each costs more
+    estimator = ElephasEstimator(eager, features_col=["a", "b"], epochs=1, num_workers=1, engine="in_process", seed=1)
     grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 2]).addGrid(estimator.class_weight, [{0: 1.0}]).build()
     folds = {"numFolds": 2} if kind is CrossValidator else {}
     search = kind(estimator=estimator, estimatorParamMaps=grid, evaluator=RegressionEvaluator(), parallelism=2, **folds)
