@@ -24,9 +24,7 @@ def test_bagged_members_together_beat_their_mean(problem) -> None:
     found = train_ensemble(build, (x, y), 3, epochs=4, seed=0, engine="in_process", verbose=0)
     assert found.voting == ("mean" if problem is diabetes else "soft")
     for model in found.models:
-        model.run_eagerly = (
-            True  # they were trained by graphs; one more for each costs more than what is asked of them now
-        )
+        model.run_eagerly = True  # trained by graphs; one more for each would cost more than their answers
     alone = [
         model.evaluate(x_test, y_test, batch_size=len(x_test), verbose=0, return_dict=True) for model in found.models
     ]
