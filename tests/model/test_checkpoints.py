@@ -72,11 +72,11 @@ def fit(
     options: dict | None = None,
     **given: object,
 ) -> keras.callbacks.History | None:
-    """One fit of six epochs of three rounds; None if it died."""
+    """One fit of six epochs of three rounds, without validation; None if it died."""
     Mortal.dies_at = dies_at
     chosen = {"engine": "in_process", "batch_size": 8, "seed": 5, "strategy": Mortal(), "frequency": 1}
     spark_model = SparkModel(model, workers, **(chosen | (options or {})))
-    arguments = {"epochs": 6, "verbose": 0, "validation_data": HELD, "checkpoint_dir": checkpoint_dir}
+    arguments = {"epochs": 6, "verbose": 0, "checkpoint_dir": checkpoint_dir}
     try:
         return spark_model.fit(X, Y, **(arguments | given))
     except Killed:
@@ -93,7 +93,7 @@ def told(history: keras.callbacks.History) -> tuple:
 def whole() -> tuple[list[bytes], tuple]:
     """The bits and the History of a fit that never died. It is stopped early, after five epochs."""
     model = regression()
-    history = fit(model, callbacks=callbacks())
+    history = fit(model, callbacks=callbacks(), validation_data=HELD)
     assert len(history.rounds) == 15
     return bits(model), told(history)
 
@@ -102,9 +102,10 @@ def whole() -> tuple[list[bytes], tuple]:
 def test_a_fit_that_died_goes_on_with_the_same_bits(
     tmp_path: Path, whole: tuple[list[bytes], tuple], freq: str | float, dies_at: int
 ) -> None:
-    assert fit(regression(), tmp_path, dies_at=dies_at, callbacks=callbacks(), checkpoint_freq=freq) is None
+    given = {"validation_data": HELD, "checkpoint_freq": freq}
+    assert fit(regression(), tmp_path, dies_at=dies_at, callbacks=callbacks(), **given) is None
     again = regression()  # a new program: nothing is left but the files
-    history = fit(again, tmp_path, callbacks=callbacks(), checkpoint_freq=freq)
+    history = fit(again, tmp_path, callbacks=callbacks(), **given)
     assert (bits(again), told(history)) == whole
     assert list(tmp_path.iterdir()) == []  # the fit is over
 
@@ -120,7 +121,7 @@ def test_a_fit_that_died_goes_on_with_the_same_bits(
     ],
 )
 def test_all_kinds_of_fits(tmp_path: Path, optimizer: Callable[[], object], options: dict, given: dict) -> None:
-    given = ({"validation_data": None} if "validation_split" in given else {}) | given
+    given = ({} if "validation_split" in given else {"validation_data": HELD}) | given
     whole, again = regression(optimizer), regression(optimizer)
     expected = fit(whole, options=options, **given)
     last = expected.rounds[-1].round
@@ -133,7 +134,8 @@ def test_all_kinds_of_fits(tmp_path: Path, optimizer: Callable[[], object], opti
 def test_it_may_die_again_and_again(tmp_path: Path, whole: tuple[list[bytes], tuple]) -> None:
     for dies_at in (2, 4, 9, None):
         model = regression()
-        fit(model, tmp_path, dies_at=dies_at, callbacks=callbacks(), checkpoint_freq=1e-9)
+        given = {"validation_data": HELD, "checkpoint_freq": 1e-9}
+        fit(model, tmp_path, dies_at=dies_at, callbacks=callbacks(), **given)
     assert bits(model) == whole[0]
 
 
@@ -161,7 +163,7 @@ def test_a_notebooks_cell_that_is_run_again_goes_on(tmp_path: Path, earlier: int
         Mortal.dies_at = None
         for _ in range(earlier):
             spark_model.fit(X, Y, epochs=1, verbose=0)
-        return model, partial(spark_model.fit, X, Y, epochs=6, verbose=0, validation_data=HELD, checkpoint_dir=tmp_path)
+        return model, partial(spark_model.fit, X, Y, epochs=4, verbose=0, checkpoint_dir=tmp_path)
 
     expected, cell = cells()
     cell()
@@ -182,20 +184,26 @@ def test_a_scaled_learning_rate_goes_on_with_as_many_workers(tmp_path: Path) -> 
     """The rate of a checkpoint is that of its workers, and the model has its own again after either fit."""
     scaled = {"scale_learning_rate": "sqrt"}
     whole, again = (regression(lambda: keras.optimizers.SGD(0.015625, momentum=0.5)) for _ in range(2))
-    fit(whole, options=scaled)
-    fit(again, tmp_path, dies_at=7, options=scaled)
+    fit(whole, options=scaled, epochs=3)
+    fit(again, tmp_path, dies_at=7, options=scaled, epochs=3)
     with pytest.raises(ElephasError, match=r"scale_learning_rate was 'sqrt, 2 workers', and is 'sqrt, 4 workers'"):
-        fit(regression(lambda: keras.optimizers.SGD(0.015625, momentum=0.5)), tmp_path, workers=4, options=scaled)
-    fit(again, tmp_path, options=scaled)
+        fit(
+            regression(lambda: keras.optimizers.SGD(0.015625, momentum=0.5)),
+            tmp_path,
+            workers=4,
+            options=scaled,
+            epochs=3,
+        )
+    fit(again, tmp_path, options=scaled, epochs=3)
     assert bits(again) == bits(whole)
     assert float(again.optimizer.learning_rate) == 0.015625
 
 
 def test_one_worker_carries_its_seeds_on(tmp_path: Path) -> None:
     whole, again = regression(), regression()
-    fit(whole, workers=1)
-    fit(again, tmp_path, workers=1, dies_at=10)
-    fit(again, tmp_path, workers=1)
+    fit(whole, workers=1, epochs=3)
+    fit(again, tmp_path, workers=1, dies_at=10, epochs=3)
+    fit(again, tmp_path, workers=1, epochs=3)
     assert bits(again) == bits(whole)
 
 
@@ -232,9 +240,9 @@ def test_callbacks_of_the_user_are_restored_where_they_are_plain(tmp_path: Path)
             self.seen["best"] = (epoch, np.float32(min(self.seen["losses"])))
 
     whole, again = Counts(1), Counts(2)
-    fit(regression(), callbacks=[whole])
-    fit(regression(), tmp_path, dies_at=7, callbacks=[Counts(1)], checkpoint_freq=1e-9)  # amid the third epoch
-    fit(regression(), tmp_path, callbacks=[again], checkpoint_freq=1e-9)
+    fit(regression(), callbacks=[whole], epochs=4)
+    fit(regression(), tmp_path, dies_at=7, callbacks=[Counts(1)], checkpoint_freq=1e-9, epochs=4)  # amid the third
+    fit(regression(), tmp_path, callbacks=[again], checkpoint_freq=1e-9, epochs=4)
     assert (again.begun, again.seen) == (whole.begun, whole.seen)
     assert again.limit == 2  # as the program says now
 
@@ -245,24 +253,25 @@ def test_a_csv_log_keeps_the_epochs_before(tmp_path: Path) -> None:
     def log(name: str) -> keras.callbacks.CSVLogger:
         return keras.callbacks.CSVLogger(tmp_path / name)
 
-    fit(regression(), callbacks=[log("whole.csv")])
+    given = {"epochs": 3, "validation_data": HELD}
+    fit(regression(), callbacks=[log("whole.csv")], **given)
     (tmp_path / "parts.csv").write_text("of a fit before\n")
-    assert fit(regression(), tmp_path / "fit", dies_at=14, callbacks=[log("parts.csv")]) is None
+    assert fit(regression(), tmp_path / "fit", dies_at=8, callbacks=[log("parts.csv")], **given) is None
     logger, other = log("parts.csv"), keras.callbacks.CSVLogger(tmp_path / "other.csv")
     (tmp_path / "other.csv").write_text("of a fit before\n")
-    assert fit(regression(), tmp_path / "fit", callbacks=[logger, other]) is not None
+    assert fit(regression(), tmp_path / "fit", callbacks=[logger, other], **given) is not None
     assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
     assert "of a fit before" not in (tmp_path / "other.csv").read_text()  # the fit that goes on had no second logger
-    fit(regression(), callbacks=[logger])
+    fit(regression(), callbacks=[logger], **given)
     assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
 
 
 def test_a_callback_that_is_gone_is_named(tmp_path: Path) -> None:
-    fit(regression(), tmp_path, dies_at=7, callbacks=callbacks())
+    fit(regression(), tmp_path, dies_at=7, callbacks=callbacks(), validation_data=HELD)
     with pytest.warns(
         ElephasWarning, match="callbacks that this fit does not have: ReduceLROnPlateau 1, EarlyStopping 1"
     ):
-        fit(regression(), tmp_path)
+        fit(regression(), tmp_path, epochs=4, validation_data=HELD)
 
 
 REMEMBERING = [
@@ -281,7 +290,7 @@ REMEMBERING = [
 def remembering(request: pytest.FixtureRequest) -> tuple[dict, list[bytes], tuple]:
     """Options of fits whose workers remember something, and the bits and the History of one that never died."""
     model = regression()
-    history = fit(model, options=request.param)
+    history = fit(model, options=request.param, epochs=4)
     return request.param, bits(model), told(history)
 
 
@@ -290,10 +299,11 @@ def test_what_workers_remember_goes_on(
     tmp_path: Path, remembering: tuple[dict, list[bytes], tuple], freq: str | float, deaths: list[int]
 ) -> None:
     options, *expected = remembering
+    given = {"options": options, "checkpoint_freq": freq, "epochs": 4}
     for dies_at in deaths:
-        assert fit(regression(), tmp_path, dies_at=dies_at, options=options, checkpoint_freq=freq) is None
+        assert fit(regression(), tmp_path, dies_at=dies_at, **given) is None
     again = regression()
-    history = fit(again, tmp_path, options=options, checkpoint_freq=freq)
+    history = fit(again, tmp_path, **given)
     assert [bits(again), told(history)] == expected
 
 
@@ -310,28 +320,28 @@ def without_memories(folder: Path) -> None:
 
 
 def test_a_checkpoint_of_before_has_workers_begin_anew(tmp_path: Path) -> None:
-    whole, again, options = regression(), regression(), {"codec": "one_bit"}
-    fit(whole, options=options)
-    assert fit(regression(), tmp_path, dies_at=7, options=options) is None
+    whole, again, given = regression(), regression(), {"options": {"codec": "one_bit"}, "epochs": 4}
+    fit(whole, **given)
+    assert fit(regression(), tmp_path, dies_at=7, **given) is None
     without_memories(tmp_path)
     with pytest.warns(
         ElephasWarning, match="npz does not have: an earlier version of elephas_like wrote it. They begin"
     ):
-        assert fit(again, tmp_path, options=options).epoch == list(range(6))
+        assert fit(again, tmp_path, **given).epoch == list(range(4))
     assert bits(again) != bits(whole)
 
 
 def test_other_workers_do_not_get_what_those_before_remembered(tmp_path: Path) -> None:
-    options = {"codec": "one_bit", "optimizer_state": "per_worker"}
+    given = {"options": {"codec": "one_bit", "optimizer_state": "per_worker"}, "epochs": 4}
     now, before = tmp_path / "now", tmp_path / "before"
-    assert fit(regression(), now, dies_at=7, options=options) is None
+    assert fit(regression(), now, dies_at=7, **given) is None
     shutil.copytree(now, before)
     without_memories(before)
     models = [regression(), regression()]
     for model, folder in zip(models, (now, before), strict=True):
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", ElephasWarning)
-            fit(model, folder, workers=3, options=options)
+            fit(model, folder, workers=3, **given)
         (said,) = [str(each.message) for each in warned if "2 workers then, 3 now" in str(each.message)]
         assert ("What workers remember of their own between rounds begins anew" in said) == (folder == now)
     assert bits(models[0]) == bits(models[1])
@@ -402,11 +412,12 @@ def test_workers_that_go_on_alone_remember_what_belongs_to_the_state(tmp_path: P
 def test_seeds_that_were_drawn_are_those_of_the_fit_that_died(tmp_path: Path) -> None:
     whole, again = regression(), regression()
     np.random.seed(7)
-    fit(whole, options={"seed": None})
+    given = {"options": {"seed": None}, "epochs": 4}
+    fit(whole, **given)
     np.random.seed(7)
-    fit(again, tmp_path, dies_at=7, options={"seed": None})
+    fit(again, tmp_path, dies_at=7, **given)
     np.random.seed(8)
-    fit(again, tmp_path, options={"seed": None})
+    fit(again, tmp_path, **given)
     assert bits(again) == bits(whole)
 
 
@@ -416,6 +427,14 @@ def remains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("remains")
     assert fit(regression(), folder, dies_at=10) is None
     return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[bytes]:
+    """The bits of the same fit where it did not die."""
+    model = regression()
+    fit(model)
+    return bits(model)
 
 
 @pytest.fixture
@@ -441,25 +460,25 @@ def newest(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".npz", ".json"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(died: Path, ending: str) -> None:
-    whole, again = regression(), regression()
-    fit(whole)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    died: Path, undisturbed: list[bytes], ending: str
+) -> None:
+    again = regression()
     damage(newest(died).with_suffix(ending))
     with pytest.warns(
         ElephasWarning, match="going on from .*checkpoint-[01].npz, because a newer checkpoint is damaged"
     ):
         fit(again, died)
-    assert bits(again) == bits(whole)
+    assert bits(again) == undisturbed
 
 
-def test_a_kill_between_the_two_files_of_a_checkpoint(died: Path) -> None:
+def test_a_kill_between_the_two_files_of_a_checkpoint(died: Path, undisturbed: list[bytes]) -> None:
     # arrays are put in place before their marker: the slot then holds new arrays under an old marker
-    whole, again = regression(), regression()
-    fit(whole)
+    again = regression()
     older = next(path for path in died.glob("*.json") if path != newest(died))
     damage(older.with_suffix(".npz"))
     fit(again, died)
-    assert bits(again) == bits(whole)
+    assert bits(again) == undisturbed
 
 
 def test_damaged_checkpoints_are_an_error(died: Path) -> None:
@@ -539,9 +558,9 @@ class Freezing(keras.callbacks.Callback):
 
 def test_a_fit_whose_layers_a_callback_freezes_goes_on(tmp_path: Path) -> None:
     whole, again = regression(), regression()
-    fit(whole, callbacks=[Freezing()])
-    assert fit(regression(), tmp_path, dies_at=14, callbacks=[Freezing()]) is None
-    fit(again, tmp_path, callbacks=[Freezing()])
+    fit(whole, callbacks=[Freezing()], epochs=3)
+    assert fit(regression(), tmp_path, dies_at=8, callbacks=[Freezing()], epochs=3) is None
+    fit(again, tmp_path, callbacks=[Freezing()], epochs=3)
     assert bits(again) == bits(whole)
 
 
@@ -564,8 +583,8 @@ def test_a_loss_that_holds_a_network_is_the_same_when_it_is_made_again(tmp_path:
         found.compile("adam", Perceptual())
         return found
 
-    assert fit(model(), tmp_path, dies_at=14) is None
-    assert fit(model(), tmp_path) is not None
+    assert fit(model(), tmp_path, dies_at=5, epochs=2) is None
+    assert fit(model(), tmp_path, epochs=2) is not None
 
 
 def test_another_learning_rate_is_warned_of(died: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -580,11 +599,11 @@ def test_a_learning_rate_that_callbacks_had_changed_is_not_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
-    assert fit(regression(), tmp_path, dies_at=14, callbacks=[halving]) is None
+    assert fit(regression(), tmp_path, dies_at=8, callbacks=[halving], epochs=3) is None
     model = regression()
-    fit(model, tmp_path, callbacks=[halving])
+    fit(model, tmp_path, callbacks=[halving], epochs=3)
     assert "learning rate" not in caplog.text
-    assert float(model.optimizer.learning_rate) == np.float32(0.001 / 2**6)
+    assert float(model.optimizer.learning_rate) == np.float32(0.001 / 2**3)
 
 
 def test_a_checkpoint_of_another_model_is_refused(died: Path) -> None:
@@ -634,7 +653,7 @@ def test_a_refused_checkpoint_leaves_the_model_as_it_was(died: Path, whole: tupl
     model = regression()
     with pytest.raises(ElephasError, match="is a checkpoint of another fit: strategy"):
         fit(model, died, options={"strategy": "average"})
-    fit(model, died, callbacks=callbacks(), resume=False)
+    fit(model, died, callbacks=callbacks(), validation_data=HELD, resume=False)
     assert bits(model) == whole[0]
 
 
@@ -655,7 +674,7 @@ def test_metrics_that_only_one_of_two_fits_had_are_nan_where_the_other_trained(t
         model.compile("adam", "mse", metrics=[metric])
         return model
 
-    given = {"validation_freq": 2, "epochs": 4}
+    given = {"validation_data": HELD, "validation_freq": 2, "epochs": 4}
     assert fit(compiled("mae"), tmp_path, dies_at=8, **given) is None  # amid the third epoch
     history = fit(compiled("mape"), tmp_path, **given).history
     found = {name: [bool(np.isnan(value)) for value in values] for name, values in history.items()}
@@ -675,9 +694,9 @@ def test_metrics_that_only_one_of_two_fits_had_are_nan_where_the_other_trained(t
 def test_validation_of_only_one_of_two_fits_is_nan_where_the_other_trained(
     tmp_path: Path, had: bool, freq: object, validated: list[int]
 ) -> None:
-    given = {"validation_freq": freq, "epochs": 4}
-    assert fit(regression(), tmp_path, dies_at=8, **given, **({} if had else {"validation_data": None})) is None
-    history = fit(regression(), tmp_path, **given, **({"validation_data": None} if had else {})).history
+    given, held = {"validation_freq": freq, "epochs": 4}, {"validation_data": HELD}
+    assert fit(regression(), tmp_path, dies_at=8, **given, **(held if had else {})) is None
+    history = fit(regression(), tmp_path, **given, **({} if had else held)).history
     assert [bool(np.isnan(value)) for value in history["val_mae"]] == [(epoch < 2) is not had for epoch in validated]
     assert len(history["val_loss"]) == len(validated)
 
@@ -888,9 +907,10 @@ def test_best_weights_of_a_short_float_go_on(tmp_path: Path) -> None:
         return [keras.callbacks.EarlyStopping("val_loss", patience=9, min_delta=10, restore_best_weights=True)]
 
     whole, again = build(), build()
-    fit(whole, callbacks=stopping())
-    assert fit(build(), tmp_path, dies_at=13, callbacks=stopping()) is None
-    fit(again, tmp_path, callbacks=stopping())
+    given = {"validation_data": HELD, "epochs": 4}
+    fit(whole, callbacks=stopping(), **given)
+    assert fit(build(), tmp_path, dies_at=7, callbacks=stopping(), **given) is None
+    fit(again, tmp_path, callbacks=stopping(), **given)
     assert bits(again) == bits(whole)
 
 
