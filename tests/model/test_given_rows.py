@@ -33,6 +33,18 @@ def same(found: object, expected: object) -> bool:
     return keras.tree.flatten(keras.tree.map_structure(lambda a, b: np.array_equal(a, b), found, expected)) != [False]
 
 
+def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:
+    """The losses of a fit, and scores after it."""
+    fitted = SparkModel(model(), 2, engine="in_process", seed=1)
+    history = fitted.fit(*data, verbose=0, shuffle=False, **named).history["loss"]
+    return history, fitted.evaluate(*data, **named)
+
+
+@pytest.fixture(scope="module")
+def of_x_and_y() -> tuple[list[float], list[float]]:
+    return trained(X, Y)
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -51,15 +63,12 @@ def same(found: object, expected: object) -> bool:
     ],
     ids=["pair", "triple", "list of pairs", "pandas", "an Index", "an array of names", "a tuple of lists", "pandas with weights", "arrays in cells", "numbered", "levels", "Arrow"],
 )  # fmt: skip
-def test_every_form_trains_and_scores_as_x_and_y_do(given: object, names: dict[str, object]) -> None:
-    def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:
-        fitted = SparkModel(model(), 2, engine="in_process", seed=1)
-        history = fitted.fit(*data, verbose=0, shuffle=False, **named).history["loss"]
-        return history, fitted.evaluate(*data, **named)
-
-    expected, found = trained(X, Y), trained(given, **names)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+def test_every_form_trains_and_scores_as_x_and_y_do(
+    of_x_and_y: tuple[list[float], list[float]], given: object, names: dict[str, object]
+) -> None:
+    found = trained(given, **names)
+    np.testing.assert_allclose(found[0], of_x_and_y[0], rtol=1e-6)
+    np.testing.assert_allclose(found[1], of_x_and_y[1], rtol=1e-6)
 
 
 def test_labels_are_left_out_of_predictions() -> None:

@@ -76,14 +76,16 @@ def test_rows_that_are_all_held_out_or_missing_are_said() -> None:
         few.fit(np.zeros((4, 1)), np.zeros(4), validation_split=0.1, verbose=0)
 
 
-def fitted(rows: list[int], **options: object) -> tuple[list[int], np.ndarray]:
+def fitted(rows: list[int], epochs: int = 2, **options: object) -> tuple[list[int], np.ndarray]:
     """Parts of an epoch that rounds were, and the weights, of a fit in which each worker's rows are of another kind."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(keras.optimizers.Adam(0.001), "mse")
     inputs = [np.eye(4, dtype=np.float32)[[worker] * count] for worker, count in enumerate(rows)]
     blocks = [Block((x, np.ones((len(x), 1), np.float32)), len(x)) for x in inputs]
-    history = SparkModel(model, engine="in_process", seed=0, **options).fit(blocks, epochs=4, batch_size=2, verbose=0)
+    history = SparkModel(model, engine="in_process", seed=0, **options).fit(
+        blocks, epochs=epochs, batch_size=2, verbose=0
+    )
     return [record.of for record in history.rounds], model.get_weights()[0]
 
 
@@ -136,8 +138,9 @@ def test_many_workers_of_few_steps_each_are_said(
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=False)
     x = np.zeros((workers * 10, 1), "float32")
+    enough = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True))
     SparkModel(model, workers, engine="in_process", batch_size=2, frequency="epoch", **named).fit(
-        x, x, epochs=epochs, verbose=0
+        x, x, epochs=epochs, verbose=0, callbacks=[enough]
     )
     expected = (
         "each of 8 workers takes 15 steps in this fit, where one process would take about 120: global_batch_size=2"
