@@ -14,11 +14,13 @@ from elephas_like.core.extras import require
 
 require("pyspark")
 
-from pyspark.daemon import manager  # noqa: E402
+if (
+    __name__ == "__main__"
+):  # and not in processes that a worker starts by multiprocessing, which import the program's main module
+    from pyspark.daemon import manager
 
-import elephas_like.model.spark_model  # noqa: E402, F401  imports Keras, TensorFlow and all that a fit's worker needs
+    import elephas_like.model.spark_model  # noqa: F401  imports Keras, TensorFlow and all that a fit's worker needs
 
-if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # the workers' garbage collectors leave these objects alone, so their memory stays shared
     manager()
