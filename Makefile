@@ -21,7 +21,7 @@ ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
 
 # pip would compile every module of TensorFlow: Python compiles those that are imported, once. Where it may not write what it has compiled,
-# as in many containers, each process compiles them again, which takes 15 s of CPU time: empty is "it may".
+# as in many containers, each process compiles them again (docs/performance.md): empty is "it may".
 PIP_OPTIONS := --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -14,9 +14,8 @@ from elephas_like.core.extras import require
 
 require("pyspark")
 
-if (
-    __name__ == "__main__"
-):  # and not in processes that a worker starts by multiprocessing, which import the program's main module
+# Not in processes that a worker starts by multiprocessing: they import the program's main module, under another name.
+if __name__ == "__main__":
     from pyspark.daemon import manager
 
     import elephas_like.model.spark_model  # noqa: F401  imports Keras, TensorFlow and all that a fit's worker needs

@@ -61,7 +61,9 @@ def probed(
         directory, free = roomiest_directory()
         mismatch = _error_of(lambda: check_versions(driver))
         unreachable = "" if connector is None else _error_of(lambda: _announce(connector, index))
-        yield ExecutorProbe(platform.node(), installed(), mismatch, directory, free, unreachable, compiles_again())
+        # Executors with an earlier version are to say so, and have neither this question nor the field.
+        more = () if mismatch else (sys.modules[ExecutorProbe.__module__].compiles_again(),)
+        yield ExecutorProbe(platform.node(), installed(), mismatch, directory, free, unreachable, *more)
 
     tag = f"elephas_like-probe-{uuid.uuid4().hex[:16]}"
     job = context.range(0, tasks, 1, tasks).mapPartitionsWithIndex(probe)
@@ -88,7 +90,7 @@ def compiles_again(package: str = "keras") -> bool:
     if spec is None or spec.cached is None or os.path.exists(spec.cached):
         return False
     folder = Path(spec.cached).parent
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     return sys.dont_write_bytecode or not os.access(there, os.W_OK)
 
 

@@ -175,7 +175,7 @@ class GangFit:
         """See that all workers can run at once, before any row is read.
 
         Raises:
-            CapacityError, WaitError: they cannot, or not within `join_timeout`.
+            CapacityError, WaitError: they cannot, or for `join_timeout` seconds none of their tasks starts or ends.
         """
         limit = self._fit.options.join_timeout
         check_slots(self._session, self._size, self._fit.options.resources)
@@ -184,7 +184,7 @@ class GangFit:
             self._gang(_present, "find slots", [[b""]] * self._size, seconds=limit, by_progress=True)
         except Overdue:
             raise WaitError(
-                f"expected {self._size} tasks to run at the same time, and they did not within join_timeout={limit:g} s: Spark "
+                f"expected {self._size} tasks to run at the same time, and for join_timeout={limit:g} s none started: Spark "
                 "has fewer slots, or other jobs hold them. Use fewer workers (num_workers=), or give a longer join_timeout."
             ) from None
 

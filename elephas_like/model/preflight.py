@@ -90,7 +90,7 @@ class PreflightCheck(ABC):
             x, y, sample_weight: data as for `fit`.
             features_col, label_col, sample_weight_col, column_shapes, column_dtypes, handle_invalid: of a DataFrame, as for
                 `fit`.
-            timeout: seconds that a look at executors waits for the next of its tasks to start or end.
+            timeout: seconds without a task of a look at executors that starts or ends; and seconds that reading rows may take.
             verbose: 1 prints the report; 0 does not.
 
         Returns:
@@ -306,8 +306,8 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
     if slow := sorted({probe.host for probe in probes if probe.compiles_again}):
         text = (
             f"Python cannot keep the bytecode of Keras on {', '.join(slow)} (PYTHONDONTWRITEBYTECODE is set, or its directory is "
-            "read-only), and there is none: each new Python process compiles its modules and TensorFlow's again. Build images "
-            "with python -m compileall, and without pip's --no-compile."
+            "read-only), and there is none: each Python process that is started anew compiles its modules and TensorFlow's "
+            "again. Build images with python -m compileall, and without pip's --no-compile."
         )
         yield Finding("executors", Level.NOTE, text)
     if not mismatches and not differences:

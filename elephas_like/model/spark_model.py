@@ -46,7 +46,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         mode: "synchronous" (workers wait for each other at the end of a round), "asynchronous" (each goes on alone)
             or "hogwild" (asynchronous without a lock).
         frequency: when rounds end: "auto" (about five an epoch, asynchronous workers up to 25; up to four times as many while
-            the workers' updates drift apart), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
+            the workers' updates drift apart, and from the first round on where workers keep weights or slots of their own), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
             largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: for several synchronous workers "nesterov", but "average"
             where the model's optimizer gathers speed by itself (SGD with momentum, Lion, Muon, ScheduleFreeAdamW); "average" for
@@ -81,23 +81,23 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         scale_learning_rate: in synchronous mode, how the learning rate grows with the number of workers, whose batches make one
             large batch together: "linear" (times the workers; SGD), "sqrt" (times their square root; Adam and the like), or None.
             Only workers train with the scaled rate, or schedule. The model keeps its own: callbacks see, set and save that, and what
-            they set is scaled for the workers. `worker_callbacks` see and save what workers train with. For a fixed batch a worker;
-            with `global_batch_size` the batch stays what it was.
+            they set is scaled for the workers. `worker_callbacks` see and save what workers train with. For a fixed batch a worker:
+            with `global_batch_size`, whose batch stays what it was, it is refused.
         max_staleness: for asynchronous modes, the largest staleness of an update that is applied: the number of other
             updates applied since the state that it was trained from. Staler updates are dropped and counted in the history;
             the worker goes on from the current state. K workers of equal speed are K - 1 updates stale. Strategies that step
             once for several updates count steps. None: no limit.
         quorum: a number or a share of workers, in synchronous mode: a round ends when so many of those with rows
             have answered, or all of them. A straggler's update counts in the round in which it comes; `history.rounds` tells
-            which rows were trained. None waits for all.
+            how many rows were trained. None waits for all.
         quorum_grace: how long the others are waited for then, as a share of the time that the quorum took.
         seed: of shuffling, validation rows, dropout and the virtual clock. Later fits of this object derive theirs from it.
             None draws one from NumPy's global generator, which `keras.utils.set_random_seed` seeds.
         resources: "gpu" asks Spark for one GPU for each worker's task, of fit, evaluate and collected predictions, which then computes on that card
             alone; None takes what Spark gives to every task (`spark.task.resource.gpu.amount`). Without either, workers on one machine
             spread over the cards that they see (docs/deploy.md).
-        epochs_per_job: of the gang engine: callbacks see epochs when their job is over. None: one a job with callbacks or
-            checkpoints, else as many as take about ten seconds.
+        epochs_per_job: of the gang engine: epochs in one job. None: one with callbacks or checkpoints, which take no other number;
+            else twice as many as before while a job takes less than ten seconds.
         join_timeout: seconds to wait for the last worker's first message, once the first worker has sent one; for the next
             message of a worker that is still writing its rows to disk; for slots that other fits hold; and for executors.
             Workers of the jobs engine do not join: they need not run at the same time.
@@ -286,7 +286,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             validation_freq: epochs between validations, or a list of epochs counted from 1, as in Keras.
             callbacks: Keras callbacks, called on the driver with the averaged model and global metrics.
             worker_callbacks: Keras callbacks, copied to each worker and called around its own batches and epochs, with the
-                metrics of its own rows. They cannot end the training, which all workers share. Their `on_train_end` may take
+                metrics of its own rows. Those that end the training, which all workers share, or set the learning rate are refused:
+                pass them as `callbacks`. Engines server and in_process only. Their `on_train_end` may take
                 `round_timeout` seconds.
             class_weight: weight of a row by its class, as in Keras.
             sample_weight: weights of array rows; rows of an RDD carry theirs.
@@ -306,7 +307,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             sample_weight_col: of a DataFrame, a column of numbers.
             column_shapes: shapes of a value, by column: for what does not follow from the model's inputs.
             column_dtypes: dtypes of the bytes in binary columns, by column.
-            handle_invalid: of rows with null, NaN or a wrong length: "error", "skip", or "keep" (trains on NaN), the default.
+            handle_invalid: of rows with null, NaN or a wrong length: "error", "skip" (they are left out), or "keep" (trains on
+                NaN). None, the default: NaN is trained on, all else is an error.
 
         Raises:
             ValueError, TypeError: arguments that make no sense, before anything starts.

@@ -99,7 +99,8 @@ class Data:
     def to_keep(self, context: SparkContext) -> ShardedDataset:
         """Return the rows as a new ShardedDataset, which is the caller's to release."""
         shipped = ExitStack()
-        return ShardedDataset(self.distributed(context, shipped), self.num_workers, new_dataset(), shipped, self.write)
+        rows = partial(self.distributed, context, shipped)
+        return ShardedDataset(rows, self.num_workers, new_dataset(), shipped, self.write)
 
     def rewriting(self, job: Callable[[], Result], *, again: Callable[[], bool] = lambda: True) -> Result:
         """Return what `job` returns. If files of kept shards are missing, have Spark rewrite them, and run it once more.

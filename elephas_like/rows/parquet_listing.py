@@ -23,7 +23,7 @@ class ParquetFiles:
 
     A plain path or URL does for most: `fit("s3://bucket/rows")`. This class is for several paths, or a filesystem of your own.
 
-    paths: a file, a directory (read recursively; names that begin with "_" or ".", or end with "._COPYING_", are
+    paths: a file, a directory (read recursively; names that begin with "." or "_" (but for "_year=2024"), or end with "._COPYING_", are
         left out), a glob (`*`, `?`, `[ab]`, `[^ab]`, `{a,b}`), a URL, or several of them.
         Several are read in their order, and one that is given twice is read twice; the files of each are sorted by name.
         Directories called `name=value` that lie in a path, or match its glob, give their rows a column.

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -406,15 +406,15 @@ class ShardedDataset:
 
     def __init__(
         self,
-        source: RDD,
+        source: RDD | Callable[[], RDD],
         num_workers: int,
         dataset: str,
         shipped: ExitStack | None = None,
         write: Writing | None = None,
     ) -> None:
         self._shipped = shipped or ExitStack()
-        self._write = write or partial(references, source)
-        self.source = source
+        self._source = source
+        self._write = write or partial(references, self.source)
         self.num_workers = num_workers
         self.dataset = dataset
         self._references: RDD | None = None
@@ -423,6 +423,11 @@ class ShardedDataset:
         self._lock = threading.Lock()  # several fits may share the rows, in threads
         self._written = False
         self.released = False
+
+    @cached_property
+    def source(self) -> RDD:
+        """The rows that the shards are written from."""
+        return self._source() if callable(self._source) else self._source
 
     def references(self, options: SpoolOptions) -> RDD:
         """Return the persisted references. The rows are written when a job first asks for them.

@@ -14,11 +14,12 @@ def runs_when_planned(df: DataFrame) -> bool:
     """Return whether Spark computes a part of a DataFrame when its RDD is asked for, before any job of ours.
 
     Adaptive execution runs the shuffles of a plan to know its partitions, and runs them again for another DataFrame that is made of
-    this one. What is cached is there already.
+    this one. What is cached is there already. A limit at the end of a plan becomes a shuffle under a function of ours.
 
     Spark has no public name for a plan: `explain` prints it.
     """
     level = df.storageLevel
     if level.useMemory or level.useDisk:
         return False
-    return "AdaptiveSparkPlan" in df._jdf.queryExecution().executedPlan().toString()
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    return "AdaptiveSparkPlan" in plan or "CollectLimit" in plan

@@ -38,7 +38,7 @@ def run_job(
     Args:
         name: its tag; no spaces or commas.
         seconds: the longest time that it may take.
-        by_progress: whether `seconds` begin anew when a task of it starts or ends; over Spark Connect, of any job of this session.
+        by_progress: whether `seconds` begin anew when a task of it starts or ends.
 
     Raises:
         Overdue: it took longer, and was cancelled.
@@ -70,12 +70,14 @@ def saying_ended_sessions() -> Iterator[None]:
 def _tagged(session: SparkSession, name: str, seconds: float, job: Callable[[], Result], by_progress: bool) -> Result:
     tag = f"{name}-{uuid.uuid4().hex[:8]}"  # a late interrupt must not hit the next job
     overdue, ended = threading.Event(), threading.Event()
-    told: object = None
+    mine, told = threading.get_ident(), object()
     moved = time.monotonic()
 
     def note(stages: Iterable[Any] | None, inflight_tasks: int, **_: object) -> None:
-        """Note what the server tells of tasks, by default every two seconds."""
+        """Note what the server tells of tasks, by default every two seconds: of this thread's job, in this thread."""
         nonlocal told, moved
+        if threading.get_ident() != mine:  # one list of handlers hears of all jobs of the session
+            return
         before, told = told, (inflight_tasks, [(each.stage_id, each.num_completed_tasks) for each in stages or ()])
         if told != before:
             moved = time.monotonic()

@@ -211,6 +211,30 @@ def test_seconds_begin_anew_when_a_task_ends(remote) -> None:
         run_job(remote, new_tag("short"), "short", 9, job)
 
 
+def test_seconds_do_not_begin_anew_when_a_task_of_another_thread_ends(remote) -> None:
+    def slow(seconds: float):
+        def wait(batches):
+            threading.Event().wait(seconds)
+            yield from batches
+
+        return remote.range(0, 1, 1, 1).mapInArrow(wait, "id long").collect
+
+    ended = threading.Event()
+
+    def others() -> None:
+        while not ended.is_set():
+            slow(1)()
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        with pytest.raises(Overdue):
+            run_job(remote, new_tag("alone"), "alone", 9, slow(60), by_progress=True)
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_rows_that_never_come_end_the_fit(df) -> None:
     def never(batches):
         for batch in batches:

@@ -55,6 +55,17 @@ def test_empty_partitions(df) -> None:
     assert sum(record.samples for record in history.rounds) == 20
 
 
+@pytest.mark.classic
+def test_the_first_rows_of_a_frame_and_none_of_them(spark) -> None:
+    """A limit at a plan's end has one partition; under a function, and of no rows, Spark makes it none."""
+    df = spark.range(0, 60, 1, 3).selectExpr("id", "array_repeat(id / 60D, 30) AS features", "id % 2 AS label")
+    spark_model = SparkModel(binary(), 1)
+    with pytest.raises(ValueError, match="there are no rows to train on"):
+        spark_model.fit(df.filter("id < 0").limit(20), verbose=0)
+    history = spark_model.fit(df.limit(20), verbose=0, validation_data=df.filter("id < 0").limit(20).union(df.limit(3)))
+    assert sum(record.samples for record in history.rounds) == 20
+
+
 def test_predict_and_evaluate_are_those_of_keras(df, rows) -> None:
     model = binary()
     spark_model = SparkModel(model)

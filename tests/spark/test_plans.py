@@ -16,6 +16,7 @@ def test_plans_with_shuffles_cost_and_others_and_what_is_cached_do_not(spark, tm
     ids.write.parquet(path)
     for plain in (ids, spark.read.parquet(path).filter("id > 1").select(functions.rand(1)), ids.union(ids)):
         assert not runs_when_planned(plain)
+    assert runs_when_planned(ids.limit(5))
     shuffled = ids.groupBy((ids.id % 3).alias("key")).count()
     assert runs_when_planned(shuffled)
     cached = shuffled.cache()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from forked import run
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.building import build
@@ -430,8 +431,13 @@ def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict, d
     (folder / "specs").write_bytes(pickle.dumps(specs))
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     script = Path(__file__).with_name("rebuild.py").read_text()
-    done = run(["-c", script, folder / "specs", folder / "results"], folder=folder, environment=environment)
-    assert done.returncode == 0, done.stderr
+    subprocess.run(
+        [sys.executable, "-c", script, str(folder / "specs"), str(folder / "results")],
+        cwd=folder,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
     there = pickle.loads((folder / "results").read_bytes())  # noqa: S301  our own file
     return {name: (here[name], there[name]) for name in CASES}
 
