@@ -1,7 +1,8 @@
 """Python programs as `subprocess` runs them, forked from a process that has imported Keras, which takes 4 s of CPU time each time.
 
-What these differ in does not matter to most: an interpreter that was started anew, and one that ends by its own last steps. Where it does,
-and where a module must be missing, tests call `subprocess`.
+They share what that process has: the seed of Python's hashes, the modules of the library that are imported, and what Python, Keras and
+TensorFlow read of the environment when they begin. Where a test is about one of these, or about Python's own end, a new interpreter runs
+the program: by `subprocess`, or `NewProgram`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Program:
         """Ends it, and what it has started and that leads no group of its own."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.send_signal(signal.SIGKILL)  # where it was just forked, and leads none yet
+        with suppress(ProcessLookupError):  # where it was just forked, and leads none yet
+            self.send_signal(signal.SIGKILL)
         self.wait()
 
     def close(self) -> None:
@@ -97,6 +99,30 @@ class Program:
             os.kill(self.pid, number)
 
 
+class NewProgram(subprocess.Popen):
+    """The same, run by an interpreter that is started anew."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+
+    def __init__(self, program: Sequence[str | Path], *, stderr: IO[str], environment: Mapping[str, str]) -> None:
+        command = [sys.executable, "-u", *map(str, program)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr, "text": True}
+        super().__init__(command, **pipes, env=dict(environment), start_new_session=True)
+
+    def end(self) -> None:
+        """As `Program.end`."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def close(self) -> None:
+        """As `Program.close`."""
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        self.stdout.close()
+
+
 def run(
     program: Sequence[str | Path],
     *,
@@ -110,13 +136,22 @@ def run(
         Program(program, environment=environment, stderr=errors, folder=folder) as running,
     ):
         running.stdin.close()
-        late = threading.Timer(timeout, running.send_signal, (signal.SIGKILL,))
+        overdue = threading.Event()
+
+        def kill() -> None:
+            overdue.set()
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+
+        late = threading.Timer(timeout, kill)
         late.start()
         try:
             written = running.stdout.read()
             status = running.wait()
         finally:
             late.cancel()
+        if overdue.is_set():
+            raise subprocess.TimeoutExpired(running.args, timeout, written)
         errors.seek(0)
         return subprocess.CompletedProcess(running.args, status, written, errors.read())
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from forked import Program
+from forked import NewProgram, Program
 
 HERE = Path(__file__).resolve().parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
@@ -24,6 +24,7 @@ class Script:
     The process has a group of its own, with everything that it starts: it is ended as a whole, by its number.
 
     plain: its Spark has the settings that users' have, and not those of the tests (tests/conftest.py).
+    anew: its interpreter is started anew, and not forked (forked.py).
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Script:
         scratch: Path,
         environment: Mapping[str, str] | None = None,
         plain: bool = False,
+        anew: bool = False,
     ) -> None:
         self.log = scratch / f"{Path(name).stem}-{arguments[0]}.log"
         self._stderr = self.log.open("w")
@@ -40,7 +42,8 @@ class Script:
         self._changed = threading.Condition()
         inherited = {name: value for name, value in os.environ.items() if not (plain and name == OURS)}
         more = {**QUIET, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable, **(environment or {})}
-        self.process = Program([HERE / name, *arguments], stderr=self._stderr, environment=inherited | more)
+        start = NewProgram if anew else Program
+        self.process = start([HERE / name, *arguments], stderr=self._stderr, environment=inherited | more)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -91,5 +94,6 @@ class Script:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._reader.join(5)
-        self.process.close()
+        if not self._reader.is_alive():  # else what the program has started holds its stdout
+            self.process.close()
         self._stderr.close()

@@ -117,7 +117,7 @@ def test_a_speculated_task_is_counted_once(tmp_path: Path, engine: str) -> None:
 
 @pytest.mark.fault(
     "The application has no executor yet (dynamic allocation)",
-    "Spark starts executors for the workers that were asked for; without `num_workers`, one executor's slots are taken",
+    "Spark starts executors for the workers that were asked for; without `num_workers`, the slots that the application starts with are taken",
     "the time until executors start",
 )
 def test_an_application_that_grows_has_slots_before_it_has_executors(tmp_path: Path) -> None:

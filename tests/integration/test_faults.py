@@ -682,7 +682,7 @@ def test_shards_that_are_deleted_between_two_rounds_are_written_again(
 @pytest.mark.fault(
     "A worker is much slower than the others, and the fit has a `quorum`",
     "rounds do not wait for it; its updates count in the rounds in which they come",
-    "some of its rows, which `history.rounds` tells",
+    "some of its rows: `history.rounds` tells how many it trained",
 )
 @pytest.mark.parametrize("transport", ["http", "socket"])
 def test_a_quorum_does_not_wait_for_a_straggler(sc, transport: str) -> None:

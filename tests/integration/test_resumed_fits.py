@@ -149,7 +149,7 @@ def test_a_killed_driver_goes_on_with_the_same_bits(tmp_path: Path) -> None:
             script.process.send_signal(signal.SIGKILL)
             script.process.wait()
     fits = [part for place, options in killed.items() for part in (place, options, "none", options)]
-    with Script("run_checkpointed.py", "server", *fits, scratch=tmp_path) as script:
+    with Script("run_checkpointed.py", "server", *fits, scratch=tmp_path, anew=True) as script:
         for begins in (2, 0) * len(killed):
             for epoch in range(begins, 4):
                 assert script.answer() == {"epoch": epoch}

@@ -180,7 +180,7 @@ def test_a_search_goes_on_after_its_driver_was_killed(tmp_path: Path, lines: Pat
             assert script.answer()["built"]
     written = [json.loads(line) for line in lines.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     assert 1 <= len(written) < 6
-    with Script(*arguments, scratch=tmp_path) as script:
+    with Script(*arguments, scratch=tmp_path, anew=True) as script:
         answer = script.answer()
         while "trials" not in answer:
             answer = script.answer()
