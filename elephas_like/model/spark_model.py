@@ -46,8 +46,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         mode: "synchronous" (workers wait for each other at the end of a round), "asynchronous" (each goes on alone)
             or "hogwild" (asynchronous without a lock).
         frequency: when rounds end: "auto" (about five an epoch, asynchronous workers up to 25; up to four times as many while
-            the workers' updates drift apart, and from the first round on where workers keep weights or slots of their own), "epoch", "batch", "fit" (one for the whole fit), a number of steps of the
-            largest shard, or a Schedule such as `PostLocal(16)`.
+            the workers' updates drift apart, and from the first round on where workers keep weights or slots of their own),
+            "epoch", "batch", "fit" (one for the whole fit), a number of steps of the largest shard, or a Schedule such as `PostLocal(16)`.
         strategy: how updates are averaged, a name or an object. None: for several synchronous workers "nesterov", but "average"
             where the model's optimizer gathers speed by itself (SGD with momentum, Lion, Muon, ScheduleFreeAdamW); "average" for
             one worker; "mla" for several asynchronous workers, "downpour" for one and in mode "hogwild". docs/strategies.md has the table.
