@@ -27,7 +27,7 @@ from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.types import Mode
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
-from elephas_like.trainer.serialization import dict_to_model
+from elephas_like.trainer.serialization import dict_to_model, write_weights
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -88,7 +88,7 @@ class BaseParameterServer(abc.ABC):
         """The model with the server's current weights."""
         if self._network is None:
             self._network = dict_to_model(self._model, self._custom_objects)
-        self._network.set_weights(self.weights)
+        write_weights(self._network, self.weights)
         return self._network
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.parts import cut
 from elephas_like.core.types import Array, Frequency
 from elephas_like.spark.gpus import take_gpu
-from elephas_like.trainer.serialization import input_count, target_count
+from elephas_like.trainer.serialization import input_count, target_count, write_weights
 
 DEFAULT_BATCH = 32
 
@@ -151,7 +151,7 @@ class AsynchronousSparkWorker:
         """Take one step from the server's weights and send the delta."""
         assert self.model is not None
         before = self.client.get_parameters()
-        self.model.set_weights(before)
+        write_weights(self.model, before)
         step(self.model)
         self.client.update_parameters(subtract_params(before, self.model.get_weights()))
 
@@ -161,7 +161,7 @@ def _compiled(worker: SparkWorker | AsynchronousSparkWorker, weights: Weights) -
     with keras.saving.custom_object_scope(dict(worker.custom_objects or {})):
         optimizer = keras.optimizers.get(worker.master_optimizer)
     model.compile(optimizer=optimizer, loss=worker.master_loss, metrics=worker.master_metrics or None)
-    model.set_weights(weights)
+    write_weights(model, weights)
     return model
 
 

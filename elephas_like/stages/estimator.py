@@ -29,6 +29,7 @@ from elephas_like.stages.udf import sql_function
 from elephas_like.trainer.compile_arguments import check_model
 from elephas_like.trainer.inference import Predictor, Scorer
 from elephas_like.trainer.recipe import from_json
+from elephas_like.trainer.serialization import write_weights
 from elephas_like.trainer.task import inputs, one_hot_classes, task
 
 _INFERENCE_ROWS = 1024
@@ -271,7 +272,7 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
     @weights.setter
     def weights(self, value: Sequence[np.ndarray]) -> None:
         if self._model is not None:
-            self._model.set_weights(list(value))
+            write_weights(self._model, value)
         self._weights = list(value)
 
     def get_model(self) -> keras.Model:
@@ -291,7 +292,7 @@ class ElephasTransformer(_ElephasStage, _TransformerParams, Model):
                     "model.get_weights(), or give weights= to its constructor."
                 )
             model = from_json(self.given("kerasModelConfig"), self.given("customObjects"))
-            model.set_weights(self._weights)
+            write_weights(model, self._weights)
             self._model = model
         return self._model
 

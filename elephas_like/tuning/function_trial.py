@@ -19,8 +19,11 @@ import numpy as np
 from elephas_like.core.errors import Failure
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus, notes_of, number_of
 from elephas_like.core.types import ShardRef
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.recipe import archive, from_archive
 from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.serialization import write_weights
 from elephas_like.trainer.tensors import limit_threads
 from elephas_like.tuning.trial import tidy
 
@@ -89,8 +92,8 @@ def _data(search: str, function: bytes) -> tuple[Any, ...]:
 
 def read_result(
     number: int, found: object
-) -> tuple[float | None, Failure | None, tuple[str, list[np.ndarray]] | None, dict[str, object]]:
-    """(loss, failure, (architecture as JSON, weights), the rest that is plain data) of what a function returned.
+) -> tuple[float | None, Failure | None, tuple[keras.Model | str, list[np.ndarray]] | None, dict[str, object]]:
+    """(loss, failure, (model or its architecture as JSON, weights), the rest that is plain data) of what a function returned.
 
     A loss alone, or a dict with `loss` and perhaps `status`, `model` (a Keras model, or its `to_json()`) and `weights`
     (arrays, or a pickle that the function itself made of them).
@@ -115,11 +118,11 @@ def read_result(
     return loss, None, _model_in(found.get("model"), found.get("weights")), notes
 
 
-def _model_in(model: object, weights: Any) -> tuple[str, list[np.ndarray]] | None:
+def _model_in(model: object, weights: Any) -> tuple[keras.Model | str, list[np.ndarray]] | None:
     if isinstance(weights, bytes):
         weights = pickle.loads(weights)  # noqa: S301  made a moment ago by the user's function, in this very process
     if isinstance(model, keras.Model):
-        return model.to_json(), model.get_weights() if weights is None else [np.asarray(one) for one in weights]
+        return model, model.get_weights() if weights is None else [np.asarray(one) for one in weights]
     if isinstance(model, str):
         if weights is None:
             raise TypeError("a result whose 'model' is text needs 'weights' too: model.get_weights().")
@@ -129,25 +132,37 @@ def _model_in(model: object, weights: Any) -> tuple[str, list[np.ndarray]] | Non
     return None
 
 
-def packed(architecture: str, weights: Sequence[np.ndarray]) -> bytes:
-    """Architecture and weights as one NumPy archive, which is read without unpickling anything."""
+def packed(model: keras.Model | str, weights: Sequence[np.ndarray]) -> bytes:
+    """Architecture and weights as one NumPy archive, which is read without unpickling anything.
+
+    A model with layers that keep more than weights, as the vocabulary that `adapt` has counted, is in it as a file of Keras', too.
+    """
     buffer = io.BytesIO()
-    text = np.frombuffer(architecture.encode(), np.uint8)
+    keeps_more = not isinstance(model, str) and any(hasattr(layer, "save_assets") for layer in layers_of(model))
+    file = archive(model) if keeps_more else b""
+    text, whole = (np.frombuffer(part, np.uint8) for part in (_architecture(model).encode(), file))
     # NumPy before 2.2 would take allow_pickle=False for one more array. The driver loads no pickles in any case.
     arrays: dict[str, Any] = {f"w{i}": weight for i, weight in enumerate(weights)}
-    np.savez(buffer, architecture=text, **arrays)
+    np.savez(buffer, architecture=text, whole=whole, **arrays)
     return buffer.getvalue()
 
 
-def unpacked(archive: bytes) -> tuple[str, list[np.ndarray]]:
-    """What `packed` packed."""
-    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
-        weights = [arrays[f"w{i}"] for i in range(len(arrays.files) - 1)]
-        return arrays["architecture"].tobytes().decode(), weights
+def _architecture(model: keras.Model | str) -> str:
+    return model if isinstance(model, str) else model.to_json()
 
 
-def model_of(architecture: str, weights: Sequence[np.ndarray], custom_objects: Mapping[str, object]) -> keras.Model:
-    """The Keras model of an architecture, compiled if that says how, with its weights."""
-    model = keras.models.model_from_json(architecture, custom_objects=dict(custom_objects))
-    model.set_weights(list(weights))
+def unpacked(content: bytes) -> tuple[str, list[np.ndarray], bytes]:
+    """(architecture as JSON, weights, Keras' file or b"") that `packed` packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        weights = [arrays[f"w{i}"] for i in range(len(arrays.files) - 2)]
+        return arrays["architecture"].tobytes().decode(), weights, arrays["whole"].tobytes()
+
+
+def model_of(
+    architecture: str, weights: Sequence[np.ndarray], file: bytes, custom_objects: Mapping[str, object]
+) -> keras.Model:
+    """The Keras model of an architecture, or of a file where there is one, compiled if that says how, with its weights."""
+    objects = dict(custom_objects)
+    model = from_archive(file, objects) if file else keras.models.model_from_json(architecture, custom_objects=objects)
+    write_weights(model, weights)
     return model

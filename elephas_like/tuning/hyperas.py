@@ -96,7 +96,7 @@ class HyperParamModel:
         trials = found.sampler.trials
         for document in trials.trials:
             if document["tid"] in found.store.numbers:
-                architecture, weights = unpacked(found.store.read(document["tid"])[0])
+                architecture, weights, _ = unpacked(found.store.read(document["tid"])[0])
                 document["result"] |= {"model": architecture, "weights": weights}
         return [trials]
 

@@ -65,6 +65,17 @@ def test_a_worker_gives_what_training_took_away(batch_size: int) -> None:
     assert set(history) == {"loss", "mae"}
 
 
+def test_a_worker_normalizes_as_the_model_does() -> None:
+    layer = keras.layers.Normalization()
+    layer.adapt(10 * X + 5)
+    model = keras.Sequential([keras.Input(X.shape[1:]), layer, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
+    before = model.get_weights()
+    ((deltas, _),) = SparkWorker(**arguments(model, epochs=2, batch_size=4)).train(zip(10 * X + 5, Y, strict=True))
+    model.fit(10 * X + 5, Y, epochs=2, batch_size=4, shuffle=False, verbose=0)
+    close([b - d for b, d in zip(before, deltas, strict=True)], model.get_weights())
+
+
 def test_no_rows_give_zeros_and_no_batch_size_is_needed() -> None:
     model = mlp()
     ((deltas, history),) = SparkWorker(**arguments(model)).train(iter(()))

@@ -12,6 +12,7 @@ from elephas_like.trainer.serialization import (
     is_multiple_output_model,
     model_to_dict,
     target_count,
+    write_weights,
 )
 
 from .small import mlp
@@ -29,6 +30,16 @@ def test_a_model_goes_through_a_dict() -> None:
     assert list(plain) == ["model", "weights"]
     rows = np.ones((2, 4), "float32")
     np.testing.assert_array_equal(dict_to_model(plain).predict(rows, verbose=0), model.predict(rows, verbose=0))
+
+
+def test_weights_of_normalization_are_those_it_computes_with() -> None:
+    """Keras' set_weights writes them, and leaves the constants that the layer has made of others."""
+    layer = keras.layers.Normalization()
+    layer.adapt(np.array([[0.0], [4.0]]))  # mean 2, variance 4
+    model = keras.Sequential([keras.Input((1,)), keras.Sequential([layer])])
+    assert dict_to_model(model_to_dict(model)).predict(np.array([[6.0]]), verbose=0).tolist() == [[2.0]]
+    write_weights(model, [np.array([4.0]), np.array([0.25]), np.array(0)])
+    assert model.predict(np.array([[6.0]]), verbose=0).tolist() == [[4.0]]
 
 
 def test_custom_objects_are_found() -> None:

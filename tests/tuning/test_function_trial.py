@@ -68,6 +68,30 @@ def test_models_travel_in_every_form(form: str) -> None:
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
+def normalized() -> tuple[keras.Model, np.ndarray]:
+    x = np.array([[1.0, 10.0], [3.0, 30.0], [5.0, 80.0]], "float32")
+    layer = keras.layers.Normalization()
+    layer.adapt(x)
+    return keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)]), x
+
+
+def looked_up() -> tuple[keras.Model, np.ndarray]:
+    x = np.array([[7], [9], [12], [99]])
+    layer = keras.layers.IntegerLookup(output_mode="one_hot")
+    layer.adapt(x[:3])
+    return keras.Sequential([keras.Input((1,), dtype="int64"), layer, keras.layers.Dense(1)]), x
+
+
+@pytest.mark.parametrize("made", [normalized, looked_up])
+def test_what_layers_were_adapted_to_comes_back(made) -> None:
+    """Neither is among the weights as Keras' set_weights writes them: means that are constants, and a vocabulary."""
+    model, x = made()
+    _, _, taken, _ = read_result(0, {"loss": 0, "model": model})
+    assert taken is not None
+    again = model_of(*unpacked(packed(*taken)), {})
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
 def test_nothing_is_unpickled_from_an_archive() -> None:
     import io
 
