@@ -207,5 +207,6 @@ def repair_compile(model: keras.Model) -> bool:
         run_eagerly=model.run_eagerly,
         jit_compile=model.jit_compile,
         steps_per_execution=model.steps_per_execution,
+        auto_scale_loss=False,  # the optimizer has its loss scale by now, unless that was not to be
     )
     return True

@@ -35,6 +35,19 @@ def test_metrics_in_the_place_of_loss_weights_are_taken_as_meant() -> None:
     assert not repair_compile(model)
 
 
+def test_no_loss_scale_is_added_that_was_not_to_be() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+        optimizer = keras.optimizers.SGD(0.5)
+        model.compile(optimizer, "binary_crossentropy", ["acc"], auto_scale_loss=False)
+        with pytest.warns(UserWarning, match="is taken as metrics"):
+            assert repair_compile(model)
+        assert model.optimizer is optimizer
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def test_metrics_in_the_place_of_loss_weights_come_beside_those_that_were_given_by_name() -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
     weighted = [keras.metrics.MeanSquaredError(name="weighted")]
