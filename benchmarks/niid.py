@@ -16,7 +16,8 @@ A cell is `data/split/K<workers>/method`. Results are appended to `--results`, o
                         optimizer the default strategy is a plain average
               nesterov  the same with the outer step that is the default for Adam
               batch     10 epochs, an exchange after every batch of each worker, nesterov
-              rounds    nesterov in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
+              sqrt      the same as a plain average, the learning rate times the square root of the number of workers
+      rounds    nesterov in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
               fedavg    as rounds, a plain average with fresh optimizer slots: what the published FedAvg does, with one local
                         epoch in place of ten
               keras     one process, 10 epochs, batch 64
@@ -56,6 +57,7 @@ METHODS: dict[str, tuple[int, dict[str, object]]] = {
     "defaults": (10, {}),
     "nesterov": (10, {"strategy": "nesterov"}),
     "batch": (10, {"frequency": "batch", "strategy": "nesterov"}),
+    "sqrt": (10, {"frequency": "batch", "strategy": "average", "scale_learning_rate": "sqrt"}),
     "rounds": (50, {"frequency": "epoch", "strategy": "nesterov"}),
     "fedavg": (50, {"frequency": "epoch", "strategy": "average", "optimizer_state": "reset"}),
     "variates": (10, {"control_variates": True}),
@@ -86,7 +88,7 @@ class Cell:
 def grid() -> Iterator[Cell]:
     """Every cell, the cheap ones first."""
     for workers in (10, 32):
-        for methods in (("defaults", "nesterov", "batch", "variates"), ("rounds", "fedavg")):
+        for methods in (("defaults", "nesterov", "batch", "sqrt", "variates"), ("rounds", "fedavg")):
             for data in ("mnist", "cifar10"):
                 yield Cell(data, "iid", 1, "keras")
                 for split in ("labels1", "labels2", "iid"):

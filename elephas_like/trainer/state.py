@@ -62,6 +62,11 @@ class Variables:
             entries.append(LayoutEntry(name, role, shape, dtype_of(variable), momentum=momentum))
         self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
+        self._normalizations = [
+            layer
+            for layer in reached
+            if isinstance(layer, keras.layers.Normalization) and layer.built and layer.input_mean is None
+        ]
 
     def __iter__(self) -> Iterator[AnyVariable]:
         """Iterate over the variables in the order of the layout."""
@@ -90,13 +95,26 @@ class Variables:
         return next(number for number, held in enumerate(self._variables) if held is variable)
 
     def write(self, state: TrainState, roles: frozenset[Role] = frozenset(Role)) -> None:
-        """Assign a state, or only some of its roles; what it holds of the others does not matter."""
+        """Assign a state, or only some of its roles; what it holds of the others does not matter.
+
+        Normalization layers whose mean or variance changes by it compute with the new ones.
+        """
+        before = self._adapted_to()
         values = {role: iter(self.layout.views(state.part(role), role)) for role in roles}
         for entry, variable in zip(self.layout.entries, self._variables, strict=True):
             if entry.role in roles:
                 assign(variable, next(values[entry.role]))
+        for layer, was, now in zip(self._normalizations, before, self._adapted_to(), strict=True):
+            if not np.array_equal(was, now):
+                layer.finalize_state()  # it computes with constants that it makes of its weights
         if self.nbytes >= LARGE:
             _give_back()
+
+    def _adapted_to(self) -> list[np.ndarray]:
+        """Return the mean and the variance that each Normalization holds."""
+        return [
+            np.stack([content_of(layer.adapt_mean), content_of(layer.adapt_variance)]) for layer in self._normalizations
+        ]
 
 
 def _momenta(reached: Sequence[object]) -> dict[int, float]:

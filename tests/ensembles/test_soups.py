@@ -50,6 +50,19 @@ def test_the_soup_of_one_model_is_that_model_with_a_new_optimizer() -> None:
     np.testing.assert_array_equal(uniform_soup([each]).predict(X, verbose=0), each.predict(X, verbose=0))
 
 
+def test_a_soup_of_models_that_normalize_otherwise_is_the_same_from_a_file(tmp_path) -> None:
+    models = []
+    for scale in (1, 3):
+        normalization = layers.Normalization()
+        normalization.adapt(scale * X)
+        models.append(keras.Sequential([keras.Input((2,)), normalization, *model().layers]))
+    soup = uniform_soup(models)
+    np.testing.assert_allclose(np.asarray(soup.layers[0].mean)[0], 2 * X.mean(0), rtol=1e-5)
+    soup.save(tmp_path / "soup.keras")
+    again = keras.models.load_model(tmp_path / "soup.keras")
+    np.testing.assert_allclose(again.predict(X, verbose=0), soup.predict(X, verbose=0), rtol=1e-6)
+
+
 @ignoring_batch_norm
 def test_statistics_of_a_soup_are_pooled_and_then_recomputed() -> None:
     models = tuned(2, batch_norm=True)

@@ -226,6 +226,18 @@ def test_writing_some_roles_leaves_the_others() -> None:
     np.testing.assert_array_equal(variables.read().slots, before.slots)
 
 
+def test_a_normalization_computes_with_what_is_written_into_it() -> None:
+    """Its constants are made by `adapt`, and by Keras after loading a file: a fit that went on from a checkpoint began without."""
+    layer = keras.layers.Normalization()
+    layer.adapt(X)
+    adapted, fresh = dense("sgd", layer), dense("sgd", keras.layers.Normalization())
+    Variables(fresh).write(Variables(adapted).read())
+    np.testing.assert_array_equal(fresh.predict(X, verbose=0), adapted.predict(X, verbose=0))
+    constant = fresh.layers[0].mean
+    Variables(fresh).write(Variables(adapted).read())
+    assert fresh.layers[0].mean is constant  # a program may hold it, and it is the same
+
+
 def test_reading_gives_a_copy() -> None:
     model = dense("sgd")
     state = Variables(model).read()
