@@ -285,11 +285,13 @@ class Slot:
     """An input or an output of a model: what the columns of a DataFrame are matched with.
 
     shape: of one row, None where an axis may have any length; None as a whole where the model does not say.
+    wide: whether its numbers are of a type that float32 does not hold: float64, or whole numbers of 32 bits and more.
     """
 
     name: str
     shape: tuple[int | None, ...] | None = None
     text: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)

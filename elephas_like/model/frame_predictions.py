@@ -116,4 +116,4 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def _values(name: str, source: int, slot: Slot) -> Field:
     assert slot.shape is not None
-    return Field(name, source, rank=len(slot.shape), dtype="float")
+    return Field(name, source, rank=len(slot.shape), dtype="double" if slot.wide else "float")

@@ -14,6 +14,7 @@ from elephas_like.core.types import Slot
 from elephas_like.trainer.backends.chosen import BACKEND
 
 ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
+_WIDE = ("float64", "int32", "uint32", "int64", "uint64")
 _PROBABILITIES = ("softmax", "sparsemax")
 _SHAPES_SAID_WRONG = (
     keras.layers.TextVectorization,
@@ -99,7 +100,8 @@ def _slots(model: keras.Model, tree: str, flat: str) -> object:
     names = iter(model.output_names if tree == "output" and len(tensors) > 1 else [tensor.name for tensor in tensors])
 
     def slot(tensor: keras.KerasTensor) -> Slot:
-        return Slot(next(names), tuple(next(shapes)), keras.backend.standardize_dtype(tensor.dtype) == "string")
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        return Slot(next(names), tuple(next(shapes)), text=dtype == "string", wide=dtype in _WIDE)
 
     slots = _as_tuple(keras.tree.map_structure(slot, found))
     named = _named_by_key(slots)

@@ -30,6 +30,16 @@ def test_columns_by_task() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float64", "double"), ("int64", "double"), ("float16", "float"), ("bool", "float")]
+)
+def test_numbers_that_float32_does_not_hold_are_doubles(dtype: str, kind: str) -> None:
+    """2**24 + 1 as a whole number was 2**24."""
+    x = keras.Input((3,), dtype=dtype)
+    model = keras.Model(x, keras.layers.Identity(dtype=dtype)(x))
+    assert fields(model, Task.VALUES, ("p", None, None)) == [Field("p", 0, rank=1, dtype=kind)]
+
+
 def test_outputs_of_one_name_are_numbered() -> None:
     """One layer called three times, beside one whose name looks like the second of them."""
     x, layer = keras.Input((2,)), keras.layers.Dense(1, name="d")
