@@ -128,6 +128,10 @@ def readable(error: BaseException) -> BaseException:
                 else f" {cause['kind'].rsplit('.', 1)[-1]}: {_STATE.split(cause['said'])[0].strip()}"
             )
             return ElephasError(f"Spark cannot read {unreadable['file']}.{why}")
+        if "java.lang.InterruptedException" in text:
+            return ElephasError(
+                "the thread's call to Spark was interrupted, as by a streaming query or a notebook's cell that is stopped."
+            )
         return ElephasError(f"the Spark job ended: {informative_line(text) or type(error).__name__}")
     # Of exceptions that caused one another the last was raised.
     python = text.partition(_JAVA_STACK)[0][found.start() :]

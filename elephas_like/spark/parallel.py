@@ -35,7 +35,9 @@ TRIES = 4
 """Jobs that one run may lose to dying Python workers in local mode, where Spark retries no task; a cluster retries."""
 CANCELLED = " cancelled "
 """Part of what Spark says of a job that was cancelled: here, by Ctrl-C, or in its UI."""
-_CANCELLED_WITH = re.compile(r" cancelled job (?P<kind>group|tag)s? (?!elephas_like-)| cancellation of all jobs")
+_CANCELLED_WITH = re.compile(
+    r" cancelled job (?P<kind>group|tag)s? (?!elephas_like-)| cancelled (?P<query>Query) \[| cancellation of all jobs"
+)
 
 
 def cancelled_by_caller(text: str) -> str:
@@ -46,6 +48,8 @@ def cancelled_by_caller(text: str) -> str:
     found = _CANCELLED_WITH.search(text)
     if found is None:
         return ""
+    if found["query"] is not None:
+        return "the streaming query of the caller was"
     return "all Spark jobs were" if found["kind"] is None else f"the Spark job {found['kind']} of the caller was"
 
 

@@ -192,7 +192,10 @@ def raise_hidden_interrupt(error: BaseException) -> None:
 def destroy(context: SparkContext, broadcast: Broadcast) -> None:
     """Free what was shipped to the executors."""
     with cleanup(context, "free what was shipped to the executors"):
-        broadcast.destroy()
+        if sys.exc_info()[0] is None:  # what ends now may have been interrupted, and the thread's calls would fail
+            broadcast.destroy()
+        else:
+            outside_groups(broadcast.destroy)
 
 
 @contextmanager

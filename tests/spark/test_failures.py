@@ -87,6 +87,11 @@ def test_a_job_that_was_cancelled_is_said_in_a_sentence(how: str) -> None:
     assert str(readable(RuntimeError(text.replace(" SQLSTATE: XXKDA", "")))) == expected  # Spark 3.5
 
 
+def test_a_call_that_was_interrupted_is_said_to_be() -> None:
+    text = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: java.lang.InterruptedException\n\tat"
+    assert str(readable(RuntimeError(text))).startswith("the thread's call to Spark was interrupted")
+
+
 def test_the_line_before_sparks_own_words_is_left_out() -> None:
     text = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 is none\n\tat"
     assert str(readable(RuntimeError(text))).endswith("ended: org.apache.spark.SparkException: Job 3 is none")

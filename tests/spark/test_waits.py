@@ -15,6 +15,7 @@ from textwrap import dedent
 import psutil
 import pytest
 from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.rows import shards
@@ -25,6 +26,7 @@ from elephas_like.spark.waits import (
     Overdue,
     cancel_and_wait,
     cleanup,
+    destroy,
     hides_interrupt,
     insist,
     outside_groups,
@@ -175,6 +177,25 @@ def test_what_goes_wrong_while_tidying_is_logged_and_no_more(sc, caplog: pytest.
 
 
 # Deleting
+
+
+def test_what_was_shipped_is_freed_in_a_thread_that_the_jvm_has_interrupted(sc, caplog: pytest.LogCaptureFixture) -> None:
+    """As a streaming query does that is stopped: the file of the broadcast stayed until the session's end."""
+    shipped = sc.broadcast([1])
+    sc.parallelize([1], 1).map(lambda x: shipped.value).collect()
+
+    def stopped() -> None:
+        sc._jvm.java.lang.Thread.currentThread().interrupt()
+        try:
+            raise RuntimeError("the query was stopped")
+        except RuntimeError:
+            destroy(sc, shipped)
+
+    thread = InheritableThread(target=stopped)
+    thread.start()
+    thread.join()
+    assert not Path(shipped._path).exists()
+    assert not caplog.messages
 
 
 def test_a_thread_that_outlives_the_main_thread_deletes_its_files() -> None:
