@@ -211,7 +211,8 @@ def not_finite_text(worker: int, number: int, place: str, column: str) -> str:
     """Return what is said where the numbers of a row made an update NaN."""
     return (
         f"worker {worker} brought NaN or infinity in round {number}: {place} has NaN or infinity in {column!r}. Fill such values, or "
-        "leave such rows out (of a DataFrame: handle_invalid='skip'), or begin the model with a layer that replaces them. "
+        "leave such rows out (of a DataFrame: NaN by handle_invalid='skip', infinity by a filter), or begin the model with a layer that "
+        "replaces them. "
         "on_nan='drop' goes on without such updates."
     )
 

@@ -37,7 +37,7 @@ from elephas_like.trainer.callback_checks import check_callbacks, check_copied_c
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
 from elephas_like.trainer.copies import give_own_optimizer, reinitialized, with_own_variables
 from elephas_like.trainer.recipe import keras_lock
-from elephas_like.trainer.request import as_tuple, class_weights, limited_epochs, validation_share
+from elephas_like.trainer.request import as_tuple, check_one_weight, class_weights, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.state import Variables
 
@@ -146,6 +146,8 @@ def train_ensemble(
         custom_objects=custom_objects,
         page=page_request(monitor, tls, allow_plain_text, verbose),
     )
+    weighted = sample_weight_col is not None or (isinstance(data, tuple) and len(data) == 3)
+    check_one_weight(asked.class_weight, has_sample_weight=weighted)
     remote = asked.remote_session(data)
     given = Given.of(
         data,

@@ -337,6 +337,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             resume=resume,
             monitor=monitor,
             has_validation_data=validation_data is not None,
+            has_sample_weight=sample_weight is not None or sample_weight_col is not None,
         )
         given = Given.of(
             data,

@@ -8,7 +8,7 @@ once more.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable, Sequence
 from operator import add, and_
 
 import numpy as np
@@ -37,28 +37,44 @@ def valid(plan: FramePlan, schema: sql.StructType, *, nan: bool = False) -> Colu
         nan: whether NaN is a value like others.
     """
     conditions = [condition for leaf in plan.leaves for condition in _conditions(leaf, schema, nan=nan)]
-    return functions.coalesce(reduce(and_, conditions), functions.lit(False))
+    return functions.coalesce(_joined(and_, conditions), functions.lit(False))
+
+
+def _joined(join: Callable[[Column, Column], Column], parts: Sequence[Column]) -> Column:
+    """Return what `functools.reduce` does as a tree of little depth: Spark's stack ends at some hundred columns."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        parts = [*(join(*pair) for pair in pairs), *(parts[-1:] if len(parts) % 2 else ())]
+    return parts[0]
 
 
 def _conditions(leaf: Leaf, schema: sql.StructType, *, nan: bool) -> list[Column]:
     """Return what must hold of a leaf's columns; null says that it does not."""
-    conditions, lengths = [], []
+    conditions, known, lengths = [], 0, []
     for cell in leaf.cells:
         own, length = _cell(cell, _type(cell, schema), nan=nan)
         conditions += own
-        lengths.append(length)
+        if isinstance(length, int):
+            known += length
+        else:
+            lengths.append(length)
         if cell.shape is not None:
-            conditions.append(length == math.prod(cell.shape))
+            conditions.append(_as_column(length) == math.prod(cell.shape))
     if leaf.shape is not None and None not in leaf.shape:
         parts = 1 if leaf.part is None else leaf.part[1]
-        conditions.append(reduce(add, lengths) == parts * math.prod(axis for axis in leaf.shape if axis is not None))
+        found = _joined(add, [functions.lit(known), *lengths])
+        conditions.append(found == parts * math.prod(axis for axis in leaf.shape if axis is not None))
     if leaf.classes is not None:  # becomes one-hot
         label = leaf.cells[0].selected().cast("double")  # it may be boolean
         conditions.append((label >= 0) & (label < leaf.classes) & (label == functions.floor(label)))
     return conditions
 
 
-def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], Column]:
+def _as_column(length: Column | int) -> Column:
+    return functions.lit(length) if isinstance(length, int) else length
+
+
+def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], Column | int]:
     """Return (what must hold of a column, how many values it has in a row)."""
     column = cell.selected()
     if cell.resized:
@@ -66,17 +82,17 @@ def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], C
 
         assert cell.shape is not None
         readable = images.decodable if cell.kind is Kind.IMAGE_FILE else images.was_decoded
-        return [readable(column)], functions.lit(math.prod(cell.shape))
+        return [readable(column)], math.prod(cell.shape)
     match cell.kind:
         case Kind.NUMBER | Kind.TEXT:
             number = cell.kind is Kind.NUMBER and not nan
             filled = column.isNotNull() & ~functions.isnan(column) if number and _floats(kind) else column.isNotNull()
-            return [filled], functions.lit(1)
+            return [filled], 1
         case Kind.BINARY:
             return [column.isNotNull()], functions.octet_length(column) / np.dtype(str(cell.dtype)).itemsize
         case Kind.IMAGE:
             sides = [column.getField(name) for name in ("height", "width", "nChannels")]
-            return [column.isNotNull(), reduce(and_, [side > 0 for side in sides])], sides[0] * sides[1] * sides[2]
+            return [column.isNotNull(), _joined(and_, [side > 0 for side in sides])], sides[0] * sides[1] * sides[2]
         case Kind.VECTOR:
             # vector_to_array fails on null.
             values = functions.when(column.isNotNull(), vector_to_array(column))

@@ -115,7 +115,9 @@ class FitRequest:
     monitor: Annotated[int | str | None, checks.monitor]
 
     @classmethod
-    def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:
+    def checked(
+        cls, model: keras.Model, *, has_validation_data: bool, has_sample_weight: bool, **given: Any
+    ) -> FitRequest:
         """The request, if its arguments make sense for the model and together.
 
         Raises:
@@ -126,6 +128,7 @@ class FitRequest:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
         if given["class_weight"] and len(getattr(model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
+        check_one_weight(given["class_weight"], has_sample_weight=has_sample_weight)
         check_callbacks(as_tuple(given["callbacks"]))
         check_worker_callbacks(as_tuple(given["worker_callbacks"]))
         if given["checkpoint_dir"] is not None and any(
@@ -287,6 +290,18 @@ def class_weights(given: object) -> dict[int, float] | None:
         if not isinstance(weight, _NUMBERS) or not 0 <= weight < math.inf:
             raise ValueError(f"{said}, which are finite and not negative; class {label!r} has {weight!r}.")
     return {int(label): float(weight) for label, weight in given.items()} or None
+
+
+def check_one_weight(class_weight: object, *, has_sample_weight: bool) -> None:
+    """Raise if a row would have two weights.
+
+    Raises:
+        ValueError: it would.
+    """
+    if class_weight and has_sample_weight:
+        raise ValueError(
+            "class_weight and sample weights exclude each other, as in Keras: multiply each row's weight by that of its class."
+        )
 
 
 def split_batch(global_batch_size: int, num_workers: int) -> tuple[int, int]:

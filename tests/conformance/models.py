@@ -6,7 +6,9 @@ This file is also run as a script's `__main__`, so that its classes and function
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -528,6 +530,38 @@ def attribute_set_later():
     model = Scaled()
     model.k = 4.0
     model.compile(keras.optimizers.SGD(0.001), "mse")
+    return model, (X, Y)
+
+
+class Halves(NamedTuple):
+    left: keras.Layer
+    right: keras.Layer
+
+
+class Two(tuple):
+    def summed(self, x):
+        return self[0](x) + self[1](x)
+
+
+class Containers(keras.Model):
+    """Keeps layers in a namedtuple, in a tuple of a class of its own, and in an ordered dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.halves = Halves(L.Dense(3), L.Dense(3))
+        self.two = Two((L.Dense(2), L.Dense(2)))
+        self.ordered = OrderedDict(last=L.Dense(1), first=L.Dense(2))
+        self.ordered.move_to_end("last")
+
+    def call(self, x):
+        x = self.two.summed(self.halves.left(x) * self.halves.right(x))
+        return self.ordered["last"](self.ordered["first"](x))
+
+
+@entry
+def layers_in_containers_of_other_classes():
+    model = Containers()
+    model.compile("sgd", "mse")
     return model, (X, Y)
 
 

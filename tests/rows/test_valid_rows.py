@@ -79,6 +79,21 @@ def test_several_columns_hold_what_the_model_takes(spark) -> None:
     assert [row.id for row in df.filter(valid(found, df.schema)).collect()] == [0]
 
 
+def test_the_condition_of_many_columns_is_no_deep_one(spark) -> None:
+    """One as deep as there are columns overflows the stack of Spark's JVM at some hundred of them."""
+    df = spark.createDataFrame(
+        [(1.0,) * 200, (1.0,) * 199 + (None,)], " double, ".join(f"c{i}" for i in range(200)) + " double"
+    )
+    found = plan(df.schema, ColumnChoice(df.columns, None), Slot("x", (200,)), None, floatx="float32", classes=None)
+    condition = valid(found, df.schema)
+    depth, deepest = 0, 0
+    for sign in str(condition):
+        depth += (sign == "(") - (sign == ")")
+        deepest = max(deepest, depth)
+    assert 8 <= deepest < 30
+    assert df.filter(condition).count() == 1
+
+
 def test_one_column_in_parts_for_several_inputs(spark) -> None:
     df = table(spark, "array<double>", [[1.0, 2.0, 3.0, 4.0], [1.0, 2.0]])
     assert read_by(df, (TWO, Slot("y", (2,)))) == [0]

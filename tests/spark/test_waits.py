@@ -179,7 +179,9 @@ def test_what_goes_wrong_while_tidying_is_logged_and_no_more(sc, caplog: pytest.
 # Deleting
 
 
-def test_what_was_shipped_is_freed_in_a_thread_that_the_jvm_has_interrupted(sc, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_shipped_is_freed_in_a_thread_that_the_jvm_has_interrupted(
+    sc, caplog: pytest.LogCaptureFixture
+) -> None:
     """As a streaming query does that is stopped: the file of the broadcast stayed until the session's end."""
     shipped = sc.broadcast([1])
     sc.parallelize([1], 1).map(lambda x: shipped.value).collect()

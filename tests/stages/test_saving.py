@@ -112,7 +112,7 @@ def test_an_estimator_keeps_uid_params_strategy_and_code(spark, df, tmp_path: Pa
     assert loaded.get_model().optimizer.learning_rate.numpy() == pytest.approx(0.03)
 
 
-@pytest.mark.parametrize("name", ["run[1]", "{a,b}"])
+@pytest.mark.parametrize("name", ["run[1]", "{a,b}", "run?", "run*", "a\\b"])
 def test_a_path_that_spark_would_not_read_again_is_refused(spark, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"a stage cannot be saved to .* Choose a path without them"):
         ElephasEstimator(model()).save(str(tmp_path / name))

@@ -257,10 +257,15 @@ def reduction(thing: object, value: Callable[[tf.Variable], object]) -> Reductio
         return _ragged, (thing.flat_values, list(thing.nested_row_splits))
     if isinstance(thing, tf.SparseTensor):
         return _sparse, (thing.indices, thing.values, thing.dense_shape)
-    wrapped = _wrappers()
-    if type(thing) in wrapped:
+    plain = _wrappers().get(type(thing))
+    if plain is not None:
         container: Any = thing
-        return wrapped[type(thing)], (list(container.items() if isinstance(thing, dict) else container),)
+        kind = type(getattr(thing, "__wrapped__", None))
+        if not issubclass(kind, plain):  # lists have no inner one
+            kind = plain
+        if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a namedtuple
+            return kind, tuple(container)
+        return kind, (list(container.items() if isinstance(thing, dict) else container),)
     return None
 
 
