@@ -39,7 +39,7 @@ from elephas_like.rows.shards import Pair, attempt_id, deleted_by, persisted_ane
 from elephas_like.spark.gpus import on_gpus
 from elephas_like.spark.job_tags import failed_tasks
 from elephas_like.spark.session import is_local, is_on, settings_of
-from elephas_like.spark.settings import size_bytes
+from elephas_like.spark.settings import check_result_size, largest_result
 from elephas_like.spark.shuffles import delete_shuffles
 from elephas_like.spark.slots import held_up
 from elephas_like.spark.task_input import at_once
@@ -90,7 +90,7 @@ class JobRounds:
         self._datasets, self._invalidate = tuple(datasets), invalidate
         self._round_timeout, self._profile, self._packed = round_timeout, profile, packed
         self._num_workers = refs.getNumPartitions()
-        self._largest_result = size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
+        self._largest_result = largest_result(settings_of(context))
         self._written = False
         self._found: RDD | None = None
         self._fingerprints: list[Fingerprints] = []
@@ -317,9 +317,4 @@ class JobRounds:
         self._fingerprints = fingerprints
 
     def _check_result_size(self, needed: int, what: str) -> None:
-        limit = self._largest_result
-        if limit and needed > limit:
-            raise ElephasError(
-                f"{what}, {needed / 2**20:.0f} MiB in all, is more than spark.driver.maxResultSize "
-                f"({limit / 2**20:.0f} MiB). Raise it, or use engine='server'."
-            )
+        check_result_size(f"{what}, ", needed, self._largest_result, ", or use engine='server'")

@@ -31,7 +31,8 @@ from elephas_like.model.sources import column_source, source_of, validation_sour
 from elephas_like.model.training_page import PageRequest, page_request, training_page
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.parallel import Outcome, cancelled_by_caller
-from elephas_like.spark.session import context_for, remote_session, warn_if_stopped
+from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of, warn_if_stopped
+from elephas_like.spark.settings import check_result_size, largest_result
 from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks, shipped_callbacks
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
@@ -160,6 +161,10 @@ def train_ensemble(
         handle_invalid=handle_invalid,
     )
     ensemble, members, context = _prepared(asked, build_or_model, given, validation_data)
+    conf = conf_of(remote) if remote is not None else context and settings_of(context)
+    if conf and asked.workers == 1:
+        largest = max(Variables(model).nbytes for model in ensemble.models)
+        check_result_size("a member with its optimizer's state, ", largest, largest_result(conf))
     if context is None and remote is None and asked.engine is EngineName.AUTO:
         warn_if_stopped(
             "members are trained one by one", "Start a new session to train them on Spark, or say engine='in_process'."

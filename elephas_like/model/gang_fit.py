@@ -53,6 +53,7 @@ from elephas_like.spark.gang import (
 )
 from elephas_like.spark.gpus import profile_for
 from elephas_like.spark.session import conf_of, context_of
+from elephas_like.spark.settings import check_result_size, largest_result
 from elephas_like.spark.waits import UNSEEN_KILL_SECONDS, Overdue, cancel_and_wait, insist
 from elephas_like.trainer.code import pickle_by_value
 
@@ -110,6 +111,8 @@ class GangFit:
     def run(self) -> None:
         """Train, leaving the state of every finished epoch in the fit's progress."""
         fit, hooks, progress = self._fit, self._fit.hooks, self._fit.progress
+        state = Sizes.of(hooks.variables.layout).state()
+        check_result_size("the state of the model, ", state, largest_result(conf_of(self._session)))
         self._assemble()
         self._again(self._write_rows, "writing the rows")
         joined = self._again(self._join, "compiling the model")

@@ -43,7 +43,7 @@ from elephas_like.rows.frame_plan import Choice as Columns
 from elephas_like.rows.samples import PartitionSample, sampled
 from elephas_like.spark.gpus import worker_slots
 from elephas_like.spark.session import active_context, active_remote, check_executors, is_local, is_remote, settings_of
-from elephas_like.spark.settings import executor_memory, setting_findings, size_bytes
+from elephas_like.spark.settings import executor_memory, largest_result, setting_findings
 from elephas_like.spark.slots import free
 from elephas_like.spark.versions import installed, minor_differences, versions
 from elephas_like.spark.waits import Overdue, raise_hidden_interrupt, stopped
@@ -381,7 +381,7 @@ def _room_findings(
     probes: Sequence[ExecutorProbe],
 ) -> Iterator[Finding]:
     if layout is not None:
-        limit = 0 if context is None else size_bytes(settings_of(context).get("spark.driver.maxResultSize", "1g"))
+        limit = 0 if context is None else largest_result(settings_of(context))
         state_bytes = Sizes.of(layout).state()
         moved = exchanged_bytes(layout, options, choice.engine)["update_bytes"]
         sums = context is not None and adds_them_up(context, options, model, choice, moved, limit)

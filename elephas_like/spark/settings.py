@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from elephas_like.core.errors import PlainTextError
+from elephas_like.core.errors import ElephasError, PlainTextError
 from elephas_like.core.findings import Finding, Level, one_line, size_text
 from elephas_like.spark.encryption import check_disks, wants_tls
-from elephas_like.spark.session import is_on
+from elephas_like.spark.session import Conf, is_on
 
 TENSORFLOW_BYTES = 512 * 2**20
 """About the memory of a Python process that has imported TensorFlow."""
@@ -30,6 +30,29 @@ def size_bytes(text: str, unit: int = 1) -> int:
     if digits and digits[-1] in units:
         return int(digits[:-1]) << units[digits[-1]]
     return int(digits or 0) * (1 if written.endswith("b") else unit)
+
+
+def largest_result(conf: Conf) -> int:
+    """Return the bytes that the results of one job may have, by `spark.driver.maxResultSize`; 0 for any number."""
+    return size_bytes(conf.get("spark.driver.maxResultSize", "1g") or "1g")
+
+
+def check_result_size(what: str, needed: int, limit: int, instead: str = "") -> None:
+    """Raise if Spark would refuse what a job returns, when all its work is done.
+
+    Args:
+        what: begins the message: "what 8 updates hold, ".
+        needed, limit: bytes; a limit of 0 is none.
+        instead: ends the message: what else can be done.
+
+    Raises:
+        ElephasError: it would.
+    """
+    if limit and needed > limit:
+        raise ElephasError(
+            f"{what}{needed / 2**20:.0f} MiB in all, is more than spark.driver.maxResultSize ({limit / 2**20:.0f} MiB). "
+            f"Raise it{instead}."
+        )
 
 
 def setting_findings(

@@ -32,6 +32,7 @@ from elephas_like.model.training_page import PageRequest, page_request, training
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
+from elephas_like.spark.settings import largest_result
 from elephas_like.spark.slots import task_cpus
 from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of, is_of_the_user, shipped_callbacks
 from elephas_like.trainer.code import pickle_by_value
@@ -364,6 +365,7 @@ def _opened(asked: _Request, given: _Prepared, rows: SearchRows, judge: Judge) -
             config=FitConfig(seed=seed, split_seed=seed, validation_split=split, fused_optimizer=asked.fused_optimizer),
             callbacks=asked.callbacks.pickled,
             cores=None if conf is None else task_cpus(conf),
+            largest_result=0 if conf is None else largest_result(conf),
         )
         with opened(
             context,

@@ -27,6 +27,7 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.row_checks import check_shard_labels
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus
 from elephas_like.core.types import FitConfig, Integers, ShardRef, TrainState
+from elephas_like.spark.settings import check_result_size
 from elephas_like.trainer.archive import archive_of
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData, sample_of
@@ -58,6 +59,7 @@ class KerasTrial:
     build, callbacks: cloudpickles of the function and of a list of Keras callbacks, of which each trial gets its own.
     config: seed, validation split and sizes; the batch size comes with the order.
     cores: TensorFlow's threads in a worker process; None leaves them as they are.
+    largest_result: bytes that Spark takes back from a trial; 0 for any number.
     settings: Keras', under which models are built; those of the thread that makes this.
     """
 
@@ -67,6 +69,7 @@ class KerasTrial:
     config: FitConfig
     callbacks: bytes = b""
     cores: int | None = None
+    largest_result: int = 0
     settings: KerasSettings = field(default_factory=KerasSettings.current)
 
     def __call__(self, order: TrialOrder, shards: Sequence[ShardRef], report: Report) -> TrialResult:
@@ -81,6 +84,8 @@ class KerasTrial:
             check_rows_fit(model, rows.sample)
             build(model, rows.sample)
             check_labels(model, shards)
+            if order.wants_model(-math.inf):
+                check_result_size("the trial's model with its optimizer's state, ", _nbytes(model), self.largest_result)
             if self.config.fused_optimizer:
                 BACKEND.fuse(own_optimizers(model))
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
@@ -90,6 +95,12 @@ class KerasTrial:
         del model, reporter, callbacks
         tidy()
         return result
+
+
+def _nbytes(model: keras.Model) -> int:
+    """Bytes of a model's file, about."""
+    held = [*model.variables, *(variable for each in own_optimizers(model) for variable in each.variables)]
+    return sum(4 * math.prod(variable.shape) for variable in held)
 
 
 class _Rows:

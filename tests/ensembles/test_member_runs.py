@@ -15,6 +15,8 @@ from small import classifier, line, points, rows
 
 import elephas_like
 from elephas_like import VotingModel, WorkerError, train_ensemble
+from elephas_like.core.errors import ElephasError
+from elephas_like.spark.session import settings_of
 
 layers = keras.layers
 
@@ -35,6 +37,14 @@ def test_three_members_on_two_slots_are_those_of_one_process(sc, here: VotingMod
     for history, expected in zip(of_rows.histories, here.histories, strict=True):
         assert list(history) == ["accuracy", "loss", "val_accuracy", "val_loss"]
         np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-4)
+
+
+def test_members_that_spark_would_not_bring_back_are_refused_before_they_are_trained(sc, monkeypatch) -> None:
+    monkeypatch.setitem(settings_of(sc), "spark.driver.maxResultSize", "1k")
+    with pytest.raises(
+        ElephasError, match=r"a member with its optimizer's state, .* is more than spark.driver.maxResultSize"
+    ):
+        train_ensemble(build, sc.parallelize(rows(X[:40], Y[:40]), 2), 2, verbose=0, epochs=1, max_failures=1)
 
 
 def test_members_of_a_host_share_one_shard(sc) -> None:

@@ -18,6 +18,7 @@ from small import digits
 from elephas_like import CapacityError, DataError, ElephasError, SparkModel, WaitError, WorkerError
 from elephas_like.model import gang_fit
 from elephas_like.model.gang_fit import GangFit
+from elephas_like.spark.session import settings_of
 from elephas_like.spark.waits import cancel_and_wait
 from elephas_like.strategies import Nesterov
 from elephas_like.testing import fail, hang, inject, kill
@@ -83,6 +84,14 @@ def test_the_epochs_of_a_job_change_no_bit(rdd, monkeypatch: pytest.MonkeyPatch)
     assert by_one.history == together.history
     assert by_one.epoch == [0, 1, 2]
     assert [record.samples for record in by_one.rounds] == [record.samples for record in together.rounds]
+
+
+def test_a_state_that_spark_would_not_bring_back_is_refused_before_rows_are_written(
+    sc, rdd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(settings_of(sc), "spark.driver.maxResultSize", "1k")
+    with pytest.raises(ElephasError, match=r"the state of the model, .* is more than spark.driver.maxResultSize"):
+        fitted(rdd)
 
 
 def test_callbacks_are_called_here_may_use_spark_and_end_the_training(rdd) -> None:

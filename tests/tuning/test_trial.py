@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -240,6 +241,16 @@ def test_a_model_that_cannot_win_stays_where_it_is(tmp_path: Path) -> None:
     result = trial()(TrialOrder(0, {}, keep_below=1e9), [ref], go_on)
     assert result.model
     assert trial()(TrialOrder(0, {}, keep_below=result.loss), [ref], go_on).model  # as good as the worst that is kept
+
+
+def test_a_model_that_spark_would_not_bring_back_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    """Weights, bias, their momenta, steps and learning rate: 8 numbers."""
+    epochs = []
+    small, large = (replace(trial(), largest_result=limit) for limit in (31, 32))
+    with pytest.raises(ElephasError, match=r"the trial's model .* is more than spark.driver.maxResultSize"):
+        small(TrialOrder(0, {}), [shard(tmp_path)], lambda epoch, logs: bool(epochs.append(epoch)))
+    assert not epochs
+    assert large(TrialOrder(0, {}), [shard(tmp_path)], go_on).status is TrialStatus.OK
 
 
 def test_what_is_no_trial_is_an_error(tmp_path: Path) -> None:
