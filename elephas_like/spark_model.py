@@ -17,7 +17,8 @@ from elephas_like.model.mllib import SparkMLlibModel
 from elephas_like.model.sharding import shard
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.trainer.compile_arguments import check_model
-from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model, model_to_dict
+from elephas_like.trainer.model_facts import is_multiple_input_model, is_multiple_output_model
+from elephas_like.trainer.serialization import model_to_dict
 
 __all__ = [
     "AsynchronousSparkModel",

@@ -18,7 +18,8 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.parts import cut
 from elephas_like.core.types import Array, Frequency
 from elephas_like.spark.gpus import take_gpu
-from elephas_like.trainer.serialization import input_count, target_count, write_weights
+from elephas_like.trainer.model_facts import input_count, target_count
+from elephas_like.trainer.serialization import write_weights
 
 DEFAULT_BATCH = 32
 

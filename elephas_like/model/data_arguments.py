@@ -24,7 +24,7 @@ from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.row_values import plain_numbers
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import check_frame_runs, ignores_capitals, is_remote
-from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
+from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets
 from elephas_like.trainer.tensors import array_of, dense, is_ragged, is_sparse
 

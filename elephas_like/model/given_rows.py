@@ -20,7 +20,7 @@ from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
 from elephas_like.spark.session import is_remote
-from elephas_like.trainer.serialization import input_count, overrides, target_count, wants_target
+from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
 
 _FOR_SPARK = ("column_dtypes", "handle_invalid")

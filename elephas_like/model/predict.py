@@ -51,8 +51,8 @@ from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.model_facts import prepares_rows
 from elephas_like.trainer.programs import check_rows_fit
-from elephas_like.trainer.serialization import prepares_rows
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import text_tensors

@@ -49,7 +49,7 @@ from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.failures import GONE
 from elephas_like.spark.session import context_of
 from elephas_like.spark.waits import partition_count, stopped
-from elephas_like.trainer.serialization import input_count, wants_target
+from elephas_like.trainer.model_facts import input_count, wants_target
 
 
 @dataclass(frozen=True)

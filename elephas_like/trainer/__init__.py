@@ -15,13 +15,13 @@ A model in files
     archive, recipe     `.keras` archives
     model_files         files with a configuration beside the model
     legacy_files        files and architectures of Keras 2
-    serialization       Elephas' dicts of architecture and weights
+    serialization       Elephas' dicts of architecture and weights, and weights written back
     copies              copies with a new optimizer or new weights
 The driver's side
     request     the arguments of a fit, checked
     callbacks   Keras callbacks around rounds and epochs; callback_checks: which can work where; callback_states: what a checkpoint keeps of them; bars: progress bars
 Questions about a model
-    task        inputs, outputs, and how to read them
+    task        inputs, outputs, and how to read them; model_facts: how many, what its class overrides, what a row is to it
     label_rules which labels a loss takes
     compile_arguments, learning_rate, metric_names, metric_sums
     momentum    whether its optimizer gathers speed by itself; own_optimizers: the optimizers inside Keras' wrappers

@@ -15,7 +15,7 @@ import numpy as np
 
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import layers_of, optimizers_of, reachable
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.state import metric_variables
 from elephas_like.trainer.tensors import (
     AnyVariable,

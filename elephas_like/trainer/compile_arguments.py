@@ -14,8 +14,8 @@ import keras
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.model_facts import output_count, overrides, prepares_as_hub, prepares_rows
 from elephas_like.trainer.own_optimizers import inside, own_optimizer, step_optimizers
-from elephas_like.trainer.serialization import output_count, overrides, prepares_as_hub, prepares_rows
 from elephas_like.trainer.tensors import check_backend
 
 

@@ -10,8 +10,8 @@ import keras
 
 from elephas_like.trainer.archive import custom_objects_of
 from elephas_like.trainer.graph import inner_optimizers, layers_of, reachable
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.seeds import seeded
-from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import backend_variable
 

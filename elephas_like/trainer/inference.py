@@ -20,8 +20,8 @@ from elephas_like.core.workers import WorkerFactory
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.model_facts import overrides, prepares_rows
 from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_rows_fit
-from elephas_like.trainer.serialization import overrides, prepares_rows
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of

@@ -6,7 +6,7 @@ import keras
 
 from elephas_like.core.row_checks import LabelKind, LabelRule
 from elephas_like.core.types import Slot
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.task import ONE_HOT, loss_name, targets
 
 _SPARSE = ("sparse_categorical_crossentropy",)

@@ -9,7 +9,7 @@ import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.building import build
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.state import metric_variables, write_metrics
 from elephas_like.trainer.tensors import array_of, value_of
 

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 import keras
 
 from elephas_like.trainer.graph import optimizers_of, reachable
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 
 
 def own_optimizer(model: keras.Model) -> keras.optimizers.Optimizer | None:

@@ -20,9 +20,9 @@ from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, evaluate_once
 from elephas_like.trainer.corrections import Corrections
 from elephas_like.trainer.graph import reachable
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.own_optimizers import accumulations, own_optimizers
 from elephas_like.trainer.seeds import Draws, seeded
-from elephas_like.trainer.serialization import overrides
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop

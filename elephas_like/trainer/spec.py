@@ -23,7 +23,7 @@ from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
 from elephas_like.trainer.graph import code_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.state import Variables, metric_variables
 from elephas_like.trainer.tensors import at_rest, backend_variable, is_variable, name_of
 

@@ -2,7 +2,7 @@
 
 from elephas_like.compat.labeled import argmax
 from elephas_like.core.model_types import LossModelTypeMapper, ModelType, ModelTypeEncoder, as_enum
-from elephas_like.trainer.serialization import is_multiple_input_model, is_multiple_output_model
+from elephas_like.trainer.model_facts import is_multiple_input_model, is_multiple_output_model
 
 __all__ = [
     "LossModelTypeMapper",

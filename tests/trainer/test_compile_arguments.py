@@ -11,7 +11,7 @@ import pytest
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile, warn_of_own
-from elephas_like.trainer.serialization import prepares_rows
+from elephas_like.trainer.model_facts import prepares_rows
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 3)).astype("float32")

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 
-from elephas_like.trainer.serialization import (
-    dict_to_model,
-    is_multiple_input_model,
-    is_multiple_output_model,
-    model_to_dict,
-    target_count,
-    write_weights,
-)
+from elephas_like.trainer.serialization import dict_to_model, model_to_dict, write_weights
 
 from .small import mlp
 
@@ -46,30 +38,3 @@ def test_custom_objects_are_found() -> None:
     model = keras.Sequential([keras.Input((2,)), Doubled()])
     found = dict_to_model(model_to_dict(model), {"Doubled": Doubled})
     assert found.predict(np.ones((1, 2)), verbose=0).tolist() == [[2.0, 2.0]]
-
-
-def test_inputs_and_outputs_are_counted() -> None:
-    one, two = keras.Input((1,)), keras.Input((1,))
-    model = keras.Model([one, two], keras.layers.Add()([one, two]))
-    assert is_multiple_input_model(model)
-    assert not is_multiple_output_model(model)
-    assert not is_multiple_input_model(mlp())
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"),
-    [
-        ("mse", 3),
-        (["mse", "mae", "mse"], 3),
-        (["mse", None, "mse"], 2),
-        ((None, None, "mse"), 1),
-        ({"a": None, "b": "mse", "c": "mse"}, 2),
-        ({"a": "mse"}, 1),
-        (None, 3),
-    ],
-)
-def test_targets_are_counted_by_losses(loss: object, expected: int) -> None:
-    x = keras.Input((1,))
-    model = keras.Model(x, [keras.layers.Dense(1, name=name)(x) for name in "abc"])
-    model.compile("sgd", loss)
-    assert target_count(model) == expected

@@ -12,7 +12,7 @@ import keras
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.backends.text import is_text
 from elephas_like.trainer.code import is_foreign
-from elephas_like.trainer.serialization import overrides
+from elephas_like.trainer.model_facts import overrides
 
 _TEXT_LAYERS = ("TextVectorization", "StringLookup")
 """Keras' layers that compute with TensorFlow whatever the backend is."""
