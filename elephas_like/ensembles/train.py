@@ -140,7 +140,7 @@ def train_ensemble(
         epochs=limited_epochs("epochs", epochs),
         batch_size=checks.positive_int("batch_size", batch_size),
         seed=int(np.random.randint(2**31 - 1)) if seed is None else checks.positive_int("seed", seed, least=0),
-        shuffle=bool(shuffle),
+        shuffle=checks.flag("shuffle", shuffle),
         class_weight=class_weights(class_weight),
         voting=voting,
         weights=weights,

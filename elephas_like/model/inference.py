@@ -80,7 +80,7 @@ class Inference(ABC):
         refuse_labels(batch_size)
         rows = self._rows_of(batch_size)
         names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
-        given = Given.of(data, model=self._model, target=False, **names)
+        given = Given.of(checks.one_of(data=data), model=self._model, target=False, **names)
         if given.columns is not None and not collect:
             return appended(given.x, given.columns, self._model, batch_size=rows)
         features = feature_rows(given.x, given.columns, self._model)

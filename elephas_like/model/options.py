@@ -59,6 +59,8 @@ def _text(_: str, value: Any) -> str:
 
 
 def _names(_: str, value: Any) -> dict[str, object]:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"custom_objects must be a dict of classes and functions by name; got {type(value).__name__}.")
     return dict(value or {})
 
 

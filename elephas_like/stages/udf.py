@@ -38,6 +38,10 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
         made = None
         for batch in batches:
             columns = list(map(without_decimals, batch))
+            if not columns:
+                raise TypeError(
+                    "the SQL function takes the model's features as its arguments; it was called without any."
+                )
             names = [f"argument {number}" for number in range(1, len(columns) + 1)]
             if made is None:
                 schema = sql.StructType(

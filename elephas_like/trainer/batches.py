@@ -133,11 +133,14 @@ class ShardData:
         return [structure[0], structure[1], len(self._readers)], weights
 
 
+_REPEATED_BYTES = 2**28
+
+
 def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
     """Return the first rows of a shard as a batch, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
 
     Args:
-        rows: rows of the batch; a shard with fewer repeats them.
+        rows: rows of the batch; a shard with fewer repeats them, up to 256 MiB.
 
     Raises:
         ShardMissing: the shard's files are not here.
@@ -145,7 +148,11 @@ def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
     if ref.rows == 0:
         return None
     verify(ref)
-    leaves = [open_column(column, ref.rows).take(np.arange(rows) % ref.rows) for column in ref.columns]
+    columns = [open_column(column, ref.rows) for column in ref.columns]
+    # No batch that is trained has more rows than there are, whatever `batch_size` is.
+    most = _REPEATED_BYTES // max(1, sum(column.row_nbytes for column in columns))
+    rows = min(rows, max(ref.rows, most))
+    leaves = [column.take(np.arange(rows) % ref.rows) for column in columns]
     sample = unflatten(ref.structure, leaves)
     assert isinstance(sample, tuple)
     return sample

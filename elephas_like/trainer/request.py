@@ -128,6 +128,8 @@ class FitRequest:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
         if given["class_weight"] and len(getattr(model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
+        if given["checkpoint_dir"] is None and given["resume"] is True:
+            raise ValueError("resume=True needs the checkpoint_dir of the fit that is to go on.")
         check_one_weight(given["class_weight"], has_sample_weight=has_sample_weight)
         check_callbacks(as_tuple(given["callbacks"]))
         check_worker_callbacks(as_tuple(given["worker_callbacks"]))

@@ -12,6 +12,7 @@ import pytest
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import FitConfig
 from elephas_like.rows.spool import spool
+from elephas_like.trainer import batches
 from elephas_like.trainer.batches import ShardData, sample_of
 from trainer.small import config, shard
 
@@ -126,10 +127,22 @@ def test_a_sample_is_the_first_row_in_the_shape_of_a_batch(tmp_path: Path) -> No
     assert (y.tolist(), weight.tolist()) == ([0], [0.0])
 
 
+def test_a_sample_repeats_rows_as_long_as_that_takes_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `batch_size` far above the number of rows took gigabytes."""
+    monkeypatch.setattr(batches, "_REPEATED_BYTES", 100)
+    one, two = (sample_of(shard(tmp_path, X[:rows]), 10**12)[0] for rows in (1, 10))
+    assert one.shape == (8, 3)  # of 12 bytes each
+    assert len(two) == 10
+    np.testing.assert_array_equal(one[-1], X[0])
+
+
 def test_an_empty_shard_has_no_sample_no_rows_and_no_chunks(tmp_path: Path) -> None:
     ref = spool([], dataset="empty", worker=0, base=str(tmp_path))
     found = ShardData(ref, config(validation_split=0.5, shuffle=True), {0: 2.0})
     assert sample_of(ref) is None
+
     assert found.order(0).tolist() == found.validation_rows.tolist() == []
     assert list(found.chunks(found.order(0), 0, 0)) == []
 

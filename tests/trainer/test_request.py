@@ -95,6 +95,7 @@ def test_verbosity(model, given, shown):
         ({"validation_split": 0.1, "has_validation_data": True}, "not both"),
         ({"batch_size": 1, "global_batch_size": 1}, "not both"),
         ({"class_weight": {1: 2.0}, "has_sample_weight": True}, "class_weight and sample weights exclude each other"),
+        ({"resume": True}, "resume=True needs the checkpoint_dir"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"initial_epoch": -1}, "initial_epoch must be a whole number"),
         ({"validation_freq": 0}, "validation_freq must be a whole number"),
