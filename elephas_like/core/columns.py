@@ -86,13 +86,20 @@ def signature(ref: ShardRef) -> str:
     return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
 
 
+SAMPLE_BYTES = 2**26
+"""What a made-up batch takes at most: a `batch_size` may be far above the number of rows."""
+
+
 def example_batch(text: str, rows: int = 1) -> tuple[object, ...]:
     """Return a made-up batch whose rows have a given signature: (x,), (x, y) or (x, y, sample_weight).
+
+    It has fewer rows where they would take more than SAMPLE_BYTES.
 
     Texts are empty, integers are zero, which every model accepts, and floats are numbers other than zero.
     """
     structure, columns = json.loads(text)
-    leaves = [_blank(dtype, (rows, *shape)) for dtype, shape in columns]
+    most = SAMPLE_BYTES // max(1, sum(_blank(dtype, tuple(shape)).nbytes for dtype, shape in columns))
+    leaves = [_blank(dtype, (min(rows, max(1, most)), *shape)) for dtype, shape in columns]
     batch = unflatten(structure, leaves)
     assert isinstance(batch, tuple)
     return batch

@@ -131,7 +131,7 @@ def test_a_sample_repeats_rows_as_long_as_that_takes_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `batch_size` far above the number of rows took gigabytes."""
-    monkeypatch.setattr(batches, "_REPEATED_BYTES", 100)
+    monkeypatch.setattr(batches, "SAMPLE_BYTES", 100)
     one, two = (sample_of(shard(tmp_path, X[:rows]), 10**12)[0] for rows in (1, 10))
     assert one.shape == (8, 3)  # of 12 bytes each
     assert len(two) == 10
