@@ -17,7 +17,7 @@ A cell is `data/split/K<workers>/method`. Results are appended to `--results`, o
               nesterov  the same with the outer step that is the default for Adam
               batch     10 epochs, an exchange after every batch of each worker, nesterov
               sqrt      the same as a plain average, the learning rate times the square root of the number of workers
-      rounds    nesterov in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
+              rounds    nesterov in 50 epochs of one exchange each: the published number of rounds, a tenth of the samples
               fedavg    as rounds, a plain average with fresh optimizer slots: what the published FedAvg does, with one local
                         epoch in place of ten
               keras     one process, 10 epochs, batch 64

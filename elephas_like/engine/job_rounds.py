@@ -317,4 +317,4 @@ class JobRounds:
         self._fingerprints = fingerprints
 
     def _check_result_size(self, needed: int, what: str) -> None:
-        check_result_size(f"{what}, ", needed, self._largest_result, ", or use engine='server'")
+        check_result_size(what, needed, self._largest_result, ", or use engine='server'")

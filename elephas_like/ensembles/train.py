@@ -24,6 +24,7 @@ from elephas_like.ensembles.member_page import members_monitor, show_failure, sh
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
 from elephas_like.ensembles.voting_model import VotingModel
+from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.given_rows import Given
 from elephas_like.model.source import Source
@@ -147,8 +148,6 @@ def train_ensemble(
         custom_objects=custom_objects,
         page=page_request(monitor, tls, allow_plain_text, verbose),
     )
-    weighted = sample_weight_col is not None or (isinstance(data, tuple) and len(data) == 3)
-    check_one_weight(asked.class_weight, has_sample_weight=weighted)
     remote = asked.remote_session(data)
     given = Given.of(
         data,
@@ -160,11 +159,13 @@ def train_ensemble(
         column_dtypes=column_dtypes,
         handle_invalid=handle_invalid,
     )
+    weighted = given.sample_weight is not None or sample_weight_col is not None
+    check_one_weight(asked.class_weight, has_sample_weight=weighted)
     ensemble, members, context = _prepared(asked, build_or_model, given, validation_data)
     conf = conf_of(remote) if remote is not None else context and settings_of(context)
     if conf and asked.workers == 1:
-        largest = max(Variables(model).nbytes for model in ensemble.models)
-        check_result_size("a member with its optimizer's state, ", largest, largest_result(conf))
+        largest = max(Sizes.of(Variables(model).layout).state() for model in ensemble.models)
+        check_result_size("a member with its optimizer's state", largest, largest_result(conf))
     if context is None and remote is None and asked.engine is EngineName.AUTO:
         warn_if_stopped(
             "members are trained one by one", "Start a new session to train them on Spark, or say engine='in_process'."

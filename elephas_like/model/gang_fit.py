@@ -112,7 +112,7 @@ class GangFit:
         """Train, leaving the state of every finished epoch in the fit's progress."""
         fit, hooks, progress = self._fit, self._fit.hooks, self._fit.progress
         state = Sizes.of(hooks.variables.layout).state()
-        check_result_size("the state of the model, ", state, largest_result(conf_of(self._session)))
+        check_result_size("the state of the model", state, largest_result(conf_of(self._session)))
         self._assemble()
         self._again(self._write_rows, "writing the rows")
         joined = self._again(self._join, "compiling the model")

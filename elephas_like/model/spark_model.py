@@ -27,7 +27,7 @@ from elephas_like.model.preflight import PreflightCheck
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
-from elephas_like.trainer.request import FitRequest, FitSeeds, refuse_unknown
+from elephas_like.trainer.request import FitRequest, FitSeeds, check_one_weight, refuse_unknown
 
 
 class SparkModel(Inference, PreflightCheck, ElephasAttributes):
@@ -337,7 +337,6 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             resume=resume,
             monitor=monitor,
             has_validation_data=validation_data is not None,
-            has_sample_weight=sample_weight is not None or sample_weight_col is not None,
         )
         given = Given.of(
             data,
@@ -351,6 +350,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             column_dtypes=column_dtypes,
             handle_invalid=handle_invalid,
         )
+        weighted = given.sample_weight is not None or sample_weight_col is not None
+        check_one_weight(request.class_weight, has_sample_weight=weighted)
         source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model)
         held = None
         if validation_data is not None:

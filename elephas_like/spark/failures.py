@@ -44,6 +44,7 @@ _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[^]]*\] Encountered error while rea
 _NO_FILE = re.compile(r"Input path does not exist: (?P<path>[^\n]+)|Input Pattern (?P<pattern>.+?) matches 0 files")
 _CAUSE = re.compile(r"^Caused by: (?P<kind>[\w.$]+): (?:\[[A-Z_.]+\] )?(?P<said>[^\n]+)", re.M)
 _FATAL = re.compile(r"Fatal Python error: [^\n]+")
+_INTERRUPTED = re.compile(r"^: java\.lang\.InterruptedException", re.M)
 _BARRIER = "SPARK-24820"
 _SHUT_DOWN = "because SparkContext was shut down"
 _WORKER_ADVICE = "Look at the logs there, and give it more memory, or the executor fewer slots."
@@ -128,7 +129,7 @@ def readable(error: BaseException) -> BaseException:
                 else f" {cause['kind'].rsplit('.', 1)[-1]}: {_STATE.split(cause['said'])[0].strip()}"
             )
             return ElephasError(f"Spark cannot read {unreadable['file']}.{why}")
-        if "java.lang.InterruptedException" in text:
+        if _INTERRUPTED.search(text):
             return ElephasError(
                 "the thread's call to Spark was interrupted, as by a streaming query or a notebook's cell that is stopped."
             )

@@ -36,7 +36,7 @@ TRIES = 4
 CANCELLED = " cancelled "
 """Part of what Spark says of a job that was cancelled: here, by Ctrl-C, or in its UI."""
 _CANCELLED_WITH = re.compile(
-    r" cancelled job (?P<kind>group|tag)s? (?!elephas_like-)| cancelled (?P<query>Query) \[| cancellation of all jobs"
+    r" cancelled job (?P<kind>group|tag)s? (?!elephas_like-)| cancelled (?P<query>Query) [^\n]*\[id = | cancellation of all jobs"
 )
 
 

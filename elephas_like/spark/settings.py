@@ -41,7 +41,7 @@ def check_result_size(what: str, needed: int, limit: int, instead: str = "") -> 
     """Raise if Spark would refuse what a job returns, when all its work is done.
 
     Args:
-        what: begins the message: "what 8 updates hold, ".
+        what: begins the message: "what 8 updates hold".
         needed, limit: bytes; a limit of 0 is none.
         instead: ends the message: what else can be done.
 
@@ -50,7 +50,7 @@ def check_result_size(what: str, needed: int, limit: int, instead: str = "") -> 
     """
     if limit and needed > limit:
         raise ElephasError(
-            f"{what}{needed / 2**20:.0f} MiB in all, is more than spark.driver.maxResultSize ({limit / 2**20:.0f} MiB). "
+            f"{what}, {needed / 2**20:.0f} MiB, is more than spark.driver.maxResultSize ({limit / 2**20:.0f} MiB). "
             f"Raise it{instead}."
         )
 

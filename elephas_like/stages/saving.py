@@ -52,7 +52,7 @@ class StageWriter(MLWriter):
             ValueError: a setting cannot be saved; the message names it. Or Spark could not read `path`.
         """
         path, context = os.fspath(path), context_of(self.sparkSession)
-        if unreadable := sorted(set("[]{}?*\\").intersection(path)):
+        if unreadable := sorted(set("[]{}?*" + "\\" * (os.sep == "/")).intersection(path)):
             raise ValueError(
                 f"a stage cannot be saved to {path}: Spark reads {' and '.join(unreadable)} in a path as parts of a pattern, and would not find "
                 "it again. Choose a path without them."

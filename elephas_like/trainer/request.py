@@ -115,9 +115,7 @@ class FitRequest:
     monitor: Annotated[int | str | None, checks.monitor]
 
     @classmethod
-    def checked(
-        cls, model: keras.Model, *, has_validation_data: bool, has_sample_weight: bool, **given: Any
-    ) -> FitRequest:
+    def checked(cls, model: keras.Model, *, has_validation_data: bool, **given: Any) -> FitRequest:
         """The request, if its arguments make sense for the model and together.
 
         Raises:
@@ -130,7 +128,6 @@ class FitRequest:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
         if given["checkpoint_dir"] is None and given["resume"] is True:
             raise ValueError("resume=True needs the checkpoint_dir of the fit that is to go on.")
-        check_one_weight(given["class_weight"], has_sample_weight=has_sample_weight)
         check_callbacks(as_tuple(given["callbacks"]))
         check_worker_callbacks(as_tuple(given["worker_callbacks"]))
         if given["checkpoint_dir"] is not None and any(

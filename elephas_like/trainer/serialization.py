@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import keras
 import numpy as np
@@ -33,6 +33,29 @@ def write_weights(model: keras.Model, weights: Sequence[np.ndarray]) -> None:
     Keras' layer computes with constants that it makes of its weights after `adapt` and after loading a file, and not after `set_weights`.
     """
     model.set_weights(list(weights))
-    for layer in layers_of(model):
-        if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()
+    use_state([layer for layer in layers_of(model) if is_adapted(layer)], [model, *layers_of(model)])
+
+
+def is_adapted(layer: object) -> TypeGuard[keras.layers.Normalization]:
+    """Return whether a layer is a Normalization with a mean and a variance of its own, for `use_state`."""
+    return (
+        isinstance(layer, keras.layers.Normalization)
+        and layer.built
+        and layer.input_mean is None
+        and hasattr(layer, "adapt_mean")  # a subclass may have other weights
+        and hasattr(layer, "adapt_variance")
+    )
+
+
+def use_state(layers: Iterable[keras.layers.Normalization], around: Iterable[object]) -> None:
+    """Have Normalization layers compute with the mean and variance that they hold.
+
+    Args:
+        around: layers and models; what Keras has compiled of these models has the constants before, and is compiled anew.
+    """
+    changed = list(layers)
+    for layer in changed:
+        layer.finalize_state()
+    for each in around if changed else ():
+        if isinstance(each, keras.Model):
+            each.train_function = each.test_function = each.predict_function = None

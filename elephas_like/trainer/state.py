@@ -17,6 +17,7 @@ import numpy as np
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role, TrainState
 from elephas_like.trainer.graph import layers_of, nodes_in, reachable
+from elephas_like.trainer.serialization import is_adapted, use_state
 from elephas_like.trainer.tensors import (
     AnyVariable,
     assign,
@@ -62,11 +63,8 @@ class Variables:
             entries.append(LayoutEntry(name, role, shape, dtype_of(variable), momentum=momentum))
         self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
-        self._normalizations = [
-            layer
-            for layer in reached
-            if isinstance(layer, keras.layers.Normalization) and layer.built and layer.input_mean is None
-        ]
+        self._normalizations: list[keras.layers.Normalization] = [layer for layer in reached if is_adapted(layer)]
+        self._models = [each for each in reached if isinstance(each, keras.Model)]
 
     def __iter__(self) -> Iterator[AnyVariable]:
         """Iterate over the variables in the order of the layout."""
@@ -104,9 +102,8 @@ class Variables:
         for entry, variable in zip(self.layout.entries, self._variables, strict=True):
             if entry.role in roles:
                 assign(variable, next(values[entry.role]))
-        for layer, was, now in zip(self._normalizations, before, self._adapted_to(), strict=True):
-            if not np.array_equal(was, now):
-                layer.finalize_state()  # it computes with constants that it makes of its weights
+        adapted = zip(self._normalizations, before, self._adapted_to(), strict=True)
+        use_state([layer for layer, was, now in adapted if not np.array_equal(was, now, equal_nan=True)], self._models)
         if self.nbytes >= LARGE:
             _give_back()
 

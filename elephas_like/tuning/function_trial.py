@@ -9,6 +9,7 @@ import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import cloudpickle
 import keras
 import numpy as np
 
-from elephas_like.core.errors import Failure
+from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus, notes_of, number_of
 from elephas_like.core.types import ShardRef
 from elephas_like.trainer.graph import layers_of
@@ -138,13 +139,20 @@ def packed(model: keras.Model | str, weights: Sequence[np.ndarray]) -> bytes:
     A model with layers that keep more than weights, as the vocabulary that `adapt` has counted, is in it as a file of Keras', too.
     """
     buffer = io.BytesIO()
-    keeps_more = not isinstance(model, str) and any(hasattr(layer, "save_assets") for layer in layers_of(model))
-    file = archive(model) if keeps_more else b""
+    file = b""
+    if not isinstance(model, str) and any(map(_was_adapted, layers_of(model))):
+        with suppress(ElephasError, ValueError):  # Keras cannot save it: architecture and weights are what there is
+            file = archive(model)
     text, whole = (np.frombuffer(part, np.uint8) for part in (_architecture(model).encode(), file))
     # NumPy before 2.2 would take allow_pickle=False for one more array. The driver loads no pickles in any case.
     arrays: dict[str, Any] = {f"w{i}": weight for i, weight in enumerate(weights)}
     np.savez(buffer, architecture=text, whole=whole, **arrays)
     return buffer.getvalue()
+
+
+def _was_adapted(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has a vocabulary that is not among its arguments."""
+    return hasattr(layer, "save_assets") and layer.get_config().get("vocabulary") is None
 
 
 def _architecture(model: keras.Model | str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import platform
+import re
 import tempfile
 import threading
 import time
@@ -84,8 +85,7 @@ class KerasTrial:
             check_rows_fit(model, rows.sample)
             build(model, rows.sample)
             check_labels(model, shards)
-            if order.wants_model(-math.inf):
-                check_result_size("the trial's model with its optimizer's state, ", _nbytes(model), self.largest_result)
+            check_result_size("the trial's model with its optimizer's state", _nbytes(model), self.largest_result)
             if self.config.fused_optimizer:
                 BACKEND.fuse(own_optimizers(model))
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
@@ -100,7 +100,13 @@ class KerasTrial:
 def _nbytes(model: keras.Model) -> int:
     """Bytes of a model's file, about."""
     held = [*model.variables, *(variable for each in own_optimizers(model) for variable in each.variables)]
-    return sum(4 * math.prod(variable.shape) for variable in held)
+    return sum(math.prod(variable.shape) * _itemsize(variable.dtype) for variable in held)
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of a number of a type of Keras', some of which NumPy does not know."""
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else max(1, int(bits[0]) // 8)
 
 
 class _Rows:

@@ -6,9 +6,8 @@ This file is also run as a script's `__main__`, so that its classes and function
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -533,14 +532,16 @@ def attribute_set_later():
     return model, (X, Y)
 
 
-class Halves(NamedTuple):
-    left: keras.Layer
-    right: keras.Layer
+class Halves(namedtuple("Halves", "left right")):
+    """Its arguments come in another order than its fields."""
+
+    def __new__(cls, right, left):
+        return super().__new__(cls, left, right)
 
 
 class Two(tuple):
     def summed(self, x):
-        return self[0](x) + self[1](x)
+        return self[0](x) - self[1](x)
 
 
 class Containers(keras.Model):
@@ -548,7 +549,7 @@ class Containers(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.halves = Halves(L.Dense(3), L.Dense(3))
+        self.halves = Halves(L.Dense(3, "tanh"), L.Dense(3))
         self.two = Two((L.Dense(2), L.Dense(2)))
         self.ordered = OrderedDict(last=L.Dense(1), first=L.Dense(2))
         self.ordered.move_to_end("last")

@@ -1161,6 +1161,14 @@ def test_arguments_of_fit_are_checked(arguments: dict[str, object], kind: type[E
         np.testing.assert_array_equal(one, other)
 
 
+def test_class_weights_beside_sample_weights_are_refused_before_rows_are_written() -> None:
+    model = spark(mlp(), 2)
+    for given in ({"sample_weight": LABELS}, {}):
+        rows = (X, LABELS) if given else (X, LABELS, LABELS)
+        with pytest.raises(ValueError, match=r"^class_weight and sample weights exclude each other"):
+            model.fit(rows, class_weight={0: 1.0}, verbose=0, **given)
+
+
 def test_class_weights_of_several_outputs_are_refused() -> None:
     with pytest.raises(ValueError, match="single output"):
         spark(several(), 2).fit({"one": X, "two": Y}, {"a": Y, "b": Y}, class_weight={0: 1.0}, verbose=0)

@@ -112,6 +112,7 @@ def test_calls_that_were_not_started_never_are(sc) -> None:
         ("part of cancelled job tag mine", "the Spark job tag of the caller was"),
         ("part of cancelled job tags mine", "the Spark job tag of the caller was"),  # as Spark 4 says it
         ("Query [id = 1f, runId = 2e] was stopped", "the streaming query of the caller was"),
+        ("Query of mine [id = 1f, runId = 2e] was stopped", "the streaming query of the caller was"),
         ("as part of cancellation of all jobs", "all Spark jobs were"),
         ("part of cancelled job tag elephas_like-search-1", ""),
         ("because killed via the Web UI", ""),

@@ -29,7 +29,6 @@ GIVEN: dict[str, object] = {
     "resume": "auto",
     "monitor": False,
     "has_validation_data": False,
-    "has_sample_weight": False,
 }
 
 
@@ -44,7 +43,7 @@ def config(request: FitRequest, workers: int):
 
 def test_every_argument_of_a_request_must_be_given():
     assert {each.default for each in fields(FitRequest)} == {MISSING}  # the defaults are those of SparkModel.fit
-    assert {each.name for each in fields(FitRequest)} == set(GIVEN) - {"has_validation_data", "has_sample_weight"}
+    assert {each.name for each in fields(FitRequest)} == set(GIVEN) - {"has_validation_data"}
 
 
 def test_the_models_batch_size_is_taken_where_the_fit_names_none(model):
@@ -94,7 +93,6 @@ def test_verbosity(model, given, shown):
         ({"verbose": 3}, "verbose must be 0, 1, 2 or 'auto'; got 3"),
         ({"validation_split": 0.1, "has_validation_data": True}, "not both"),
         ({"batch_size": 1, "global_batch_size": 1}, "not both"),
-        ({"class_weight": {1: 2.0}, "has_sample_weight": True}, "class_weight and sample weights exclude each other"),
         ({"resume": True}, "resume=True needs the checkpoint_dir"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"initial_epoch": -1}, "initial_epoch must be a whole number"),

@@ -231,11 +231,25 @@ def test_a_normalization_computes_with_what_is_written_into_it() -> None:
     layer = keras.layers.Normalization()
     layer.adapt(X)
     adapted, fresh = dense("sgd", layer), dense("sgd", keras.layers.Normalization())
+    fresh.predict(X, verbose=0)  # which compiles it, with the constants that it has now
     Variables(fresh).write(Variables(adapted).read())
     np.testing.assert_array_equal(fresh.predict(X, verbose=0), adapted.predict(X, verbose=0))
     constant = fresh.layers[0].mean
     Variables(fresh).write(Variables(adapted).read())
     assert fresh.layers[0].mean is constant  # a program may hold it, and it is the same
+
+
+def test_a_normalization_of_the_users_may_have_other_weights() -> None:
+    class Own(keras.layers.Normalization):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(shape[-1],), trainable=False, initializer="ones")
+            self.built = True
+
+        def call(self, x):
+            return self.scale * x
+
+    model = dense("sgd", Own())
+    Variables(model).write(Variables(model).read())
 
 
 def test_reading_gives_a_copy() -> None:

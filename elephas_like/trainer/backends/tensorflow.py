@@ -263,8 +263,8 @@ def reduction(thing: object, value: Callable[[tf.Variable], object]) -> Reductio
         kind = type(getattr(thing, "__wrapped__", None))
         if not issubclass(kind, plain):  # lists have no inner one
             kind = plain
-        if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a namedtuple
-            return kind, tuple(container)
+        if issubclass(kind, tuple):  # of whatever arguments its own class takes
+            return tuple.__new__, (kind, tuple(container))
         return kind, (list(container.items() if isinstance(thing, dict) else container),)
     return None
 
