@@ -86,20 +86,25 @@ def signature(ref: ShardRef) -> str:
     return json.dumps([ref.structure, [[column.dtype, column.shape] for column in ref.columns]])
 
 
-SAMPLE_BYTES = 2**26
-"""What a made-up batch takes at most: a `batch_size` may be far above the number of rows."""
+SAMPLE_ROWS, SAMPLE_BYTES = 1024, 2**26
+"""What a made-up batch has at most, whichever is more: a `batch_size` may be far above the number of rows."""
+
+
+def sample_rows(rows: int, row_nbytes: int) -> int:
+    """Return how many rows a made-up batch has, of a batch of `rows`."""
+    return min(rows, max(SAMPLE_ROWS, SAMPLE_BYTES // max(1, row_nbytes)))
 
 
 def example_batch(text: str, rows: int = 1) -> tuple[object, ...]:
     """Return a made-up batch whose rows have a given signature: (x,), (x, y) or (x, y, sample_weight).
 
-    It has fewer rows where they would take more than SAMPLE_BYTES.
+    It has as many rows as `sample_rows` says.
 
     Texts are empty, integers are zero, which every model accepts, and floats are numbers other than zero.
     """
     structure, columns = json.loads(text)
-    most = SAMPLE_BYTES // max(1, sum(_blank(dtype, tuple(shape)).nbytes for dtype, shape in columns))
-    leaves = [_blank(dtype, (min(rows, max(1, most)), *shape)) for dtype, shape in columns]
+    rows = sample_rows(rows, sum(_blank(dtype, tuple(shape)).nbytes for dtype, shape in columns))
+    leaves = [_blank(dtype, (rows, *shape)) for dtype, shape in columns]
     batch = unflatten(structure, leaves)
     assert isinstance(batch, tuple)
     return batch

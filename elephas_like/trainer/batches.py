@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from elephas_like.core import rounds
-from elephas_like.core.columns import SAMPLE_BYTES, ColumnReader, open_column, verify
+from elephas_like.core.columns import ColumnReader, open_column, sample_rows, verify
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, FitConfig, Integers, ShardRef, Structure
 
@@ -137,7 +137,7 @@ def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
     """Return the first rows of a shard as a batch, (x,), (x, y) or (x, y, sample_weight); None for an empty shard.
 
     Args:
-        rows: rows of the batch; a shard with fewer repeats them, up to SAMPLE_BYTES.
+        rows: rows of the batch; a shard with fewer repeats them, up to `sample_rows`.
 
     Raises:
         ShardMissing: the shard's files are not here.
@@ -147,8 +147,7 @@ def sample_of(ref: ShardRef, rows: int = 1) -> tuple[object, ...] | None:
     verify(ref)
     columns = [open_column(column, ref.rows) for column in ref.columns]
     # No batch that is trained has more rows than there are, whatever `batch_size` is.
-    most = SAMPLE_BYTES // max(1, sum(column.row_nbytes for column in columns))
-    rows = min(rows, max(ref.rows, most))
+    rows = max(min(rows, ref.rows), sample_rows(rows, sum(column.row_nbytes for column in columns)))
     leaves = [column.take(np.arange(rows) % ref.rows) for column in columns]
     sample = unflatten(ref.structure, leaves)
     assert isinstance(sample, tuple)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import keras
 import numpy as np
 
 from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.tensors import content_of
 
 
 def model_to_dict(model: keras.Model) -> dict[str, Any]:
@@ -32,12 +34,13 @@ def write_weights(model: keras.Model, weights: Sequence[np.ndarray]) -> None:
 
     Keras' layer computes with constants that it makes of its weights after `adapt` and after loading a file, and not after `set_weights`.
     """
-    model.set_weights(list(weights))
-    use_state([layer for layer in layers_of(model) if is_adapted(layer)], [model, *layers_of(model)])
+    layers = layers_of(model)
+    with state_is_used([layer for layer in layers if is_adapted(layer)], [model, *layers]):
+        model.set_weights(list(weights))
 
 
 def is_adapted(layer: object) -> TypeGuard[keras.layers.Normalization]:
-    """Return whether a layer is a Normalization with a mean and a variance of its own, for `use_state`."""
+    """Return whether a layer is a Normalization with a mean and a variance of its own, for `state_is_used`."""
     return (
         isinstance(layer, keras.layers.Normalization)
         and layer.built
@@ -47,15 +50,24 @@ def is_adapted(layer: object) -> TypeGuard[keras.layers.Normalization]:
     )
 
 
-def use_state(layers: Iterable[keras.layers.Normalization], around: Iterable[object]) -> None:
-    """Have Normalization layers compute with the mean and variance that they hold.
+@contextmanager
+def state_is_used(layers: Sequence[keras.layers.Normalization], around: Iterable[object]) -> Iterator[None]:
+    """Have Normalization layers whose mean or variance is written meanwhile compute with the new ones.
 
     Args:
+        layers: those for which `is_adapted` is true.
         around: layers and models; what Keras has compiled of these models has the constants before, and is compiled anew.
     """
-    changed = list(layers)
+    before = _adapted_to(layers)
+    yield
+    pairs = zip(layers, before, _adapted_to(layers), strict=True)
+    changed = [layer for layer, was, now in pairs if not np.array_equal(was, now, equal_nan=True)]
     for layer in changed:
         layer.finalize_state()
     for each in around if changed else ():
         if isinstance(each, keras.Model):
             each.train_function = each.test_function = each.predict_function = None
+
+
+def _adapted_to(layers: Sequence[keras.layers.Normalization]) -> list[np.ndarray]:
+    return [np.stack([content_of(layer.adapt_mean), content_of(layer.adapt_variance)]) for layer in layers]

@@ -17,7 +17,7 @@ import numpy as np
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.types import Role, TrainState
 from elephas_like.trainer.graph import layers_of, nodes_in, reachable
-from elephas_like.trainer.serialization import is_adapted, use_state
+from elephas_like.trainer.serialization import is_adapted, state_is_used
 from elephas_like.trainer.tensors import (
     AnyVariable,
     assign,
@@ -97,21 +97,13 @@ class Variables:
 
         Normalization layers whose mean or variance changes by it compute with the new ones.
         """
-        before = self._adapted_to()
         values = {role: iter(self.layout.views(state.part(role), role)) for role in roles}
-        for entry, variable in zip(self.layout.entries, self._variables, strict=True):
-            if entry.role in roles:
-                assign(variable, next(values[entry.role]))
-        adapted = zip(self._normalizations, before, self._adapted_to(), strict=True)
-        use_state([layer for layer, was, now in adapted if not np.array_equal(was, now, equal_nan=True)], self._models)
+        with state_is_used(self._normalizations, self._models):
+            for entry, variable in zip(self.layout.entries, self._variables, strict=True):
+                if entry.role in roles:
+                    assign(variable, next(values[entry.role]))
         if self.nbytes >= LARGE:
             _give_back()
-
-    def _adapted_to(self) -> list[np.ndarray]:
-        """Return the mean and the variance that each Normalization holds."""
-        return [
-            np.stack([content_of(layer.adapt_mean), content_of(layer.adapt_variance)]) for layer in self._normalizations
-        ]
 
 
 def _momenta(reached: Sequence[object]) -> dict[int, float]:

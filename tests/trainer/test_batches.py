@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from elephas_like.core import columns
 from elephas_like.core.errors import ShardMissing
 from elephas_like.core.types import FitConfig
 from elephas_like.rows.spool import spool
-from elephas_like.trainer import batches
 from elephas_like.trainer.batches import ShardData, sample_of
 from trainer.small import config, shard
 
@@ -131,9 +131,10 @@ def test_a_sample_repeats_rows_as_long_as_that_takes_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `batch_size` far above the number of rows took gigabytes."""
-    monkeypatch.setattr(batches, "SAMPLE_BYTES", 100)
+    monkeypatch.setattr(columns, "SAMPLE_ROWS", 8)
+    monkeypatch.setattr(columns, "SAMPLE_BYTES", 1)
     one, two = (sample_of(shard(tmp_path, X[:rows]), 10**12)[0] for rows in (1, 10))
-    assert one.shape == (8, 3)  # of 12 bytes each
+    assert one.shape == (8, 3)
     assert len(two) == 10
     np.testing.assert_array_equal(one[-1], X[0])
 

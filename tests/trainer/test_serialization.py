@@ -32,6 +32,9 @@ def test_weights_of_normalization_are_those_it_computes_with() -> None:
     assert dict_to_model(model_to_dict(model)).predict(np.array([[6.0]]), verbose=0).tolist() == [[2.0]]
     write_weights(model, [np.array([4.0]), np.array([0.25]), np.array(0)])
     assert model.predict(np.array([[6.0]]), verbose=0).tolist() == [[4.0]]
+    compiled = model.predict_function
+    write_weights(model, model.get_weights())  # as a worker does at each exchange
+    assert model.predict_function is compiled
 
 
 def test_custom_objects_are_found() -> None:
