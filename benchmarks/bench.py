@@ -4,8 +4,8 @@
     make bench
 
 Each contestant runs in a process of its own; in each round all of them run, one after the other, and the medians of the rounds
-count, with (lowest, highest). Every run is appended to benchmarks/results/bench.jsonl as it ends, and a command that is run again
-goes on where it stopped. `--report` writes the tables and the picture into docs/performance.md without running anything.
+count, with (lowest, highest). "x Keras" compares with Keras' run of the same round. Every run is appended to
+benchmarks/results/bench.jsonl as it ends, and a command that is run again goes on where it stopped. `--report` writes the tables and the picture into docs/performance.md without running anything.
 
 Data: MNIST's 60,000 images from --data or Keras' own cache, else 4,000 images of MNIST-5k fifteen times; CNN and "wide" train on
 the first 12,000 of them. Tabular: 300,000 rows of 28 columns, whose labels follow from them.
@@ -146,33 +146,45 @@ def measure(workloads: list[str], rounds: int, path: str | None, elephas: str | 
 def spread(values: list[float], form: str) -> str:
     """A median with its lowest and highest."""
     numbers = [format(value, form) for value in (statistics.median(values), min(values), max(values))]
-    return numbers[0] if len(values) == 1 else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+    return numbers[0] if len(set(numbers)) == 1 else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+
+
+def by_contestant() -> dict[str, dict[str, dict[int, dict]]]:
+    """The runs so far: of a workload, of a contestant, in each round."""
+    found: dict[str, dict[str, dict[int, dict]]] = {}
+    for one in results():
+        found.setdefault(str(one["workload"]), {}).setdefault(str(one["name"]), {})[int(str(one["round"]))] = one
+    return found
+
+
+def times(keras: dict[int, dict], runs: dict[int, dict], what: str) -> list[float]:
+    """How many times as fast as Keras in the same round: rounds may have been run on days, or machines, of another speed."""
+    return [keras[number]["seconds"] / one[what] for number, one in runs.items() if number in keras]
 
 
 def tables() -> str:
     """The tables in Markdown, a workload each."""
-    by_workload: dict[str, dict[str, list[dict]]] = {}
-    for one in results():
-        by_workload.setdefault(str(one["workload"]), {}).setdefault(str(one["name"]), []).append(one)
     parts = []
-    for workload, found in by_workload.items():
-        keras = statistics.median(one["seconds"] for one in found["keras"])
-        rounds = max(len(runs) for runs in found.values())
-        lines = [f"**{workload}**, {found['keras'][0]['rows']:,} rows in all, {rounds} round(s)", ""]
+    for workload, found in by_contestant().items():
+        keras = found["keras"]
+        rows = next(iter(keras.values()))["rows"]
+        lines = [f"**{workload}**, {rows:,} rows in all, {max(map(len, found.values()))} round(s)", ""]
         lines += [
             "| contestant | s | x Keras | training alone, x Keras | CPU s | accuracy |",
             "|---|---|---|---|---|---|",
         ]
         for name in contestants(workload):
             if runs := found.get(name):
-                seconds = [one["seconds"] for one in runs]
-                training = statistics.median(one["training"] for one in runs)
-                accuracy = statistics.median(one["accuracy"] for one in runs)
-                right = "" if math.isnan(accuracy) else f"{accuracy:.1%}"
-                times = f"{keras / statistics.median(seconds):.2f} | {keras / training:.2f}"
-                lines.append(
-                    f"| {name} | {spread(seconds, '.2f')} | {times} | {statistics.median(one['cpu'] for one in runs):.1f} | {right} |"
-                )
+                median = {key: statistics.median(one[key] for one in runs.values()) for key in ("cpu", "accuracy")}
+                columns = [
+                    name,
+                    spread([one["seconds"] for one in runs.values()], ".2f"),
+                    spread(times(keras, runs, "seconds"), ".2f"),
+                    spread(times(keras, runs, "training"), ".2f"),
+                    f"{median['cpu']:.1f}",
+                    "" if math.isnan(median["accuracy"]) else f"{median['accuracy']:.1%}",
+                ]
+                lines.append(f"| {' | '.join(columns)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -184,22 +196,19 @@ def picture() -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    medians: dict[str, dict[str, float]] = {}
-    for one in results():
-        if one["workload"] in FITS:
-            medians.setdefault(str(one["workload"]), {}).setdefault(str(one["name"]), []).append(one["seconds"])  # type: ignore[attr-defined, arg-type]
+    found = {workload: runs for workload, runs in by_contestant().items() if workload in FITS}
     shown = {"Elephas, synchronous": "#999999", "keras": "#dddddd", "synchronous": "#3366aa", "asynchronous": "#88aadd"}
     figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
     for place, (name, color) in enumerate(shown.items()):
-        times = [
-            statistics.median(found["keras"]) / statistics.median(found[name]) if name in found else 0  # type: ignore[arg-type]
-            for found in medians.values()
+        heights = [
+            statistics.median(times(runs["keras"], runs[name], "seconds")) if name in runs else 0.0
+            for runs in found.values()
         ]
         bars = axes.bar(
-            [i + 0.2 * place for i in range(len(medians))], times, 0.19, color=color, edgecolor="black", label=name
+            [i + 0.2 * place for i in range(len(found))], heights, 0.19, color=color, edgecolor="black", label=name
         )
-        axes.bar_label(bars, [f"{value:.1f}" if value else "" for value in times], fontsize=7)
-    axes.set_xticks([i + 0.3 for i in range(len(medians))], list(medians))
+        axes.bar_label(bars, [f"{value:.1f}" if value else "" for value in heights], fontsize=7)
+    axes.set_xticks([i + 0.3 for i in range(len(found))], list(found))
     axes.set_ylabel("times as fast as Keras, whole fit")
     axes.legend(fontsize=8)
     figure.savefig(PICTURE, metadata={"Date": None})

@@ -18,6 +18,7 @@ from elephas_like.core.types import Array, ShardRef, Structure
 Booleans = np.ndarray[Any, np.dtype[np.bool_]]
 BYTES_AT_ONCE = 2**22
 """Of a column that is looked at together: it may be longer than memory."""
+NO_VALIDATION_ROWS = "validation_data has no rows: nothing would be validated. Give rows, or leave it out."
 
 
 class LabelKind(StrEnum):

@@ -11,6 +11,7 @@ import cloudpickle
 from elephas_like.core import rounds
 from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
+from elephas_like.core.row_checks import NO_VALIDATION_ROWS
 from elephas_like.core.strategies import Average
 from elephas_like.core.types import (
     ASIDE,
@@ -67,13 +68,15 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
     """Trains a member on the rows of a shard, with the compiled model that this process keeps for its architecture.
 
     Raises:
-        ValueError: the shard has no rows.
+        ValueError: the shard has no rows, or the one for validation has none.
     """
     started = time.perf_counter()
     config = task.config
     factory = TrainerFactory(spec, config, Average(), "", cores=task.cores, labels=task.labels)
     factory.limit_threads()
     factory.check_labels(shard, validation)
+    if validation is not None and not validation.rows:
+        raise ValueError(NO_VALIDATION_ROWS)
     sample = sample_of(shard, config.batch_size)
     if sample is None:
         raise ValueError(f"member {task.member} has no rows to train on.")

@@ -110,6 +110,7 @@ def train(
         if validation is not None or request.validation_split:
             _check_swaps(request, options.mode, engine)
         fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
+        fit = replace(fit, has_validation_data=validation is not None)
         _describe(fit, engine, num_workers)
         check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
         # Train.

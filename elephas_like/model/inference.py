@@ -78,7 +78,7 @@ class Inference(ABC):
             An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
         """
         refuse_labels(batch_size)
-        rows = self._rows_of(batch_size)
+        rows, shown, on_executors = self._rows_of(batch_size), keras_verbose(verbose), self._on_executors(timeout)
         names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
         given = Given.of(checks.one_of(data=data), model=self._model, target=False, **names)
         if given.columns is not None and not collect:
@@ -88,13 +88,13 @@ class Inference(ABC):
             refuse_callbacks(callbacks)
             warn_of_own(self._model, "predict")
             predictor = Predictor.of(self._model, rows)
-            return predict_rows(features, predictor, rows, collect=collect, **self._on_executors(timeout))
+            return predict_rows(features, predictor, rows, collect=collect, **on_executors)
         if not collect:
             raise ValueError("collect=False needs an RDD, a DataFrame or a path; arrays are predicted on the driver.")
         features = feature_arrays(given.x, self._model)
         if no_rows(features):
             return joined_chunks([])
-        return self._model.predict(features, batch_size=rows, verbose=keras_verbose(verbose), callbacks=callbacks)
+        return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
 
     def _on_executors(self, timeout: float | None) -> dict[str, Any]:
         """How jobs of `predict` and `evaluate` run."""
@@ -139,7 +139,7 @@ class Inference(ABC):
         x = checks.one_of(x=x, x_test=others.pop("x_test", None))
         y = others.pop("y_test", y)
         self._check(others, type(self).evaluate)
-        rows = self._rows_of(batch_size)
+        rows, shown, on_executors = self._rows_of(batch_size), keras_verbose(verbose), self._on_executors(timeout)
         given = Given.of(
             x,
             y,
@@ -163,13 +163,13 @@ class Inference(ABC):
                     batch_size=rows,
                     sample_weight=arrays(given.sample_weight),
                     return_dict=return_dict,
-                    verbose=keras_verbose(verbose),
+                    verbose=shown,
                     callbacks=callbacks,
                 )
         refuse_callbacks(callbacks)
         check_rows_are_kept(self._model, "evaluate")
         source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
-        results = evaluate_rows(self._model, source, rows, **self._on_executors(timeout))
+        results = evaluate_rows(self._model, source, rows, **on_executors)
         if return_dict:
             return results
         values = in_order(self._model, results)

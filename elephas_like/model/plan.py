@@ -13,6 +13,7 @@ from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.fault_plan import FaultPlan
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
+from elephas_like.core.row_checks import NO_VALIDATION_ROWS
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Average, DownPour, Strategy
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
@@ -43,6 +44,7 @@ class Fit:
     spool: how training rows are written to disk. Validation rows have a target if training rows do.
     checkpoints: where the progress is saved, if it is.
     faults: what a test injects, if anything.
+    has_validation_data: whether there are rows that were given for validation.
     """
 
     options: Options
@@ -56,6 +58,7 @@ class Fit:
     spool: SpoolOptions
     checkpoints: Checkpoints | None = None
     faults: FaultPlan | None = None
+    has_validation_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         ElephasError, DataError, ValueError: as `check_joined`.
     """
     layout, config = fit.hooks.variables.layout, fit.config
-    check_joined(joined, layout.hash, config.validation_split)
+    check_joined(joined, layout.hash, config.validation_split, has_validation_data=fit.has_validation_data)
     rows = sum(worker.rows for worker in joined)
     worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
     _check_accumulation(fit, worker_steps)
@@ -171,17 +174,20 @@ def _note_few_steps(fit: Fit, steps: int, num_workers: int) -> None:
         )
 
 
-def check_joined(joined: Sequence[Joined], layout_hash: str, validation_split: float) -> None:
+def check_joined(
+    joined: Sequence[Joined], layout_hash: str, validation_split: float, *, has_validation_data: bool = False
+) -> None:
     """Nothing, if the workers that have joined can train together.
 
     Args:
         layout_hash: of the driver's model.
         validation_split: share of each worker's rows that was to be held out.
+        has_validation_data: whether rows to validate on were given.
 
     Raises:
         ElephasError: a worker whose model is not the driver's.
         DataError: workers whose rows differ in shape or kind.
-        ValueError: no rows to train on, or none held out where some were to be.
+        ValueError: no rows to train on, or none to validate on where some were held out or given.
     """
     for worker in joined:
         if worker.layout_hash != layout_hash:
@@ -199,7 +205,11 @@ def check_joined(joined: Sequence[Joined], layout_hash: str, validation_split: f
             )
     if not any(worker.rows for worker in joined):
         raise ValueError("there are no rows to train on: every partition is empty (or all held out for validation).")
-    if validation_split and not any(worker.validation_rows for worker in joined):
+    if any(worker.validation_rows for worker in joined):
+        return
+    if has_validation_data:
+        raise ValueError(NO_VALIDATION_ROWS)
+    if validation_split:
         raise ValueError(
             f"validation_split={validation_split} leaves no validation rows: the largest shard has "
             f"{max(worker.rows for worker in joined)} rows. Use fewer workers, or give validation_data."

@@ -310,8 +310,12 @@ def time_limit(timeout: float | None) -> float:
 
 
 def keras_verbose(verbose: int | str) -> int:
-    """Keras' number for "auto", and any other as it is."""
-    return 0 if verbose == "auto" else int(verbose)
+    """Keras' number: silence for "auto".
+
+    Raises:
+        ValueError: it is none of Keras'.
+    """
+    return 0 if verbose == "auto" else checks.verbosity(verbose)
 
 
 def refuse_callbacks(callbacks: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from pyspark import SparkContext
 
+from elephas_like.core.row_checks import NO_VALIDATION_ROWS
 from elephas_like.core.types import ShardRef
 from elephas_like.model.source import Source
 from elephas_like.model.sources import Arrays, source_of
@@ -64,6 +65,8 @@ class SearchRows:
         self.sample = sample_of(self.shards[0])
         if self.sample is None:
             raise ValueError("there are no rows to train on: the data is empty.")
+        if self._held is not None and not self.shards[1].rows:
+            raise ValueError(NO_VALIDATION_ROWS)
 
     def sharded(self, context: SparkContext | None, workers: int) -> AbstractContextManager[ShardedDataset]:
         """What SparkModels of so many workers are fitted on, written to the executors once for all trials."""

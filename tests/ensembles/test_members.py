@@ -88,8 +88,12 @@ def test_a_members_own_callbacks_may_end_its_training(tmp_path: Path) -> None:
 def test_a_member_without_rows_is_named(tmp_path: Path) -> None:
     x, y = rows(4)
     model = mlp()
+    none, some = shard(tmp_path, x[:0], y[:0]), shard(tmp_path, x, y, name="some")
+    task = MemberFit(7, state_of(model), config())
     with pytest.raises(ValueError, match="member 7 has no rows to train on"):
-        fit_member(MemberFit(7, state_of(model), config()), spec_of(model), shard(tmp_path, x[:0], y[:0]))
+        fit_member(task, spec_of(model), none)
+    with pytest.raises(ValueError, match="validation_data has no rows"):
+        fit_member(task, spec_of(model), some, none)
 
 
 def state_of(model: keras.Model):

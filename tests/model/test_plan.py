@@ -69,11 +69,16 @@ def test_exchanges_in_an_epoch(given: tuple, expected: RoundCounts) -> None:
 
 
 def test_rows_that_are_all_held_out_or_missing_are_said() -> None:
+    with pytest.raises(ValueError, match="validation_data has no rows"):
+        check_joined([replace(WORKER, validation_rows=0)], "same", 0.0, has_validation_data=True)
+    check_joined([WORKER, IDLE], "same", 0.0, has_validation_data=True)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     few = SparkModel(model, num_workers=2, engine="in_process")
     with pytest.raises(ValueError, match="leaves no validation rows"):
         few.fit(np.zeros((4, 1)), np.zeros(4), validation_split=0.1, verbose=0)
+    with pytest.raises(ValueError, match="validation_data has no rows"):
+        few.fit(np.zeros((4, 1)), np.zeros(4), validation_data=(np.zeros((0, 1)), np.zeros(0)), verbose=0)
 
 
 def fitted(rows: list[int], epochs: int = 2, **options: object) -> tuple[list[int], np.ndarray]:

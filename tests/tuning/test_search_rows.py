@@ -34,3 +34,9 @@ def test_data_of_the_wrong_kind_is_refused_before_a_model_is_built() -> None:
         search(never, SPACE, (row for row in ()), max_evals=1, verbose=0, objective="loss")
     with pytest.raises(TypeError, match="validation_data must be"):
         search(never, SPACE, cancer(), max_evals=1, verbose=0, validation_data=3)
+
+
+def test_validation_data_without_rows_is_refused() -> None:
+    x, y = cancer()
+    with pytest.raises(ValueError, match="validation_data has no rows"):
+        search(build, SPACE, (x, y), max_evals=1, epochs=1, verbose=0, validation_data=(x[:0], y[:0]))
