@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -86,6 +87,13 @@ Projection = Callable[[Vector], Vector]
 def unconstrained(weights: Vector) -> Vector:
     """Return the same weights."""
     return weights
+
+
+def mean_rate(rate: LearningRate, state: TrainState, steps: int) -> float:
+    """Return the mean of the learning rates of the next `steps` steps from a state on; of at most 16 of them, evenly spread."""
+    count = min(max(1, steps), 16)
+    rates = [rate(state, (2 * number + 1) * steps // (2 * count)) for number in range(count)]
+    return rates[0] if min(rates) == max(rates) else math.fsum(rates) / count
 
 
 def plain_rate(state: TrainState, steps: int) -> float:

@@ -18,6 +18,7 @@ from elephas_like.core.center import (
     LearningRate,
     Projection,
     context_of,
+    mean_rate,
     plain_rate,
     unconstrained,
 )
@@ -26,7 +27,7 @@ from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.layout import Layout
 from elephas_like.core.merging import Replaced, with_mean_slots
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
-from elephas_like.core.rounds import RoundLength
+from elephas_like.core.rounds import RoundLength, steps_of
 from elephas_like.core.schedules import Schedule, round_spans
 from elephas_like.core.strategies.algebra import Strategy
 from elephas_like.core.strategies.codecs import Codec
@@ -341,7 +342,7 @@ class _SynchronousFit:
         plan, progress, state = self._plan, self._progress, self._progress.state
         assert progress.outer is not None
         # What the strategy serves is where workers start.
-        rate = plan.learning_rate(state, 0)
+        rate = self._rate_of(span)
         context = context_of(plan.layout, progress.version, plan.num_workers, progress.samples, plan.budget, rate)
         ahead = plan.strategy.serve(state.weights, progress.outer, context)
         if ahead is not state.weights:
@@ -365,7 +366,7 @@ class _SynchronousFit:
         )
         mean_step = None
         if plan.control_variates:
-            mean_step = nothing() if progress.mean_step is None else progress.mean_step * np.float32(rate or 1.0)
+            mean_step = nothing() if progress.mean_step is None else progress.mean_step * np.float32(rate)
         order = Order("train", progress.orders, progress.version, span, served, step=step, mean_step=mean_step)
         self._train(order, exchange)
         state, outer = exchange.finish()
@@ -395,6 +396,14 @@ class _SynchronousFit:
         self._note_overshoot(finished)
         progress.rounds.append(finished)
         return finished
+
+    def _rate_of(self, span: Span) -> float:
+        """Return the learning rate of a round: of its first step, or the mean of all where corrections or the strategy count in it."""
+        plan, state = self._plan, self._progress.state
+        if not (plan.control_variates or plan.strategy.in_rates):
+            return plan.learning_rate(state, 0)
+        begin, end = steps_of(span, plan.epoch_steps, plan.accumulation)
+        return mean_rate(plan.learning_rate, state, (end - begin) * span.epochs)
 
     def _train(self, order: Order, exchange: Round) -> None:
         """Have all workers train an order, and add their updates to the round."""

@@ -8,7 +8,8 @@ This is SCAFFOLD with option II (Karimireddy et al., "SCAFFOLD: Stochastic Contr
 arXiv:1910.06378, equations 3 to 5) in the space of steps: there c_i = (x - y_i) / (K eta), the mean gradient by which SGD has moved; a
 step of any optimizer takes the place of eta times a gradient, so that the optimizer need not be SGD, and no gradient is touched.
 
-Steps are kept in units of the learning rate, so that a rate that changes from round to round changes the corrections, too.
+Steps are kept in units of the learning rate, the mean of those that a round trains with, so that a rate that changes from round to round
+changes the corrections, too, and one that changes within a round (a warm-up from almost nothing) does not make them long.
 
     worker   c_i = own steps of the last round / their number    correction = c - c_i    after each batch: weights += correction
              message = own steps, without the corrections, which are zero in the mean of all workers
@@ -45,10 +46,10 @@ class ControlVariate:
 
         Args:
             mean_step: of all workers in the last round, at this round's learning rate; empty if there was none.
-            rate: this round's learning rate.
+            rate: this round's learning rate, the mean of its steps'; at 0 there are no corrections.
         """
-        self._rate, self._correction = rate or 1.0, None
-        if self.own is not None and self.own.size == mean_step.size:
+        self._rate, self._correction = rate, None
+        if rate and self.own is not None and self.own.size == mean_step.size:
             self._correction = mean_step - np.float32(self._rate) * self.own
             for place in self._left_out:
                 self._correction[place] = 0
@@ -57,12 +58,16 @@ class ControlVariate:
     def own_end(self, start: Vector, end: Vector, steps: int) -> Vector:
         """Return where a round would have ended without its corrections, and remember the mean of its own steps.
 
+        At a learning rate of 0 steps say nothing: those of the round before are remembered.
+
         Args:
             start: the weights that it began with. end: those that it ended with, after `steps` batches, at least one.
         """
         if self._correction is not None:
             end = end - np.float32(steps) * self._correction
             self._correction = None
+        if not self._rate:
+            return end
         own = (end - start) / np.float32(steps * self._rate)
         if finite(own):
             self.own = own
@@ -81,9 +86,9 @@ class MeanStep:
         self._steps += weight * steps
 
     def of(self, mean: Vector, rate: float) -> Vector | None:
-        """Return the mean step that goes with the mean message, at a learning rate of 1; None if no worker took a step.
+        """Return the mean step that goes with the mean message, at a learning rate of 1; None if no worker took a step, or at a rate of 0.
 
         Args:
-            rate: the learning rate of the round.
+            rate: the learning rate of the round, the mean of its steps'.
         """
-        return mean * np.float32(self._weight / (self._steps * (rate or 1.0))) if self._steps else None
+        return mean * np.float32(self._weight / (self._steps * rate)) if self._steps and rate else None

@@ -127,7 +127,7 @@ def _result(number: int, found: object, trial: Trial, objective: Objective, seco
     elif found is None and best is not None:
         loss = losses[best]
     else:
-        value, text, notes = read_value(found, objective.name)
+        value, text, notes = read_value(found, objective.name, maximized=objective.maximize)
         loss = math.inf if value is None else objective.loss({objective.name: value})
         if text is not None:
             failure = Failure("TrialFailed", text, "", number)
@@ -160,13 +160,16 @@ def _result(number: int, found: object, trial: Trial, objective: Objective, seco
     )
 
 
-def read_value(found: object, name: str) -> tuple[float | None, str | None, dict[str, object]]:
+def read_value(
+    found: object, name: str, *, maximized: bool = False
+) -> tuple[float | None, str | None, dict[str, object]]:
     """Return (value, why it failed, the rest that is plain data) of what a function returned.
 
-    A number, or a dict as hyperopt's functions return it: the objective under its name or as `loss`, and perhaps `status`.
+    A number, or a dict as hyperopt's functions return it: the objective under its name, or as `loss` if it is minimized, and perhaps
+    `status`.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither. ElephasError: a dict without the objective.
     """
     if isinstance(found, int | float | np.number) and not isinstance(found, bool):
         return float(found), None, {}
@@ -181,6 +184,11 @@ def read_value(found: object, name: str) -> tuple[float | None, str | None, dict
         why = found.get("error", found.get("message", "no reason given"))
         return None, f"the function returned status {status!r}: {why}", notes
     key = name if name in found else "loss"
+    if key != name and maximized and key in found:
+        raise ElephasError(
+            f"the function's dict must have {name!r}, which is maximized; it has 'loss', which is minimized. Return it under its name, or "
+            "leave objective= out."
+        )
     if key not in found:
         raise ElephasError(f"the function's dict must have {name!r}; got {sorted(map(str, found))}.")
     return number_of(f"the function's {key!r}", found[key]), None, notes

@@ -8,9 +8,7 @@ import keras
 
 from elephas_like.core.voting import Voting
 from elephas_like.ensembles.scoring import gives_logits, output_width
-from elephas_like.trainer.task import last_activation
-
-_REGRESSION = ("mse", "mae", "mape", "msle")
+from elephas_like.trainer.task import last_activation, loss_name, single_loss
 
 
 def voting_of(model: keras.Model) -> str:
@@ -19,20 +17,27 @@ def voting_of(model: keras.Model) -> str:
     Raises:
         ValueError: a loss that does not say.
     """
-    loss = getattr(model, "loss", None)
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    words = str(name).lower()
-    if "crossentropy" in words:
-        # Each column has a probability of its own, which do not sum to 1.
-        apart = last_activation(model) == "sigmoid" or gives_logits(model)
-        labels = words.startswith("binary") and (output_width(model) or 1) > 1 and apart
-        return Voting.MEAN.value if labels else Voting.SOFT.value
-    if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
-        return Voting.MEAN.value
+    loss = single_loss(model)
+    for words in _names(loss):
+        if "crossentropy" in words:
+            # Each column has a probability of its own, which do not sum to 1.
+            apart = last_activation(model) == "sigmoid" or gives_logits(model)
+            labels = words.startswith("binary") and (output_width(model) or 1) > 1 and apart
+            return Voting.MEAN.value if labels else Voting.SOFT.value
+        if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")):
+            return Voting.MEAN.value
     raise ValueError(
-        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {name or loss!r}. Give "
+        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {loss!r}. Give "
         "voting='soft', 'hard' or 'mean'."
     )
+
+
+def _names(loss: object) -> list[str]:
+    """What a loss is called: by its class, by those that it derives from, and last by its user."""
+    if loss is None:
+        return []
+    known = type(loss).__mro__ if isinstance(loss, keras.losses.Loss) else ()
+    return [loss_name(loss), *(loss_name(kind) for kind in known), str(getattr(loss, "name", "")).lower()]
 
 
 def check_models(models: Sequence[object]) -> None:

@@ -268,7 +268,7 @@ def _prepared(
     elif given.frame is not None:
         source = _source(given.pair)
     assert source is not None
-    validation_data = given.validation(validation_data, None)
+    validation_data = given.validation(validation_data, models[0])
     held = None if validation_data is None else validation_source(validation_data, columns, models[0])
     if asked.bagging == "partition":
         _check_partitions(source, asked.members)

@@ -18,8 +18,17 @@ from elephas_like.core.extras import BACKENDS
 from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
-from elephas_like.core.strategies import Strategy
-from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, Role, TrainState, seldom_changed
+from elephas_like.core.strategies import Median, Strategy, TrimmedMean
+from elephas_like.core.types import (
+    EngineName,
+    Frequency,
+    Mode,
+    OnNaN,
+    OptimizerState,
+    Role,
+    TrainState,
+    seldom_changed,
+)
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays, raise_named
 from elephas_like.model.checkpoints import Checkpoints, Found
@@ -282,6 +291,7 @@ def _prepared(
         layout = hooks.variables.layout
         hooks.sizes = exchanged_bytes(layout, options, engine, control_variates=config.control_variates)
     _note_no_effect(options, engine, hooks.variables.layout, frequency)
+    _note_means(options, strategy, hooks.variables.layout)
     remember = options.workers_remember(strategy)
     if found is not None and remember and progress.rounds and progress.memories is None:
         _warn_of_old_checkpoint(options, strategy, found.place)
@@ -330,6 +340,21 @@ def _note_no_effect(
     _note_no_slots(options, layout, frequency)
     if options.control_variates and frequency is Frequency.FIT:
         log.warning("control_variates change nothing here: frequency='fit' has one round. Leave them out.")
+
+
+def _note_means(options: Options, strategy: Strategy, layout: Layout) -> None:
+    """Say so where a strategy is to withstand wrong updates, and what else comes with them is averaged."""
+    if not isinstance(strategy.innermost, Median | TrimmedMean):
+        return
+    averaged = options.optimizer_state is OptimizerState.AVERAGE and layout.size(Role.SLOT)
+    what = [*(["the optimizer's slots"] if averaged else ()), *(["statistics"] if layout.size(Role.STATISTIC) else ())]
+    if what:
+        log.warning(
+            "%r withstands wrong weights of some workers; %s are still averaged over all of them, and one worker's may spoil them.%s",
+            strategy.name,
+            " and ".join(what),
+            " optimizer_state='per_worker' leaves slots where they are." if averaged else "",
+        )
 
 
 def _note_no_steps(options: Options, engine: EngineName, frequency: Frequency | int | Schedule) -> None:

@@ -102,7 +102,7 @@ class Given:
         """Return the data as `of` would, of columns of a pandas DataFrame that are several inputs or outputs of the model."""
         if self.frame is None or self.named is None:
             return self
-        return Given.of(self.frame, **_in_order(self.named, model))
+        return Given.of(self.frame, model=model, **self.named)
 
     def validation(self, data: Any, model: keras.Model | None) -> Any:
         """Return validation data as its kind is read elsewhere; of a pandas DataFrame the columns are those of the data.

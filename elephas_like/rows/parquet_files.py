@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -280,11 +280,21 @@ def _with_types(schema: pa.Schema, kinds: dict[str, pa.DataType]) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> sql.StructType:
     """Return the columns of an Arrow schema as Spark calls them: from the file's own note if Spark wrote it, which knows vectors."""
-    noted = json.loads((schema.metadata or {}).get(_SPARK_SCHEMA, b"null"))
-    known = {} if noted is None else {field.name: field for field in sql.StructType.fromJson(noted).fields}
-    return sql.StructType(
-        [known.get(field.name) or sql.StructField(field.name, _spark_type(field.type)) for field in schema]
-    )
+    noted = json.loads((schema.metadata or {}).get(_SPARK_SCHEMA, b"null")) or {"fields": []}
+    known = {field["name"]: field for field in noted["fields"]}
+    return sql.StructType([_noted(known.get(field.name)) or _plain_field(field) for field in schema])
+
+
+def _plain_field(field: pa.Field) -> sql.StructField:
+    return sql.StructField(field.name, _spark_type(field.type))
+
+
+def _noted(field: dict[str, Any] | None) -> sql.StructField | None:
+    """A field as Spark has noted it; None if it did not, or if it is of a type that is not known here: another package's, or a newer Spark's."""
+    try:
+        return None if field is None else sql.StructField.fromJson(field)
+    except Exception:
+        return None
 
 
 def _spark_type(kind: pa.DataType) -> sql.DataType:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.rows.parquet_listing import ParquetFiles, is_glob, listed, located
+from elephas_like.spark.files import is_url
 from elephas_like.spark.session import is_remote
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -27,7 +28,7 @@ def parquet_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     Raises:
         Exception: Spark's, of many kinds: it cannot read the files.
     """
-    texts = list(paths) if is_remote(session) else [_of_home(path) for path in paths]
+    texts = list(paths) if is_remote(session) else [_as_url(path) for path in paths]
     try:
         own = _read(session, texts, _base(texts))
         names = own.columns
@@ -68,10 +69,12 @@ def _everything(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     return found if len(names) <= len(once) else _read(session, once)
 
 
-def _of_home(path: str) -> str:
-    """Return a path with a home directory in the place of `~`, as workers take it, as a URL: it is none of Spark's own filesystem."""
-    expanded = os.path.expanduser(path)
-    return path if expanded == path else f"file://{expanded}"
+def _as_url(path: str) -> str:
+    """Return a plain path as a URL, and a URL as it is.
+
+    Workers take a path as one of this machine's, from Python's working directory; Spark, as one of its own filesystem, from Java's.
+    """
+    return path if is_url(path) else f"file://{os.path.abspath(os.path.expanduser(path))}"
 
 
 def _base(paths: Sequence[str]) -> str | None:

@@ -13,7 +13,8 @@ from itertools import takewhile
 import pyarrow as pa
 from pyarrow import fs
 
-_TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+_STREAM = "streaming query's"
+_TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi", "_spark_metadata": _STREAM}
 """What lies in the directory of a table whose files are not all part of it."""
 
 
@@ -91,13 +92,13 @@ def is_glob(path: str) -> bool:
     return any(sign in path for sign in "*?[") or _ALTERNATIVES.search(path) is not None
 
 
-def _alternatives(pattern: str) -> list[str]:
+def alternatives(pattern: str) -> list[str]:
     """Return a glob's patterns without braces: `{a,b}/c` is `a/c` and `b/c`, as for Hadoop and shells."""
     inner = _ALTERNATIVES.search(pattern)
     if inner is None:
         return [pattern]
     before, after = pattern[: inner.start()], pattern[inner.end() :]
-    return [each for text in inner[1].split(",") for each in _alternatives(before + text + after)]
+    return [each for text in inner[1].split(",") for each in alternatives(before + text + after)]
 
 
 def listed(filesystem: fs.FileSystem, path: str) -> Listed:
@@ -108,7 +109,7 @@ def listed(filesystem: fs.FileSystem, path: str) -> Listed:
     if info.type is fs.FileType.Directory:
         return Listed(info.path, sorted(_files_in(filesystem, info.path)))
     if is_glob(path):
-        patterns = _alternatives(path)
+        patterns = alternatives(path)
         matches = {match for pattern in patterns for match in _matches(filesystem, pattern)}
         found: list[str] = []
         for match in matches:
@@ -158,10 +159,10 @@ def _walked(filesystem: fs.FileSystem, folder: str, above: frozenset[str] = froz
 
 
 def _not_plain(folder: str, kind: str) -> str:
-    name = kind.lower()
+    rows = "parquet(path)" if kind == _STREAM else f"format({kind.lower()!r}).load(path)"
     return (
-        f"{folder!r} is a {kind} table, whose directory also holds files that are no longer part of it. Read it by Spark: "
-        f"fit(spark.read.format({name!r}).load(path))."
+        f"{folder!r} is a {kind} table, whose directory also holds files that are not, or no longer, part of it. Read it by Spark: "
+        f"fit(spark.read.{rows})."
     )
 
 

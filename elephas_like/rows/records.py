@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from elephas_like.core.errors import DataError
 from elephas_like.core.types import Array, Integers
+from elephas_like.rows.parquet_listing import alternatives
 from elephas_like.spark import files
 from elephas_like.spark.session import context_of
 
@@ -124,7 +125,8 @@ def listed(spark: SparkSession, path: str) -> list[str]:
         FileNotFoundError: there is none.
     """
     if is_local(path):
-        found = _local_files(files.local_path(path))
+        path = os.path.abspath(files.local_path(path))  # executors have working directories of their own
+        found = _local_files(path)
     else:
         try:
             there = _contents(spark, path).select("path").orderBy("path").collect()
@@ -144,7 +146,10 @@ def listed(spark: SparkSession, path: str) -> list[str]:
 
 def _local_files(path: str) -> list[str]:
     """The files of a local directory or pattern, or the one file, sorted, as Spark lists those of a URL."""
-    places = [path] if os.path.exists(path) else glob.glob(path)
+    patterns = [
+        each.replace("[^", "[!") for each in alternatives(path)
+    ]  # as Hadoop and shells have them, and Python has not
+    places = [path] if os.path.exists(path) else list({place for each in patterns for place in glob.glob(each)})
     found = [place for place in places if os.path.isfile(place)]
     for folder in filter(os.path.isdir, places):
         found += _below(folder)

@@ -12,6 +12,7 @@ import pyspark
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.extras import BACKENDS, keras_backend
+from elephas_like.core.version import __version__
 
 _PACKAGES = ("elephas-like", "keras", "pyspark")
 
@@ -110,6 +111,8 @@ def _version(package: str) -> str:
         package == "pyspark"
     ):  # a platform's own is on the path without metadata, perhaps beside one that pip has installed
         return pyspark.__version__
+    if package == "elephas-like":  # which may have come by --py-files, without metadata
+        return __version__
     try:
         return version(package) or "none"  # metadata may be there without a version
     except PackageNotFoundError:

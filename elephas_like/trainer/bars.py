@@ -30,6 +30,11 @@ class Bar(tqdm):
             super().write(s, *others, **named)
         except UnicodeEncodeError:
             super().write(s.encode("ascii", "replace").decode(), *others, **named)
+        except (
+            OSError,
+            ValueError,
+        ):  # a terminal that is gone, or a closed file: nobody reads it, and what was trained is worth more
+            return
 
 
 def has_terminal() -> bool:

@@ -356,7 +356,10 @@ def _with_imports(modules: list[types.ModuleType], script: list[types.ModuleType
         for value in list(vars(queue.pop()).values()):
             # Not `isinstance`, which asks proxies for what they stand for.
             is_module = issubclass(type(value), types.ModuleType)
-            name = value.__name__ if is_module else getattr(value, "__module__", None)
+            try:
+                name = value.__name__ if is_module else getattr(value, "__module__", None)
+            except Exception:  # a proxy of what is gone
+                continue
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is not None and module.__name__ not in found and _is_users_file(module):
                 found[module.__name__] = module

@@ -70,7 +70,7 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
     width = slot.shape[-1] if slot.shape else 1
     flat = len(slot.shape) <= 1
     name, activation = _loss_name(model), last_activation(model)
-    kind = model_type or LossModelTypeMapper().get_model_type(_single_loss(model))
+    kind = model_type or LossModelTypeMapper().get_model_type(single_loss(model))
     if kind is None:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
@@ -150,7 +150,7 @@ def loss_name(loss: object) -> str:
     return snake_case(getattr(known, "__name__", type(known).__name__))  # an object's own name may be its user's
 
 
-def _single_loss(model: keras.Model) -> object:
+def single_loss(model: keras.Model) -> object:
     """Return the loss of a model with one output, out of the list or dict that may hold it; None where there are several or none."""
     loss = getattr(model, "loss", None)
     while isinstance(loss, dict | list | tuple):
@@ -159,13 +159,13 @@ def _single_loss(model: keras.Model) -> object:
 
 
 def _loss_name(model: keras.Model) -> str:
-    loss = _single_loss(model)
+    loss = single_loss(model)
     return "" if loss is None else loss_name(loss)
 
 
 def _from_logits(model: keras.Model) -> bool:
     """Return whether the loss takes the model's output as logits."""
-    loss = _single_loss(model)
+    loss = single_loss(model)
     config = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
     return bool(config.get("from_logits"))
 

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from elephas_like.core import rounds, scores
-from elephas_like.core.center import Projection, unconstrained
+from elephas_like.core.center import Projection, mean_rate, unconstrained
 from elephas_like.core.columns import signature
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.merging import finite
@@ -175,7 +175,7 @@ class LocalTrainer:
         begun = self._constrain(self._sender.start(state.weights, context))
         program.variables.write(state.but(weights=begun))
         if order.mean_step is not None and program.corrections is not None:
-            correction = self._variate.correction(order.mean_step, program.corrections.rate(state, 0))
+            correction = self._variate.correction(order.mean_step, mean_rate(program.corrections.rate, state, steps))
             program.corrections.write(correction)
         # Train, one epoch after the other.
         samples, sums = 0, []

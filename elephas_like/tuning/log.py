@@ -218,7 +218,7 @@ def write_whole(path: Path, content: bytes) -> None:
         with draft.open("wb", buffering=0) as file:
             _write_all(file, content)
         draft.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C as well
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
@@ -298,16 +298,20 @@ class ModelStore:
         return max(self._losses.values()) if len(self._losses) >= self._keep else math.inf
 
     def offer(self, result: TrialResult) -> None:
-        """Keep the model of a trial if it is among the best; drop the one that no longer is."""
+        """Keep the model of a trial if it is among the best, beside those that it will replace when `settle` is called."""
         if not result.counts or not result.model or result.loss is None:
             return
         worst = self.numbers[-1] if len(self._losses) >= self._keep else None
-        if worst is not None and (result.loss, result.number) > (self._losses[worst], worst):
-            return
-        self._losses[result.number] = result.loss
-        self._keep_model(result)
-        if worst is not None:
-            self._drop(worst)
+        if worst is None or (result.loss, result.number) <= (self._losses[worst], worst):
+            self._keep_model(result)
+            self._losses[result.number] = result.loss
+
+    def settle(self, without: int | None = None) -> None:
+        """Drop the models that are no longer among the best, and that of trial `without`."""
+        if without in self._losses:
+            self._drop(without)
+        for number in self.numbers[self._keep :]:
+            self._drop(number)
 
     def _keep_model(self, result: TrialResult) -> None:
         if self._directory is not None:

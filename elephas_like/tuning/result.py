@@ -82,7 +82,7 @@ class SearchResult:
         objective: Objective,
         epochs: int,
         store: ModelStore,
-        restore: Callable[[Any, bytes, str], keras.Model] | None,
+        restore: Callable[[int, Any, bytes, str], keras.Model] | None,
         sampler: PointSource,
         interrupted: bool = False,
     ) -> None:
@@ -222,7 +222,7 @@ class SearchResult:
             raise ValueError(_NO_MODELS)
         if number not in self._models:
             params = next(record.params for record in self._records if record.result.number == number)
-            self._models[number] = self._restore(params, *self._store.read(number))
+            self._models[number] = self._restore(number, params, *self._store.read(number))
         return self._models[number]
 
     def plot(self) -> Any:

@@ -17,6 +17,7 @@ from elephas_like.core.pruning import NumberedRule, Rule, stops
 from elephas_like.core.runs_monitor import RunsMonitor
 from elephas_like.core.tracebacks import cause
 from elephas_like.core.trials import Logs, TrialOrder, TrialResult, TrialStatus
+from elephas_like.engine.function_trials import failed
 from elephas_like.trainer.bars import Bar
 from elephas_like.tuning.log import ModelStore, SearchLog
 from elephas_like.tuning.samplers import PointSource, is_feasible
@@ -141,6 +142,7 @@ class Search:
         self._sampler, self._objective, self._monitor, self._limits = sampler, objective, monitor, limits
         self._store, self._log, self._batch_size, self._verbose = store, log, batch_size, verbose
         self._running: dict[int, tuple[Point, Any]] = {}
+        self._ended: list[TrialResult] = []
         self._page = page or search_monitor(objective, limits.max_evals)
 
     def recall(self, earlier: Sequence[tuple[TrialResult, Point]]) -> None:
@@ -185,7 +187,7 @@ class Search:
                 more = self._begin(next(todo, None), slots)
             if not self._running:
                 return
-            result = slots.finished(POLL_SECONDS)
+            result = self._ended.pop() if self._ended else slots.finished(POLL_SECONDS)
             if self._monitor.error is not None:
                 raise self._monitor.error
             if result is not None:
@@ -229,21 +231,28 @@ class Search:
         self._page.begin(number, self._sampler.space.values(point, params))
         if self._log is not None:
             self._log.note_begun(number)
-        slots.start(TrialOrder(number, params, self._batch_size(params), self._store.threshold))
+        try:
+            size = self._batch_size(params)
+        except Exception as error:  # a function of the user's, as `build` is: the trial's failure, and not the search's
+            self._ended.append(failed(number, error))
+        else:
+            slots.start(TrialOrder(number, params, size, self._store.threshold))
         return True
 
     def _take(self, result: TrialResult, bar: Bar) -> None:
         result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
         kept = replace(result, model=b"")
+        self._store.offer(
+            result
+        )  # before the log says that this trial has ended: a driver that dies in between tries it again
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
         self.records[result.number] = self._record(kept, point, params)
         try:
             self._sampler.tell(result)  # after the trial is kept: an algorithm of the user's may fail
         finally:
-            if is_feasible(self._sampler, result.number):
-                self._store.offer(result)
+            self._store.settle(None if is_feasible(self._sampler, result.number) else result.number)
         self._show_ended(self.records[result.number])
         if result.failure is not None and result.status is TrialStatus.FAILED:
             log.info("trial %d failed: %s: %s", result.number, result.failure.type_name, result.failure.message)

@@ -314,7 +314,7 @@ def _prepared(asked: _Request, given: Given, validation_data: Any) -> _Prepared:
     if columns is not None or given.frame is not None:
         model = first_model(asked.build, space, seed, needed=columns is not None)
     given = given if model is None else given.for_model(model)
-    validation_data = given.validation(validation_data, None)
+    validation_data = given.validation(validation_data, model)
     source = search_source(given.pair, columns, model)
     held = None if validation_data is None else validation_source(validation_data, columns, model)
     context = context_for(source.context or (None if held is None else held.context), EngineName.AUTO)
@@ -442,11 +442,11 @@ class _Restorer:
     settings: KerasSettings
     made: list[keras.Model] = field(default_factory=list)
 
-    def __call__(self, params: Any, content: bytes, suffix: str) -> keras.Model:
-        """Return the model."""
+    def __call__(self, number: int, params: Any, content: bytes, suffix: str) -> keras.Model:
+        """Return the model of the trial of this number: `build` draws what it drew there, which need not be weights."""
         with (
             self.settings.applied(),
-            seeded(self.seed, 0),
+            seeded(self.seed, number),
             tempfile.TemporaryDirectory(prefix="elephas_like-") as folder,
         ):
             path = Path(folder) / f"model{suffix}"

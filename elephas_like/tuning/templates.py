@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elephas_like.core.checks import did_you_mean
+from elephas_like.core.errors import ElephasError
+from elephas_like.core.source_lines import source_lines
 from elephas_like.tuning.space import KINDS, node
 
 _GIVEN = "__elephas_like_params__"
@@ -74,7 +76,17 @@ def from_templates(function: Callable[..., Any]) -> tuple[Callable[..., Any], di
 
 
 def _tree(function: Callable[..., Any]) -> ast.Module:
-    """Return a function's code, with the line numbers of its file."""
+    """Return a function's code, with the line numbers of its file.
+
+    Raises:
+        ElephasError: the file was edited after the function was imported.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None and not source_lines(code)[1]:
+        raise ElephasError(
+            f"{code.co_filename} was edited after it was imported, and templates are read from the file: {function.__name__} would be "
+            "another function. Import it again, or start Python anew."
+        )
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     return ast.increment_lineno(tree, first - 1)

@@ -7,7 +7,7 @@ import pytest
 from exchanges import CENTERS, center_of
 from plain_numpy import LAYOUT, floats, integers, nothing, state, update
 
-from elephas_like.core.center import HogwildCenter, LockedCenter
+from elephas_like.core.center import HogwildCenter, LockedCenter, mean_rate
 from elephas_like.core.errors import ElephasError, NonFiniteError
 from elephas_like.core.layout import Layout, LayoutEntry
 from elephas_like.core.merging import begun_anew
@@ -22,6 +22,16 @@ from elephas_like.core.strategies import (
 )
 from elephas_like.core.strategies.asynchronous import DownPour
 from elephas_like.core.types import Mode, OnNaN, Role, Update
+
+
+def test_the_rate_of_a_round_is_the_mean_of_its_steps() -> None:
+    def rate(state: object, steps: int) -> float:
+        return 1.0 / (1 + steps)
+
+    assert mean_rate(rate, state(), 1) == mean_rate(rate, state(), 0) == 1
+    assert mean_rate(rate, state(), 3) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert mean_rate(lambda state, steps: float(steps), state(), 400) == pytest.approx(200, abs=1)  # of 16 of them
+    assert mean_rate(lambda state, steps: 0.1, state(), 7) == 0.1  # to the bit
 
 
 @pytest.mark.parametrize("kind", CENTERS)

@@ -12,12 +12,17 @@ from elephas_like.core.strategies import (
     EASGD,
     STRATEGIES,
     Average,
+    Clipped,
     DownPour,
     FedAsync,
+    FedBuff,
     Int8,
+    Mean,
+    Median,
     MomentumLookAhead,
     Nesterov,
     OneShot,
+    Reduce,
     Strategy,
     TopK,
     resolve,
@@ -137,6 +142,17 @@ def test_all_combinations() -> None:
         expected &= mode == "synchronous" or (frequency != "fit" and engine != "jobs" and frequency != FixedSteps(3))
         expected &= strategy not in REMEMBER or (frequency != "fit" and engine != "jobs")
         assert fits(mode, strategy, frequency, engine) == expected, (mode, strategy, frequency, engine)
+
+
+@pytest.mark.parametrize("part", [Mean(), Median(), Clipped(1.0, then=Mean())])
+def test_a_mean_of_one_update_would_undo_its_weight(part: Reduce) -> None:
+    mode, engine = Mode.ASYNCHRONOUS, EngineName.AUTO
+    for strategy in (DownPour(reduce=part), MomentumLookAhead(reduce=part), FedBuff(buffer=1, reduce=part)):
+        with pytest.raises(ValueError, match=r"weighs each update as it comes, which reduce=.* would undo"):
+            check_combination(mode, strategy, 50, engine)
+    check_combination(mode, FedBuff(buffer=3, reduce=part), 50, engine)
+    check_combination(mode, DownPour(reduce=Clipped(1.0)), 50, engine)
+    check_combination(Mode.SYNCHRONOUS, Nesterov(reduce=part), 50, engine)
 
 
 def test_codecs_go_with_what_sends_deltas() -> None:

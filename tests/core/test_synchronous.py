@@ -151,7 +151,12 @@ def test_slowmo_at_one_learning_rate_is_fedavgm(rate: float) -> None:
 
 
 def test_slowmo_survives_a_learning_rate_of_nought() -> None:
-    assert three_rounds(SlowMo(), rates=(0.0, 0.0, 0.0))[0] == [[2, 2], [4.5, 5.5], [2.75, 9.25]]
+    # x + d, and u stays: (1, -1) + (1, 3), + (2, 2), + (-3, 2)
+    assert three_rounds(SlowMo(), rates=(0.0, 0.0, 0.0))[0] == [[2, 2], [4, 4], [1, 6]]
+    # u = (2, 6), stays in between, and becomes (1, 3) + 2 (-3, 2) = (-5, 7)
+    after, outer, _ = three_rounds(SlowMo(), rates=(0.5, 0.0, 0.5))
+    assert after == [[2, 2], [4, 4], [1.5, 7.5]]
+    assert outer == {"momentum": [-5, 7]}
 
 
 def test_bmuf() -> None:

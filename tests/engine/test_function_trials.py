@@ -15,6 +15,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.core.objective import Objective
 from elephas_like.core.trials import TrialOrder, TrialResult, TrialStatus
 from elephas_like.engine.function_trials import ObjectiveTrial, read_value, takes_trial, tried
@@ -42,6 +43,8 @@ def test_a_number_or_hyperopts_dict_is_the_result() -> None:
     assert found == (1.0, None, more)
     assert json.loads(json.dumps(found[2])) == more  # plain numbers, as a resumed search has them
     assert read_value({"accuracy": 0.9, "loss": 2}, "accuracy")[0] == 0.9
+    with pytest.raises(ElephasError, match="must have 'accuracy', which is maximized; it has 'loss'"):
+        read_value({"loss": -0.9}, "accuracy", maximized=True)
     assert (
         read_value({"status": "fail", "error": "too big"}, "loss")[1] == "the function returned status 'fail': too big"
     )

@@ -8,6 +8,9 @@ from elephas_like.ensembles.member_models import check_models, voting_of
 def test_how_a_loss_votes() -> None:
     assert voting_of(model()) == "soft"
     assert voting_of(model(loss=keras.losses.BinaryFocalCrossentropy())) == "soft"
+    named = keras.losses.SparseCategoricalCrossentropy(name="train_error")  # by its user
+    for loss in (named, ["sparse_categorical_crossentropy"]):
+        assert voting_of(model(loss=loss)) == "soft"
     for loss in ("mse", "mean_absolute_error", keras.losses.Huber()):
         assert voting_of(model(1, None, loss=loss, metrics=[])) == "mean"
     for activation in ("sigmoid", None):  # several labels a row, by probabilities or by logits

@@ -170,10 +170,23 @@ def test_columns_go_by_name_where_the_model_is_made_later() -> None:
     given = Given.of(NAMED, **BY_NAME)
     assert given.x.tolist() == [[3.0, 1.0], [4.0, 2.0]]
     known = given.for_model(made)
-    assert known.x.tolist() == [[1.0, 3.0], [2.0, 4.0]]
-    assert known.y.tolist() == known.validation(NAMED, None)[1].tolist() == [[301.0, -301.0], [402.0, -402.0]]
+    assert [part.tolist() for part in known.x] == [[[1.0], [2.0]], [[3.0], [4.0]]]
+    assert known.y.tolist() == known.validation(NAMED, made)[1].tolist() == [[301.0, -301.0], [402.0, -402.0]]
     pair = Given.of((X, Y))
     assert pair.for_model(model()) is pair
+
+
+def test_columns_of_unequal_widths_stay_whole_where_the_model_is_made_later() -> None:
+    """Two inputs of open length: nothing says where both together were to be cut."""
+    question, answer = keras.Input((None,), name="question"), keras.Input((None,), name="answer")
+    totals = [keras.ops.sum(each, axis=1, keepdims=True) for each in (question, answer)]
+    towers = keras.Model([question, answer], totals[0] + 100 * totals[1])
+    towers.compile("sgd", "mse")
+    frame = pd.DataFrame({"question": [[1.0, 2, 3, 4]] * 2, "answer": [[5.0, 6]] * 2, "y": [1110.0] * 2})
+    given = Given.of(frame, features_col=["question", "answer"], label_col="y").for_model(towers)
+    for found in (given.x, given.validation(frame, towers)[0]):
+        assert [part.shape for part in found] == [(2, 4), (2, 2)]
+    assert float(towers.evaluate(list(given.x), given.y, verbose=0)) == 0
 
 
 def test_labels_of_unlike_outputs_are_not_put_together() -> None:

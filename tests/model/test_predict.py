@@ -117,7 +117,9 @@ def test_empty_arrays_are_what_empty_rdds_are(sc) -> None:
             each.evaluate(x, y)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [({"timeout": "x"}, "timeout must be"), ({"verbose": "loud"}, "verbose must be")])
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"timeout": "x"}, "timeout must be"), ({"verbose": "loud"}, "verbose must be")]
+)
 def test_arguments_are_checked_where_they_change_nothing(wrong: dict[str, object], said: str) -> None:
     model, x, y = SparkModel(line(), engine="in_process"), np.zeros((4, 2)), np.zeros(4)
     with pytest.raises((TypeError, ValueError), match=said):

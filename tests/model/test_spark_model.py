@@ -341,6 +341,19 @@ def test_slots_that_do_not_travel_anyway_are_said(
     assert (said in caplog.text) is bool(why)
 
 
+@pytest.mark.parametrize("options", [{"control_variates": True}, {"strategy": "slowmo"}])
+def test_a_rate_that_begins_or_ends_at_almost_nothing_makes_no_step_long(options: dict) -> None:
+    """Both count steps in learning rates: those of a round's steps, and not that of its first one."""
+    schedule = keras.optimizers.schedules.CosineDecay(1e-6, 20, warmup_target=0.01, warmup_steps=10)
+    losses = {}
+    for name, more in (("plain", {}), ("counted", options)):
+        model = mlp()
+        model.compile(keras.optimizers.SGD(schedule), "mse")
+        found = spark(model, 2, frequency=5, **more).fit(X, Y, epochs=8, batch_size=5, verbose=0)
+        losses[name] = found.history["loss"]
+    assert max(losses["counted"]) <= 1.1 * max(losses["plain"])
+
+
 def test_control_variates_of_a_single_round_are_said_to_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     fitted(mlp(), 2, options={"frequency": "fit", "control_variates": True})
     assert "control_variates change nothing here: frequency='fit' has one round" in caplog.text

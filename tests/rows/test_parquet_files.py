@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as sql
 
 from elephas_like.rows.frame_plan import ColumnChoice, plan
@@ -208,6 +210,21 @@ def test_files_that_are_no_parquet_are_refused_with_what_reads_them(name: str, r
     (tmp_path / name).write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=f"expected Parquet files.*{name}.*{reader}"):
         parquet_table(ParquetFiles(tmp_path))
+
+
+def test_types_that_are_not_known_here_are_told_as_the_file_has_them() -> None:
+    """Those of a package that is not installed, or of a newer Spark, in columns that nobody reads; vectors are Spark's own."""
+    vector = {"type": "udt", "pyClass": "pyspark.ml.linalg.VectorUDT", "sqlType": {}}
+    kinds = {
+        "shape": {"type": "udt", "class": "org.elsewhere.GeometryUDT", "sqlType": "binary"},
+        "v": vector,
+        "n": "unheard_of",
+    }
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+    note = {b"org.apache.spark.sql.parquet.row.metadata": json.dumps({"type": "struct", "fields": fields}).encode()}
+    schema = pa.schema([("shape", pa.binary()), ("v", pa.binary()), ("n", pa.int32())], note)
+    found = [type(field.dataType) for field in spark_schema(schema)]
+    assert found == [sql.BinaryType, VectorUDT, sql.LongType]
 
 
 def test_types_are_told_as_spark_calls_them() -> None:

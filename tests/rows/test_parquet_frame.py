@@ -78,6 +78,13 @@ def test_the_home_directory(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert parquet_frame(spark, ["~/rows"]).count() == 2
 
 
+def test_a_relative_path_is_pythons(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java stays in the directory in which it was started."""
+    put(tmp_path, "rows of mine #1/0.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert parquet_frame(spark, ["rows of mine #1"]).count() == 2
+
+
 def test_what_is_not_there_is_sparks_error(spark, tmp_path: Path) -> None:
     for path in ("none", "none*"):
         with pytest.raises(Exception, match="Path does not exist"):

@@ -65,6 +65,15 @@ def test_records_of_a_url_come_in_the_order_of_the_files_whatever_their_sizes(sp
     assert [row.n for row in found.collect()] == list(range(502))
 
 
+def test_relative_paths_and_what_hadoop_calls_none_of_these(spark, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors have working directories of their own."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.tfrecord").touch()
+    monkeypatch.chdir(tmp_path)
+    both = [str(tmp_path / "b.tfrecord"), str(tmp_path / "c.tfrecord")]
+    assert listed(spark, "[^a].tfrecord") == listed(spark, "{b,c}.tfrecord") == both
+
+
 def test_nulls_vectors_and_empty_partitions(spark, tmp_path) -> None:
     rows = [(None, Vectors.sparse(3, [1], [2.0]), [1]), (2.5, Vectors.dense([1, 2, 3]), [])]
     df = spark.createDataFrame(rows, ["x", "v", "n"])

@@ -194,6 +194,18 @@ def test_a_directory_takes_the_place_of_a_file_and_a_file_that_of_a_directory(ba
     assert [name for name in names(tmp_path) if not name.endswith(".crc")] == ["saved"]
 
 
+def test_a_link_to_a_directory_is_replaced(tmp_path) -> None:
+    source, version = tmp_path / "source", tmp_path / "v1"
+    for folder in (source, version):
+        folder.mkdir()
+        (folder / "a").write_text(folder.name)
+    (tmp_path / "current").symlink_to(version)
+    files.put(str(source), str(tmp_path / "current"), None, overwrite=True)
+    assert (tmp_path / "current" / "a").read_text() == "source"
+    assert (version / "a").read_text() == "v1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "source", "v1"]
+
+
 def test_a_directory_whose_replacement_fails_is_there_as_before(tmp_path, monkeypatch) -> None:
     source, target = tmp_path / "source", tmp_path / "saved"
     for folder, text in ((source, "new"), (target, "old")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import pyspark
 import pytest
@@ -19,6 +20,17 @@ from elephas_like.spark.versions import (
     missing_package,
     versions,
 )
+
+
+def test_a_library_that_came_as_files_has_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--py-files` brings no metadata."""
+
+    def none(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    here = versions()["elephas-like"]
+    monkeypatch.setattr("elephas_like.spark.versions.version", none)
+    assert versions()["elephas-like"] == here
 
 
 def test_a_process_agrees_with_itself() -> None:

@@ -90,6 +90,13 @@ def test_letters_that_the_output_has_not_are_replaced(monkeypatch: pytest.Monkey
     assert stream.read() == "pr?cision: 0.5\n"
 
 
+def test_a_terminal_that_is_gone_costs_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    Bar.write("trial 3: 0.5")
+
+
 def test_the_line_of_an_epoch_has_all_metrics() -> None:
     logs = {"loss": 1.67214, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.25, "confusion": [[1]]}
     assert epoch_line("Epoch 3/10", 2.0, 60_000, logs) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import pickle
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elephas_like.core.errors import ElephasError
+from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.building import build
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
@@ -817,3 +818,25 @@ def test_variables_that_no_state_can_bring_back_are_named_once(caplog: pytest.Lo
     (said,) = [line for line in caplog.messages if "calls_of_all" in line]
     assert "Keep them in attributes of a layer or of the model." in said
     assert TRACKER.name not in said  # metrics are summed
+
+
+def test_a_tf_function_is_what_was_imported_whatever_its_file_says_now(tmp_path: Path, monkeypatch) -> None:
+    """AutoGraph reads source: a worker's file may be an older one, or be edited while the program runs."""
+    text = (
+        "import keras\nimport tensorflow as tf\n@tf.function\ndef scaled(x):\n    if tf.reduce_sum(x) > -1e9:\n        return x * 2.0\n"
+        "    return x\nclass Scale(keras.layers.Layer):\n    def call(self, x):\n        return scaled(x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited_layers.py").write_text(text)
+    import edited_layers
+
+    model = small(edited_layers.Scale(), keras.layers.Dense(1, kernel_initializer="ones"))
+    spec = ModelSpec.from_model(model)
+    (tmp_path / "edited_layers.py").write_text(text.replace("2.0", "5.25"))
+    linecache.clearcache()
+    copy = spec.build()
+    np.testing.assert_allclose(copy.predict(X, verbose=0), 2 * X.sum(axis=1, keepdims=True), rtol=1e-5)
+    linecache.clearcache()
+    with pytest.warns(ElephasWarning, match="edited_layers.py was edited after it was imported"):
+        ModelSpec.from_model(model)
+    linecache.clearcache()

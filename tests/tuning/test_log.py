@@ -172,6 +172,31 @@ def test_a_full_disk_costs_a_search_no_trial_and_no_model(tmp_path: Path) -> Non
     assert [result.number for result, _ in SearchLog(tmp_path).begin(IDENTITY, "auto")] == [0, 2]
 
 
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_model_stays_until_the_one_that_replaces_it_is_in_the_log(on_disk: bool, tmp_path: Path) -> None:
+    store = ModelStore(1, tmp_path if on_disk else None)
+    store.offer(trial(0, 2.0))
+    store.settle()
+    store.offer(trial(1, 1.0))
+    assert store.numbers == [1, 0]  # trial 1 is not in the log yet
+    store.settle(without=1)  # it does not meet a constraint
+    assert store.numbers == [0]
+    store.offer(trial(2, 1.0))
+    store.settle()
+    assert store.numbers == [2]
+
+
+def test_ctrl_c_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    store = ModelStore(1, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        store.offer(trial(0, 2.0))
+    assert (list(tmp_path.iterdir()), store.numbers) == ([], [])
+
+
 def test_a_directory_that_vanishes_costs_a_search_no_trial(tmp_path: Path) -> None:
     log = SearchLog(tmp_path / "search")
     log.begin(IDENTITY, "auto")
@@ -228,17 +253,24 @@ def test_the_shelf_holds_the_best(on_disk: bool, tmp_path: Path) -> None:
     assert store.threshold == math.inf
     for number, loss in enumerate([3.0, 1.0, 2.0, 5.0]):
         store.offer(trial(number, loss))
+        store.settle()
     store.offer(trial(4, 0.0, TrialStatus.PRUNED))
+    store.settle()
     store.offer(TrialResult(5, TrialStatus.OK, loss=0.5))  # brought no model
+    store.settle()
     assert store.numbers == [1, 2]
     assert store.threshold == 2.0
     assert store.read(1) == (b"model 1", ".keras")
     store.offer(trial(6, 2.0))
+    store.settle()
     assert store.numbers == [1, 2]  # of equal losses the first counts, as in SearchResult,
     store.offer(trial(0, 2.0))
+    store.settle()
     assert store.numbers == [1, 0]  # also where it ends last
     store.offer(trial(2, 2.0))
+    store.settle()
     store.offer(trial(0, 9.0, TrialStatus.PRUNED))
+    store.settle()
     assert store.read(0) == (b"model 0", ".keras")
     if folder is not None:
         assert sorted(path.name for path in folder.iterdir()) == ["trial-00000.keras", "trial-00001.keras"]

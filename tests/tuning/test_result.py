@@ -77,13 +77,15 @@ def test_models_that_an_earlier_session_dropped_are_not_replaced_by_worse_ones(t
     results = [TrialResult(number, TrialStatus.OK, ({"loss": loss},), 0, loss) for number, loss in enumerate(losses)]
     for result in results[:4]:
         store.offer(replace(result, model=b"m"))
+        store.settle()
     store = ModelStore(3, tmp_path)
     for result in results[:4]:
         store.recall(result)
     for result in results[4:]:
         store.offer(replace(result, model=b"m"))
+        store.settle()
     records = {result.number: TrialRecord(result, {"x": 1.0}, {"x": 1.0}, {"x": 1.0}) for result in results}
-    found = SearchResult(records, goal, 1, store, lambda params, content, suffix: params, NO_CONSTRAINTS)
+    found = SearchResult(records, goal, 1, store, lambda number, params, content, suffix: params, NO_CONSTRAINTS)
     assert store.numbers == [1, 4, 5]  # and trials 0 and 2 were better than 5
     assert len(found.best_models(2)) == 2
     with pytest.raises(

@@ -42,7 +42,7 @@ class Context:
     num_workers: K.
     layout: where each tensor lies in a vector.
     progress: share of the fit's rows that have been trained, 0 to 1.
-    learning_rate: of the workers' optimizers at the exchange; 1 where it is not known.
+    learning_rate: of the workers' optimizers, as `Strategy.in_rates` has it; 1 where it is not known.
     weight: in `step`, the sum of the weights of this exchange's updates.
     steps, behind: in asynchronous `step`, how many steps the last update has taken, and its staleness.
     agreement: how much updates agree: in synchronous rounds this exchange's, known to `step`; in asynchronous exchanges the
@@ -236,6 +236,8 @@ class Strategy:
     """Whether workers keep a `Memory` between rounds. Then each round must run in the process of the last one."""
     deltas: ClassVar[bool] = True
     """Whether messages are deltas, small numbers around 0. Codecs and clipping need that."""
+    in_rates: ClassVar[bool] = False
+    """Whether `step` counts in learning rates: then a context has the mean of the round's steps', and else that of the first one."""
     reduces: ClassVar[Reduce] = Mean()
     """The reduction where `reduce` is not given."""
 
@@ -298,6 +300,14 @@ class Strategy:
     @property
     def _reducing(self) -> Reduce:
         return self.reduces if self.reduce is None else self.reduce.around(self.reduces)
+
+    @property
+    def innermost(self) -> Reduce:
+        """The part that combines deltas, whatever is done to them before."""
+        part = self._reducing
+        while isinstance(inner := getattr(part, "then", None), Reduce):
+            part = inner
+        return part
 
     def step(
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context

@@ -137,11 +137,13 @@ class SlowMo(FedAvgM):
     """Slow momentum in units of the workers' learning rate g: u <- beta u + d / g;  x <- x + alpha g u.
 
     Wang, Tantia, Ballas and Rabbat, "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum", ICLR
-    2020, arXiv:1910.00643. With a constant g it is `fedavgm`; where g falls, the momentum falls with it.
+    2020, arXiv:1910.00643. With a constant g it is `fedavgm`; where g falls, the momentum falls with it. g is the mean of the round's steps'; a
+    round at 0 leaves u as it is, and adds alpha d.
     Defaults here: alpha (`learning_rate`) 1, beta (`momentum`) 0.5.
     """
 
     name: ClassVar[str] = "slowmo"
+    in_rates: ClassVar[bool] = True
     learning_rate: float = 1.0
     momentum: float = 0.5
 
@@ -150,7 +152,9 @@ class SlowMo(FedAvgM):
         self, weights: Vector, direction: Vector, outer: OuterState, context: Context
     ) -> tuple[Vector, OuterState]:
         """Compute u <- beta u + d / g;  x <- x + alpha g u."""
-        rate = context.learning_rate or 1.0
+        rate = context.learning_rate
+        if not rate:  # there is no unit to count in
+            return weights + np.float32(self.learning_rate) * direction, {"momentum": outer["momentum"]}
         buffer: Vector = self.momentum * outer["momentum"] + direction / np.float32(rate)
         return weights + np.float32(self.learning_rate * rate) * buffer, {"momentum": buffer}
 

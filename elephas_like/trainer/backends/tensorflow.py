@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -13,6 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from elephas_like.core.errors import ElephasWarning
+from elephas_like.core.source_lines import source_lines
 from elephas_like.core.types import Array, Integers
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
@@ -345,10 +348,15 @@ def _function_reduction(function: tf.types.experimental.PolymorphicFunction) -> 
 def _function(
     python: Callable[..., object], options: dict[str, object], source: tuple[str, list[str]] | None
 ) -> object:
-    """Return the `tf.function`. If the file of its code is not here, its source is put where `inspect` looks for it."""
-    if source is not None and not linecache.getlines(source[0]):
+    """Return the `tf.function`. Its source is put where `inspect` looks for it: the file may be another one here, or none."""
+    if source is not None and linecache.getlines(source[0]) != source[1]:
         name, lines = source
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        linecache.cache[name] = (
+            sum(map(len, lines)),
+            None,
+            lines,
+            name,
+        )  # without a time, the file is not looked at again
     return tf.function(python, **options)
 
 
@@ -357,7 +365,14 @@ def _source_of(python: object) -> tuple[str, list[str]] | None:
     code = getattr(getattr(python, "__func__", python), "__code__", None)
     if not isinstance(code, types.CodeType) or "site-packages" in code.co_filename:
         return None
-    lines = linecache.getlines(code.co_filename)
+    lines, own = source_lines(code)
+    if not own:
+        warnings.warn(
+            f"{code.co_filename} was edited after it was imported. Under tf.function the code of {code.co_name!r} is read from the file: "
+            "what is trained is the edited code, or an error. Import it again, or start Python anew.",
+            ElephasWarning,
+            stacklevel=2,
+        )
     return (code.co_filename, lines) if lines else None
 
 
