@@ -115,7 +115,7 @@ def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_th
 
 def test_a_batch_size_that_is_none_is_said() -> None:
     told = {"max_evals": 2, "epochs": 1, "objective": "loss", "verbose": 0}
-    with pytest.raises(ValueError, match=r"batch_size must be .*; got 2\.5"):
+    with pytest.raises(WorkerError, match=r"(?s)all 2 trials failed.*batch_size must be .*; got 2\.5"):
         search(build, SPACE, cancer(), batch_size=lambda params: 2.5, **told)
 
 
@@ -267,3 +267,41 @@ def test_models_may_have_several_objectives() -> None:
     assert best["trial"] in set(found.pareto_front["trial"])
     with pytest.raises(ValueError, match="objective 'val_auc' is not among the metrics"):
         small(algo="optuna", objective=["val_loss", "val_auc"])
+
+
+def test_the_best_model_has_what_its_build_drew_that_is_no_weight() -> None:
+    """A random part of the columns, say: another one would be another function of the same weights."""
+    x, y = cancer()
+
+    def of_some_columns(params):
+        chosen = np.random.permutation(30)[:8]
+        inputs = keras.Input((30,))
+        model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(keras.ops.take(inputs, chosen, axis=1)))
+        model.compile(keras.optimizers.SGD(params["rate"]), "binary_crossentropy")
+        return model
+
+    found = search(
+        of_some_columns,
+        {"rate": [0.02, 0.05]},
+        (x, y),
+        max_evals=4,
+        epochs=2,
+        validation_data=(x, y),
+        seed=3,
+        verbose=0,
+    )
+    for number, model in zip(found.trials.sort_values("val_loss")["trial"], found.best_models(4), strict=False):
+        reported = found.trials.set_index("trial").loc[number, "val_loss"]
+        assert model.evaluate(x, y, verbose=0) == pytest.approx(reported, rel=1e-4)
+
+
+def test_a_batch_size_that_cannot_be_told_is_its_trials_failure() -> None:
+    asked = []
+
+    def size(params: dict) -> int:
+        asked.append(params)
+        return {1: 150}[len(asked)]
+
+    trials = small(batch_size=size, max_evals=3).trials
+    assert trials["status"].tolist() == ["ok", "failed", "failed"]
+    assert "KeyError: 2" in trials["error"][1]
