@@ -10,6 +10,8 @@ from elephas_like.core.voting import Voting
 from elephas_like.ensembles.scoring import gives_logits, output_width
 from elephas_like.trainer.task import last_activation, loss_name, single_loss
 
+_REGRESSION = ("mse", "mae", "mape", "msle")
+
 
 def voting_of(model: keras.Model) -> str:
     """How an ensemble of such models votes: "soft" for a crossentropy, "mean" for a loss of regression, or for several labels a row.
@@ -22,12 +24,12 @@ def voting_of(model: keras.Model) -> str:
         if "crossentropy" in words:
             # Each column has a probability of its own, which do not sum to 1.
             apart = last_activation(model) == "sigmoid" or gives_logits(model)
-            labels = words.startswith("binary") and (output_width(model) or 1) > 1 and apart
+            labels = "binary" in words and (output_width(model) or 1) > 1 and apart
             return Voting.MEAN.value if labels else Voting.SOFT.value
-        if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")):
+        if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
             return Voting.MEAN.value
     raise ValueError(
-        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {loss!r}. Give "
+        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {getattr(model, 'loss', None)!r}. Give "
         "voting='soft', 'hard' or 'mean'."
     )
 

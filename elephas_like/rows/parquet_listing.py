@@ -13,7 +13,7 @@ from itertools import takewhile
 import pyarrow as pa
 from pyarrow import fs
 
-_STREAM = "streaming query's"
+_STREAM = "stream"
 _TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi", "_spark_metadata": _STREAM}
 """What lies in the directory of a table whose files are not all part of it."""
 
@@ -159,10 +159,12 @@ def _walked(filesystem: fs.FileSystem, folder: str, above: frozenset[str] = froz
 
 
 def _not_plain(folder: str, kind: str) -> str:
-    rows = "parquet(path)" if kind == _STREAM else f"format({kind.lower()!r}).load(path)"
+    what, reader = f"a {kind} table", f"format({kind.lower()!r}).load(path)"
+    if kind == _STREAM:
+        what, reader = "the output of a streaming query", "parquet(path)"
     return (
-        f"{folder!r} is a {kind} table, whose directory also holds files that are not, or no longer, part of it. Read it by Spark: "
-        f"fit(spark.read.{rows})."
+        f"{folder!r} is {what}, whose directory also holds files that are not, or no longer, part of it. Read it by Spark: "
+        f"fit(spark.read.{reader})."
     )
 
 

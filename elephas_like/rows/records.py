@@ -125,8 +125,7 @@ def listed(spark: SparkSession, path: str) -> list[str]:
         FileNotFoundError: there is none.
     """
     if is_local(path):
-        path = os.path.abspath(files.local_path(path))  # executors have working directories of their own
-        found = _local_files(path)
+        found = _local_files(files.local_path(path))
     else:
         try:
             there = _contents(spark, path).select("path").orderBy("path").collect()
@@ -141,7 +140,8 @@ def listed(spark: SparkSession, path: str) -> list[str]:
     kept = _shown(path, found)
     if not kept:
         raise FileNotFoundError(f"there is no file at {path}.")
-    return kept
+    # Executors have working directories of their own.
+    return [os.path.abspath(name) for name in kept] if is_local(path) else kept
 
 
 def _local_files(path: str) -> list[str]:

@@ -15,6 +15,9 @@ _IN_NOTEBOOK = any(kind.__name__ == "tqdm_notebook" for kind in tqdm.__mro__)
 _LEAST_SECONDS = 0.05
 """An epoch that took less was over before the driver looked: workers that nobody waits for bring several at a time."""
 
+_NOBODY_READS = (OSError, ValueError)
+"""Of a terminal that is gone, or a closed file: what was trained is worth more."""
+
 
 class Bar(tqdm):
     """A tqdm bar without tqdm's monitor thread: no thread of this package outlives a call."""
@@ -26,15 +29,17 @@ class Bar(tqdm):
         """Print a line beside bars, as Keras does: letters that the stream cannot encode are replaced."""
         if sys.stdout is None:  # a program without a console
             return
-        try:
-            super().write(s, *others, **named)
-        except UnicodeEncodeError:
-            super().write(s.encode("ascii", "replace").decode(), *others, **named)
-        except (
-            OSError,
-            ValueError,
-        ):  # a terminal that is gone, or a closed file: nobody reads it, and what was trained is worth more
-            return
+        with suppress(*_NOBODY_READS):
+            try:
+                super().write(s, *others, **named)
+            except UnicodeEncodeError:
+                super().write(s.encode("ascii", "replace").decode(), *others, **named)
+
+    def display(self, *given: Any, **named: Any) -> Any:
+        """Show it, to whoever still reads."""
+        with suppress(*_NOBODY_READS):
+            return super().display(*given, **named)
+        return None
 
 
 def has_terminal() -> bool:

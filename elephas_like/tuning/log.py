@@ -329,6 +329,13 @@ class ModelStore:
         """Note a model that an earlier session left in the directory."""
         if result.counts and result.loss is not None and self._path(result.number) is not None:
             self._losses[result.number] = result.loss
+            self._keep = max(self._keep, len(self._losses))  # none that an earlier session kept is deleted
+
+    def forget(self, number: int) -> None:
+        """Delete the model of a trial that is to be run again: an earlier session died before it said that the trial had ended."""
+        if self._path(number) is not None:
+            self._losses.setdefault(number, math.inf)
+            self._drop(number)
 
     @property
     def numbers(self) -> list[int]:

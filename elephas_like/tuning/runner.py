@@ -187,7 +187,7 @@ class Search:
                 more = self._begin(next(todo, None), slots)
             if not self._running:
                 return
-            result = self._ended.pop() if self._ended else slots.finished(POLL_SECONDS)
+            result = self._next(slots, POLL_SECONDS)
             if self._monitor.error is not None:
                 raise self._monitor.error
             if result is not None:
@@ -199,10 +199,14 @@ class Search:
                 if most is not None and len(self._failed()) > most:
                     self._raise_failures(f"{len(self._failed())} trials failed (max_failures={most})")
 
+    def _next(self, slots: TrialRuns, seconds: float) -> TrialResult | None:
+        """Return a trial that has ended, or that could not begin; None if there is none within some seconds."""
+        return self._ended.pop() if self._ended else slots.finished(seconds)
+
     def _end(self, slots: TrialRuns, bar: Bar) -> None:
         """Ends the trials that run, and takes those that have ended."""
         slots.cancel()
-        while self._running and (result := slots.finished(0.0)) is not None:
+        while self._running and (result := self._next(slots, 0.0)) is not None:
             self._take(result, bar)
         for number in list(self._running):
             self._take(TrialResult(number, TrialStatus.INTERRUPTED), bar)
@@ -229,6 +233,7 @@ class Search:
         params = self._sampler.space.at(point)
         self._running[number] = point, params
         self._page.begin(number, self._sampler.space.values(point, params))
+        self._store.forget(number)
         if self._log is not None:
             self._log.note_begun(number)
         try:

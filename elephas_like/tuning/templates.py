@@ -82,12 +82,17 @@ def _tree(function: Callable[..., Any]) -> ast.Module:
         ElephasError: the file was edited after the function was imported.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is not None and not source_lines(code)[1]:
+    lines, own = ([], True) if code is None else source_lines(code)
+    if code is not None and not own:
         raise ElephasError(
             f"{code.co_filename} was edited after it was imported, and templates are read from the file: {function.__name__} would be "
             "another function. Import it again, or start Python anew."
         )
-    lines, first = inspect.getsourcelines(function)
+    if code is not None and lines:
+        first = code.co_firstlineno
+        lines = inspect.getblock(lines[first - 1 :])
+    else:
+        lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     return ast.increment_lineno(tree, first - 1)
 

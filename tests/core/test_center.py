@@ -30,7 +30,7 @@ def test_the_rate_of_a_round_is_the_mean_of_its_steps() -> None:
 
     assert mean_rate(rate, state(), 1) == mean_rate(rate, state(), 0) == 1
     assert mean_rate(rate, state(), 3) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert mean_rate(lambda state, steps: float(steps), state(), 400) == pytest.approx(200, abs=1)  # of 16 of them
+    assert mean_rate(lambda state, steps: float(steps), state(), 400) == pytest.approx(200, abs=1)  # of four of them
     assert mean_rate(lambda state, steps: 0.1, state(), 7) == 0.1  # to the bit
 
 

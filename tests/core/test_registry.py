@@ -14,6 +14,7 @@ from elephas_like.core.strategies import (
     Average,
     Clipped,
     DownPour,
+    DynSGD,
     FedAsync,
     FedBuff,
     Int8,
@@ -147,11 +148,14 @@ def test_all_combinations() -> None:
 @pytest.mark.parametrize("part", [Mean(), Median(), Clipped(1.0, then=Mean())])
 def test_a_mean_of_one_update_would_undo_its_weight(part: Reduce) -> None:
     mode, engine = Mode.ASYNCHRONOUS, EngineName.AUTO
-    for strategy in (DownPour(reduce=part), MomentumLookAhead(reduce=part), FedBuff(buffer=1, reduce=part)):
-        with pytest.raises(ValueError, match=r"weighs each update as it comes, which reduce=.* would undo"):
+    for strategy in (DynSGD(reduce=part), MomentumLookAhead(reduce=part), FedBuff(buffer=1, reduce=part)):
+        with pytest.raises(
+            ValueError, match=r"weighs each update by its staleness as it comes, which reduce=.* would undo"
+        ):
             check_combination(mode, strategy, 50, engine)
     check_combination(mode, FedBuff(buffer=3, reduce=part), 50, engine)
-    check_combination(mode, DownPour(reduce=Clipped(1.0)), 50, engine)
+    check_combination(mode, DynSGD(reduce=Clipped(1.0)), 50, engine)
+    check_combination(mode, DownPour(reduce=part), 50, engine)
     check_combination(Mode.SYNCHRONOUS, Nesterov(reduce=part), 50, engine)
 
 

@@ -11,6 +11,8 @@ def test_how_a_loss_votes() -> None:
     named = keras.losses.SparseCategoricalCrossentropy(name="train_error")  # by its user
     for loss in (named, ["sparse_categorical_crossentropy"]):
         assert voting_of(model(loss=loss)) == "soft"
+    weighted = type("WeightedBinaryCrossentropy", (keras.losses.BinaryCrossentropy,), {})
+    assert voting_of(model(3, "sigmoid", loss=weighted(), metrics=[])) == "mean"
     for loss in ("mse", "mean_absolute_error", keras.losses.Huber()):
         assert voting_of(model(1, None, loss=loss, metrics=[])) == "mean"
     for activation in ("sigmoid", None):  # several labels a row, by probabilities or by logits

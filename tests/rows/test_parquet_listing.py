@@ -112,7 +112,7 @@ def test_tables_with_a_list_of_files_of_their_own_are_refused(tmp_path: Path, en
 def test_what_a_streaming_query_writes_is_read_by_spark(tmp_path: Path) -> None:
     """Files of a batch that failed lie there, too."""
     put(tmp_path, "part-0.parquet", "_spark_metadata/0")
-    with pytest.raises(ValueError, match=r"streaming query's table.*fit\(spark.read.parquet\(path\)\)"):
+    with pytest.raises(ValueError, match=r"the output of a streaming query.*fit\(spark.read.parquet\(path\)\)"):
         files(tmp_path)
 
 

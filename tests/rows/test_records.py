@@ -67,10 +67,12 @@ def test_records_of_a_url_come_in_the_order_of_the_files_whatever_their_sizes(sp
 
 def test_relative_paths_and_what_hadoop_calls_none_of_these(spark, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors have working directories of their own."""
+    folder = tmp_path / "run[1]"
+    folder.mkdir()
     for name in ("a", "b", "c"):
-        (tmp_path / f"{name}.tfrecord").touch()
-    monkeypatch.chdir(tmp_path)
-    both = [str(tmp_path / "b.tfrecord"), str(tmp_path / "c.tfrecord")]
+        (folder / f"{name}.tfrecord").touch()
+    monkeypatch.chdir(folder)
+    both = [str(folder / "b.tfrecord"), str(folder / "c.tfrecord")]
     assert listed(spark, "[^a].tfrecord") == listed(spark, "{b,c}.tfrecord") == both
 
 

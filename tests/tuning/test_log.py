@@ -186,6 +186,13 @@ def test_a_model_stays_until_the_one_that_replaces_it_is_in_the_log(on_disk: boo
     assert store.numbers == [2]
 
 
+def test_a_trial_that_is_run_again_has_no_model_of_its_first_time(tmp_path: Path) -> None:
+    ModelStore(1, tmp_path).offer(trial(0, 2.0))  # and the driver died
+    store = ModelStore(1, tmp_path)
+    store.forget(0)
+    assert (list(tmp_path.iterdir()), store.numbers) == ([], [])
+
+
 def test_ctrl_c_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Path, target: Path) -> None:
         raise KeyboardInterrupt

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import traceback
 
 import cloudpickle
 import pytest
 
+from elephas_like.core.errors import ElephasError
 from elephas_like.tuning.space import Space
 from elephas_like.tuning.templates import from_templates, has_templates
 
@@ -69,6 +71,20 @@ def test_errors_name_the_lines_of_the_users_file() -> None:
         made({"rate": 0.5}, None)
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
     assert (last.filename, last.lineno) == (__file__, fails.__code__.co_firstlineno + 2)
+
+
+def test_a_file_that_is_edited_after_its_import_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def tried():\n    return {{uniform(0, 1)}}\n"
+    (tmp_path / "edited_templates.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    from edited_templates import tried
+
+    from_templates(tried)
+    (tmp_path / "edited_templates.py").write_text(text.replace("1)", "999)"))
+    assert "999" not in str(from_templates(tried)[1])  # its lines were read before
+    linecache.clearcache()
+    with pytest.raises(ElephasError, match=r"edited_templates\.py was edited after it was imported"):
+        from_templates(tried)
 
 
 def test_the_function_travels() -> None:

@@ -236,6 +236,8 @@ class Strategy:
     """Whether workers keep a `Memory` between rounds. Then each round must run in the process of the last one."""
     deltas: ClassVar[bool] = True
     """Whether messages are deltas, small numbers around 0. Codecs and clipping need that."""
+    by_staleness: ClassVar[bool] = False
+    """Whether `weight` falls with an update's staleness."""
     in_rates: ClassVar[bool] = False
     """Whether `step` counts in learning rates: then a context has the mean of the round's steps', and else that of the first one."""
     reduces: ClassVar[Reduce] = Mean()

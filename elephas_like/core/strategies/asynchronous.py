@@ -50,6 +50,7 @@ class MomentumLookAhead(Strategy):
     """
 
     name: ClassVar[str] = "mla"
+    by_staleness: ClassVar[bool] = True
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.ASYNCHRONOUS})
     reduces: ClassVar[Reduce] = Total()
     learning_rate: float = 0.7
@@ -248,6 +249,7 @@ class DynSGD(Strategy):
     """
 
     name: ClassVar[str] = "dynsgd"
+    by_staleness: ClassVar[bool] = True
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.ASYNCHRONOUS})
     reduces: ClassVar[Reduce] = Total()
 
@@ -330,6 +332,7 @@ class FedBuff(Strategy):
     """
 
     name: ClassVar[str] = "fedbuff"
+    by_staleness: ClassVar[bool] = True
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.ASYNCHRONOUS})
     reduces: ClassVar[Reduce] = Total()
     buffer: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elephas_like.core.checks import did_you_mean
 from elephas_like.core.schedules import Schedule
-from elephas_like.core.strategies.algebra import Mean, Strategy, Total
+from elephas_like.core.strategies.algebra import Mean, Strategy
 from elephas_like.core.strategies.asynchronous import (
     ADAG,
     DelayedNesterov,
@@ -144,12 +144,12 @@ def check_combination(
         )
     if codec is not None and not strategy.deltas:
         problems.append(f"strategy {strategy.name!r} sends weights, which codec {codec.name!r} would round off")
-    # An exchange of one update: what divides by the weights, or takes the median of one, leaves nothing of the strategy's own weight.
-    alone = mode is not Mode.SYNCHRONOUS and isinstance(strategy.reduces, Total) and strategy.quorum(2) == 1
+    # Of one update, what divides by the weights, or takes the median, leaves nothing of its weight.
+    alone = mode is not Mode.SYNCHRONOUS and strategy.by_staleness and strategy.quorum(2) == 1
     if alone and isinstance(strategy.innermost, Mean | Median | TrimmedMean | Radial):
         problems.append(
-            f"strategy {strategy.name!r} weighs each update as it comes, which reduce={strategy.reduce!r} would undo: leave it out, or use "
-            "Clipped(norm)"
+            f"strategy {strategy.name!r} weighs each update by its staleness as it comes, which reduce={strategy.reduce!r} would undo: leave "
+            "it out, or use Clipped(norm)"
         )
     if problems:
         packed = "" if codec is None else f", codec={codec.name!r}"

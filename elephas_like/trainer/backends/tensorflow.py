@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -348,16 +349,20 @@ def _function_reduction(function: tf.types.experimental.PolymorphicFunction) -> 
 def _function(
     python: Callable[..., object], options: dict[str, object], source: tuple[str, list[str]] | None
 ) -> object:
-    """Return the `tf.function`. Its source is put where `inspect` looks for it: the file may be another one here, or none."""
-    if source is not None and linecache.getlines(source[0]) != source[1]:
+    """Return the `tf.function`. Its source is put where `inspect` looks for it.
+
+    On workers always: the file may be another one there, and may be edited later. On the driver it is what the user imports.
+    """
+    if source is not None and (_on_worker() or not linecache.getlines(source[0])):
         name, lines = source
-        linecache.cache[name] = (
-            sum(map(len, lines)),
-            None,
-            lines,
-            name,
-        )  # without a time, the file is not looked at again
+        # Without a time, the file is not looked at again.
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     return tf.function(python, **options)
+
+
+def _on_worker() -> bool:
+    """Return whether this is a process in which Spark runs tasks."""
+    return "pyspark.worker" in sys.modules
 
 
 def _source_of(python: object) -> tuple[str, list[str]] | None:
