@@ -157,9 +157,22 @@ def by_contestant() -> dict[str, dict[str, dict[int, dict]]]:
     return found
 
 
-def times(keras: dict[int, dict], runs: dict[int, dict], what: str) -> list[float]:
-    """How many times as fast as Keras in the same round: rounds may have been run on days, or machines, of another speed."""
-    return [keras[number]["seconds"] / one[what] for number, one in runs.items() if number in keras]
+def times(others: dict[int, dict], runs: dict[int, dict], what: str) -> list[float]:
+    """How many times as fast as another contestant in the same round: rounds may have been run on days, or machines, of another speed."""
+    return [others[number]["seconds"] / one[what] for number, one in runs.items() if number in others]
+
+
+def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
+    """A line of how the synchronous fit, or the prediction of an RDD, compares with Elephas and with the limit in the same rounds."""
+    ours = "synchronous" if "synchronous" in found else "RDD"
+    said = []
+    for name in ("Elephas, synchronous", "Elephas, RDD"):
+        if runs := found.get(name):
+            said.append(f"{statistics.median(times(runs, found[ours], 'seconds')):.1f} x {name}")
+    if limit := found.get("limit"):
+        shares = [statistics.median(times(limit, found[ours], what)) for what in ("seconds", "training")]
+        said.append(f"{shares[0]:.2f} of the limit, {shares[1]:.2f} training alone")
+    return ["", f"{ours}: {'; '.join(said)} (medians of the rounds)"] if said else []
 
 
 def tables() -> str:
@@ -185,6 +198,7 @@ def tables() -> str:
                     "" if math.isnan(median["accuracy"]) else f"{median['accuracy']:.1%}",
                 ]
                 lines.append(f"| {' | '.join(columns)} |")
+        lines += against_others(found)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
