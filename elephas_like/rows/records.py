@@ -146,9 +146,8 @@ def listed(spark: SparkSession, path: str) -> list[str]:
 
 def _local_files(path: str) -> list[str]:
     """The files of a local directory or pattern, or the one file, sorted, as Spark lists those of a URL."""
-    patterns = [
-        each.replace("[^", "[!") for each in alternatives(path)
-    ]  # as Hadoop and shells have them, and Python has not
+    # Hadoop and shells know both, Python neither.
+    patterns = [each.replace("[^", "[!") for each in alternatives(path)]
     places = [path] if os.path.exists(path) else list({place for each in patterns for place in glob.glob(each)})
     found = [place for place in places if os.path.isfile(place)]
     for folder in filter(os.path.isdir, places):
