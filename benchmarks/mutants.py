@@ -229,7 +229,8 @@ MUTANTS = [
         ("correction: the other way", "mean_step - np.float32(self._rate) * self.own", "np.float32(self._rate) * self.own - mean_step"),
         ("correction: rate forgotten", "np.float32(self._rate) * self.own", "self.own"),
         ("correction: nothing left out", "self._correction[place] = 0", "pass"),
-        ("correction: twice", "            self._correction = None\n        own", "        own"),
+        ("correction: twice", "            self._correction = None\n        if not", "        if not"),
+        ("own step: at a rate of nought", "        if not self._rate:\n            return end\n", ""),
         ("correction: counted as its own", "end - np.float32(steps) * self._correction", "end"),
         ("correction: once a round", "np.float32(steps) * self._correction", "self._correction"),
         ("own step: of the whole round", "np.float32(steps * self._rate)", "np.float32(self._rate)"),
@@ -283,6 +284,8 @@ MUTANTS = [
     ),
     *_of(
         "center.py",
+        ("rate: of the first step", "(2 * number + 1) * steps // (2 * count)", "0"),
+        ("rate: the sum", "math.fsum(rates) / count", "math.fsum(rates)"),
         ("float64: shared weights in float32", "weights=weights.astype(self._state.weights.dtype, copy=False)", "weights=weights.astype('float32')"),
         ("quorum: one more", "self._came < self._quorum", "self._came <= self._quorum"),
         ("version: every push", "        self._came += 1\n", "        self._came += 1\n        self.version += 1\n"),
