@@ -95,6 +95,8 @@ def test_a_terminal_that_is_gone_costs_no_training(monkeypatch: pytest.MonkeyPat
     stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
     Bar.write("trial 3: 0.5")
+    assert sys.stdout is stream
+    assert stream.closed
 
 
 def test_the_line_of_an_epoch_has_all_metrics() -> None:
