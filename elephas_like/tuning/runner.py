@@ -248,9 +248,8 @@ class Search:
         result = self._monitor.ended(result)
         point, params = self._running.pop(result.number)
         kept = replace(result, model=b"")
-        self._store.offer(
-            result
-        )  # before the log says that this trial has ended: a driver that dies in between tries it again
+        # Before the log says that this trial has ended: a driver that dies in between tries it again.
+        self._store.offer(result)
         if self._log is not None and result.status is not TrialStatus.INTERRUPTED:
             self._log.write(kept, point)
         self.records[result.number] = self._record(kept, point, params)
