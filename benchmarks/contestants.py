@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,9 @@ def fit_ours(workload: str, data: str, source: str, **options: object) -> dict[s
     spark = session()
     if source == "frame":
         names = [f"f{index}" for index in range(x.shape[1])]
-        rows = spark.createDataFrame(_table(x, y, names)).repartition(2).cache()
+        folder = tempfile.mkdtemp(prefix="elephas_like-bench-", dir=Path(data).parent)
+        _table(x, y, names).to_parquet(f"{folder}/rows.parquet")
+        rows = spark.read.parquet(folder).repartition(2).cache()
         columns: dict[str, object] = {"features_col": names, "label_col": "label"}
     else:
         rows, columns = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2).cache(), {}

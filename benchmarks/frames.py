@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from elephas_like.core.types import ShardRef, Slot
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.frame_shards import frame_references
+from elephas_like.rows.frame_shards import FrameShards
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references, remove_pair
 from elephas_like.spark.versions import versions
 
@@ -62,7 +62,7 @@ def contestants(df: DataFrame, columns: str | list[str], width: int) -> dict[str
     """The ways in which a DataFrame becomes shards."""
     made = plan(df.schema, ColumnChoice(columns, None), Slot("x", (width,)), None, floatx="float32", classes=None)
     return {
-        "written where Spark hands them over": lambda: deleted(frame_references(Frame(df, made), 2, options())),
+        "written where Spark hands them over": lambda: deleted(FrameShards(Frame(df, made)).references(2, options())),
         "as blocks": lambda: deleted(references(Frame(df, made).blocks, options())),
         "df.rdd": lambda: deleted(references(df.rdd.map(_features), options())),
     }

@@ -99,7 +99,11 @@ def sources(
             names = [f"f{index}" for index in range(x.shape[1])]
             columns = {"features_col": names, "label_col": "label"}
             rows = pd.DataFrame(x, columns=names).assign(label=y)
-            frame = spark.createDataFrame(rows).repartition(2).cache()
+            for number in range(4):
+                part = pa.Table.from_pandas(rows[number::4], preserve_index=False)
+                pq.write_table(part, folder / f"part-{number}.parquet")
+            frame = spark.read.parquet(str(folder)).repartition(2).cache()
+            frame.count()
             counted = frame.mapInArrow(count_batches, "rows long")
             yield (
                 workload,
@@ -108,9 +112,6 @@ def sources(
                 columns,
                 lambda counted=counted: sum(row.rows for row in counted.collect()),
             )
-            for number in range(4):
-                part = pa.Table.from_pandas(rows[number::4], preserve_index=False)
-                pq.write_table(part, folder / f"part-{number}.parquet")
             files = context.parallelize([str(file) for file in sorted(folder.iterdir())], 2)
             yield (
                 workload,

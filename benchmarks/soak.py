@@ -236,6 +236,8 @@ class Quiet:
     def stopped(self) -> bool:
         return False
 
+    def order_given(self) -> None: ...
+
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
         return state
 

@@ -61,6 +61,10 @@ class Hooks(Protocol):
         """Begin an epoch. Return the state with what callbacks changed."""
         ...
 
+    def order_given(self) -> None:
+        """Do what need not wait for the workers, which have just been given a round's order."""
+        ...
+
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
         """End a round. `metrics` are the sums of the epoch so far."""
         ...
@@ -412,7 +416,9 @@ class _SynchronousFit:
             if summed is not None:
                 exchange.add_summed(summed)
                 return
-        for update in self._workers.train(order):
+        updates = self._workers.train(order)
+        self._hooks.order_given()
+        for update in updates:
             exchange.add(update)
             del update  # which may be large: the next one comes while this one would still be here
 

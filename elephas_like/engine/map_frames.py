@@ -45,7 +45,7 @@ def map_frame(
     def read_work(part: int, batches: Iterator[pa.RecordBatch]) -> Iterable[object]:
         return work(part, read(plan, batches))
 
-    return map_batches(frame.df.select(*plan.selected()), read_work, title=title, timeout=timeout, profile=profile)
+    return map_batches(frame.columns, read_work, title=title, timeout=timeout, profile=profile)
 
 
 def map_batches(

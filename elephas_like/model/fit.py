@@ -40,6 +40,7 @@ from elephas_like.model.plan import Fit
 from elephas_like.model.source import Source
 from elephas_like.model.sources import Arrays
 from elephas_like.model.training_page import PageRequest, training_page
+from elephas_like.rows.shards import SpoolOptions
 from elephas_like.spark.session import (
     active_remote,
     conf_of,
@@ -104,10 +105,11 @@ def train(
     elif context is not None:
         options.check_encryption(settings_of(context))
     steady = bool(request.worker_callbacks)
+    spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     choosing = (
         chosen_remotely(options, session, asked)
         if session is not None and remote
-        else chosen_engine(options, context, asked, source.partitions, steady=steady)
+        else chosen_engine(options, context, asked, asked or source.partitions_to_write(spool), steady=steady)
     )
     with choosing as (engine, num_workers):
         if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:
@@ -118,7 +120,9 @@ def train(
         cores = None if engine is EngineName.IN_PROCESS else _task_cpus(session, context)
         if validation is not None or request.validation_split:
             _check_swaps(request, options.mode, engine)
-        fit = _prepared(model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found)
+        fit = _prepared(
+            model, options, request, source, engine, num_workers, cores, draw_seeds, checkpoints, found, spool
+        )
         fit = replace(fit, has_validation_data=validation is not None)
         _describe(fit, engine, num_workers)
         check_label_arrays(model, source, validation)  # now that the model is built, its outputs are known
@@ -249,6 +253,7 @@ def _prepared(
     draw_seeds: Callable[[], FitSeeds],
     checkpoints: Checkpoints | None,
     found: Found | None,
+    spool: SpoolOptions,
 ) -> Fit:
     """All that a fit needs but its rows. The model is built, and training has begun for the callbacks."""
     if request.worker_callbacks and engine in (EngineName.JOBS, EngineName.GANG):
@@ -317,7 +322,6 @@ def _prepared(
         state_codec=options.state_codec,
         labels=label_rules(model),
     )
-    spool = source.spool_options(allow_plain_text=options.allow_plain_text)
     return Fit(options, request, strategy, frequency, config, factory, hooks, progress, spool, checkpoints)
 
 

@@ -224,6 +224,9 @@ class _Recorder:
         """Begin an epoch."""
         return state
 
+    def order_given(self) -> None:
+        """Do nothing."""
+
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
         """End a round."""
 

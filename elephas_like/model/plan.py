@@ -80,7 +80,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     Raises:
         ElephasError, DataError, ValueError: as `check_joined`.
     """
-    layout, config = fit.hooks.variables.layout, fit.config
+    variables, config = fit.hooks.variables, fit.config
+    layout = variables.layout
     check_joined(joined, layout.hash, config.validation_split, has_validation_data=fit.has_validation_data)
     rows = sum(worker.rows for worker in joined)
     worker_steps = [rounds.steps(worker.rows, config.batch_size_of(worker.worker)) for worker in joined]
@@ -122,10 +123,10 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
         state_codec=fit.options.state_codec,
         epoch_steps=max(worker_steps),
         accumulation=accumulation,
-        learning_rate=LearningRates(fit.hooks.model, fit.hooks.rate_factor),
+        learning_rate=LearningRates(fit.hooks.model, fit.hooks.rate_factor, variables),
         waits_for_all=fit.options.quorum is None,
         workers_remember=fit.options.workers_remember(fit.strategy),
-        constrain=unconstrained if alone else WeightConstraints(fit.hooks.model),
+        constrain=unconstrained if alone else WeightConstraints(fit.hooks.model, variables),
         keeps_slots=config.keeps_slots,
         slots_every=config.slots_every,
         largest=joined[worker_steps.index(max(worker_steps))].worker,

@@ -53,6 +53,10 @@ class Source(ABC):
         """Partitions of the rows; None if they have none yet."""
         return None
 
+    def partitions_to_write(self, options: SpoolOptions) -> int | None:
+        """Return `partitions`, for whoever is going to have the rows written as the options say."""
+        return self.partitions
+
     def for_model(self, model: keras.Model) -> Source:
         """Return the rows as a model reads them: with or without targets, cut for several inputs and outputs as in Elephas.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -39,11 +39,11 @@ from elephas_like.model.source import Source
 from elephas_like.rows.data import Data
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.frame_shards import frame_references
+from elephas_like.rows.frame_shards import FrameShards
 from elephas_like.rows.gang_rows import GangRows, collected, rows_of_frame
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.samples import first_element, first_row
-from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unpickled, partitioned
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions, dealt, is_unpickled, partitioned, references
 from elephas_like.rows.spool import Block
 from elephas_like.rows.valid_rows import readable
 from elephas_like.spark.failures import GONE
@@ -208,6 +208,16 @@ class FrameRows(_SparkSource):
         """The DataFrame's partitions; None over Spark Connect, which does not tell."""
         return None if self.context is None else self.frame.partitions
 
+    def partitions_to_write(self, options: SpoolOptions) -> int | None:
+        """Return the DataFrame's partitions, counted by the plan that its rows are then written by."""
+        if self.context is None or self.frame.runs_when_planned:
+            return self.partitions
+        return self._shards.partitions(options)
+
+    @cached_property
+    def _shards(self) -> FrameShards:
+        return FrameShards(self.frame)
+
     def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
         """Return the rows dealt to workers."""
         return rows_of_frame(self.frame.df, self.frame.plan, workers)
@@ -229,15 +239,23 @@ class FrameRows(_SparkSource):
                 refuse_connect(self.frame.df)
             dealt = self.gang_rows(self.session, workers or 1)
             return Data(dealt.num_workers, collect=partial(collected, dealt))
-        partitions = self.frame.partitions
-        workers = workers or partitions or 1
-        sparse = partitions < workers
-        if mixing is not None and (mixing.share == 1 or not sparse):
+        if workers is None:
+            workers = (self.partitions if options is None else self.partitions_to_write(options)) or 1
+        if mixing is not None and (mixing.share == 1 or self.frame.partitions >= workers):
             return Data(workers, mixing.of(self.rdd, workers))
-        if sparse:
-            return Data(workers, partitioned(self.frame.dealt(workers), workers))
-        write = None if self.frame.runs_when_planned else partial(frame_references, self.frame, workers)
-        return Data(workers, lambda: partitioned(self.rdd, workers), write=write)
+        # Who only writes rows needs no other plan than the one to write them by.
+        write = None if self.frame.runs_when_planned else partial(self._written, workers)
+        return Data(workers, partial(self._divided, workers), write=write)
+
+    def _divided(self, workers: int) -> RDD:
+        sparse = self.frame.partitions < workers
+        return partitioned(self.frame.dealt(workers) if sparse else self.rdd, workers)
+
+    def _written(self, workers: int, options: SpoolOptions) -> RDD:
+        refs = self._shards.references(workers, options)
+        if refs is not None:
+            return refs
+        return references(partitioned(self.frame.dealt(workers), workers), options)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Frame:
     @cached_property
     def columns(self) -> DataFrame:
         """What is read of it."""
-        return self.df.select(*self.plan.selected())
+        return self.plan.select(self.df)
 
     @cached_property
     def partitions(self) -> int:

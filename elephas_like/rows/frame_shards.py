@@ -17,20 +17,47 @@ from elephas_like.core.types import ShardRef
 from elephas_like.rows.frame_plan import FramePlan
 from elephas_like.rows.frame_read import Frame, read
 from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, written
+from elephas_like.spark.waits import partition_count, readable_errors
 
 _REFERENCE = "reference binary"
 
 
-def frame_references(frame: Frame, num_workers: int, options: SpoolOptions) -> RDD:
-    """Write a DataFrame as shards. Return one element for each: its ShardRef, or the Failure of writing it.
+class FrameShards:
+    """The shards of a DataFrame. Spark plans them once: the plan that has told the number of partitions is the one they are written by."""
 
-    Args:
-        frame: of at least as many partitions as workers, which become one shard or several go together, as in `partitioned`.
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._last: tuple[int | None, SpoolOptions, RDD] | None = None
 
-    Raises:
-        PlainTextError: rows must not be written.
-    """
-    options.check_disks(frame.df.sparkSession.sparkContext)
+    def partitions(self, options: SpoolOptions) -> int:
+        """Return the number of the DataFrame's partitions, each of which may become a shard."""
+        return partition_count(self._planned(None, options))
+
+    def references(self, num_workers: int, options: SpoolOptions) -> RDD | None:
+        """Return one element for each worker: the ShardRef of the shard written, or the Failure of writing it.
+
+        Partitions become one shard each, or several go together, as in `partitioned`. None: there are fewer partitions than workers.
+
+        Raises:
+            PlainTextError: rows must not be written.
+        """
+        options.check_disks(self._frame.df.sparkSession.sparkContext)
+        refs = self._planned(num_workers, options)
+        return refs if partition_count(refs) == num_workers else None
+
+    def _planned(self, num_workers: int | None, options: SpoolOptions) -> RDD:
+        """Return the references for so many workers at most. It is the last one where that was for the same options and will do."""
+        if self._last is not None:
+            known, known_options, refs = self._last
+            if known_options == options and (known == num_workers or partition_count(refs) == num_workers):
+                return refs
+        with readable_errors(self._frame.df.sparkSession.sparkContext):
+            refs = _references(self._frame, num_workers, options)
+        self._last = num_workers, options, refs
+        return refs
+
+
+def _references(frame: Frame, num_workers: int | None, options: SpoolOptions) -> RDD:
     plan = frame.plan
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -39,7 +66,7 @@ def frame_references(frame: Frame, num_workers: int, options: SpoolOptions) -> R
         result = written_batches(context.partitionId(), plan, batches, options)
         yield pa.record_batch([pa.array([pickle.dumps(result, 5)], pa.binary())], ["reference"])
 
-    columns = frame.columns.coalesce(num_workers)
+    columns = frame.columns if num_workers is None else frame.columns.coalesce(num_workers)
     return columns.mapInArrow(write, _REFERENCE).rdd.map(_unpacked)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+
+from elephas_like.spark.session import is_on, is_remote
 
 
 def quoted(name: str) -> str:
     """Return a column's name as Spark's expressions take it, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"
+
+
+def reads_names_as_patterns(session: SparkSession) -> bool:
+    """Return whether quoted names of columns in SQL may be regular expressions. True over Spark Connect, which is not asked for it."""
+    return is_remote(session) or is_on(session.conf, "spark.sql.parser.quotedRegexColumnNames")
 
 
 def runs_when_planned(df: DataFrame) -> bool:

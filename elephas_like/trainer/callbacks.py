@@ -31,7 +31,7 @@ from elephas_like.trainer.callback_checks import is_of_the_user
 from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.graph import plain_attributes
 from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
-from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.metric_results import build_metrics, metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.state import Variables
@@ -173,6 +173,7 @@ class DriverHooks:
         self._weights = list(self.model.trainable_variables)
         self._given_rates = given_rates(self.variables)
         self._noted_attributes = self._noted_slots = self._noted_late_test = self._noted_schedules = False
+        self._awaits_metrics = True
         self._bar: EpochBar | None = None
         self.check_interrupt: Callable[[], None] = lambda: None
         self._epoch_started = 0.0
@@ -242,6 +243,12 @@ class DriverHooks:
         if self.verbose == 1:
             self._bar = EpochBar(f"Epoch {epoch + 1}/{self.epochs}", self.rows)
         return self._call_with_state(state, lambda: self._list.on_epoch_begin(epoch))
+
+    def order_given(self) -> None:
+        """Build the metrics, once: at the end of the first epoch, where they are needed, all workers would wait 40 ms for it."""
+        if self._awaits_metrics and self.sample is not None:
+            self._awaits_metrics = False
+            build_metrics(self.model, self.sample)
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
         """Advance the bar; stop the training on NaN if TerminateOnNaN is among the callbacks; call `on_round_end`."""

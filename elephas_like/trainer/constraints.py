@@ -20,10 +20,11 @@ class WeightConstraints:
 
     Args:
         model: compiled and built; not changed.
+        variables: the model's, where they are known, as to find them takes a walk through it.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        variables = Variables(model)
+    def __init__(self, model: keras.Model, variables: Variables | None = None) -> None:
+        variables = variables or Variables(model)
         self._bound: list[tuple[slice, tuple[int, ...], Any]] = [
             (variables.place(each), tuple(each.shape), each.constraint)
             for each in model.trainable_variables

@@ -140,10 +140,11 @@ class LearningRates:
     Args:
         model: compiled and built; not changed.
         factor: what the model's schedules are multiplied by. A rate that is a number is the state's, which is scaled already.
+        variables: the model's, where they are known, as to find them takes a walk through it.
     """
 
-    def __init__(self, model: keras.Model, factor: float = 1.0) -> None:
-        variables = Variables(model)
+    def __init__(self, model: keras.Model, factor: float = 1.0, variables: Variables | None = None) -> None:
+        variables = variables or Variables(model)
         self._rates = [_Rate(optimizer, variables, factor) for optimizer in own_optimizers(model)]
 
     def __call__(self, state: TrainState, steps: int) -> float:

@@ -28,11 +28,8 @@ def metric_results(
     """
     if sums.size == 0:
         return {}
-    unbuilt = not all(
-        getattr(metric, "built", True) for metric in model.metrics
-    )  # `metrics=[]` has no variables, built or not
-    if sample is not None and (unbuilt or sums.size != _size(model)):
-        build(model, sample)
+    if sample is not None:
+        build_metrics(model, sample, sums.size)
     if sums.size < _size(model):
         raise ElephasError(
             f"the model {model.name!r} has more metrics than it had when the fit began ({', '.join(each.name for each in model.metrics)}): "
@@ -43,6 +40,15 @@ def metric_results(
     results = evaluated_metrics(model) if evaluated else metrics_of(model)
     model.reset_metrics()
     return results
+
+
+def build_metrics(model: keras.Model, sample: tuple[object, ...], size: int | None = None) -> None:
+    """Build the model's metrics from a batch, if they are not built yet; or if, built, they have not `size` numbers."""
+    unbuilt = not all(
+        getattr(metric, "built", True) for metric in model.metrics
+    )  # `metrics=[]` has no variables, built or not
+    if unbuilt or size not in (None, _size(model)):
+        build(model, sample)
 
 
 def _size(model: keras.Model) -> int:

@@ -96,7 +96,7 @@ class LocalTrainer:
         # leads near the weights that the driver has constrained.
         self._constrain: Projection = unconstrained
         if program is not None and (strategy.remembers or state_codec is not None):
-            self._constrain = WeightConstraints(program.model)
+            self._constrain = WeightConstraints(program.model, program.variables)
         self._anew: list[slice] = []
         if program is not None and config.optimizer_state == "reset":
             self._anew = step_counters(program.variables)

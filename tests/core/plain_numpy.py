@@ -247,6 +247,8 @@ class Notes:
     def stopped(self) -> bool:
         return len(self.rounds) == self._stop_after[0] or len(self.epochs) == self._stop_after[1]
 
+    def order_given(self) -> None: ...
+
     def epoch_begin(self, epoch: int, state: TrainState) -> TrainState:
         self.begun.append(epoch)
         return self._at_begin(epoch, state)

@@ -73,6 +73,42 @@ def fit(
 # --- synchronous
 
 
+class Watching(InProcessSyncWorkers):
+    """Workers of which every call, and every answer that is asked for, is noted."""
+
+    def __init__(self, workers: Sequence[Regression], seen: list[str]) -> None:
+        super().__init__(workers)
+        self.seen = seen
+
+    def train(self, order: Order) -> Iterator[Update]:
+        self.seen.append("order")
+        return self._answers(order)
+
+    def _answers(self, order: Order) -> Iterator[Update]:
+        for answer in super().train(order):
+            self.seen.append("answer")
+            yield answer
+
+
+class Besides(Notes):
+    """Notes when it is called beside the workers."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def order_given(self) -> None:
+        self.seen.append("beside")
+
+
+def test_what_need_not_wait_for_workers_is_done_once_they_have_their_order() -> None:
+    seen: list[str] = []
+    workers = pair()
+    plan = plan_of(workers, epochs=1, rounds_per_epoch=2)
+    fit_synchronously(Watching(workers, seen), plan, Besides(seen), FitProgress(state(0, 0)), loss_of)
+    assert seen == ["order", "beside", "answer", "answer"] * 2
+
+
 class Forgetful(Notes):
     """Keeps nothing of what it sees, and looks whether the states that epochs began with are there after each round."""
 

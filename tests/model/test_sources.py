@@ -136,6 +136,25 @@ def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
     assert shapes == {1}
 
 
+@pytest.mark.classic
+@pytest.mark.parametrize(("partitions", "asked", "plans"), [(2, None, 1), (3, 2, 1), (2, 2, 1), (1, 2, 2)])
+def test_spark_plans_a_dataframe_once_for_a_fit(
+    spark, monkeypatch: pytest.MonkeyPatch, partitions: int, asked: int | None, plans: int
+) -> None:
+    """Twice, where rows are dealt as there are fewer partitions than workers."""
+    frame = spark.range(0, 8, 1, partitions).selectExpr("array(float(id)) AS features", "float(id) AS label")
+    planned = []
+    own = type(frame).mapInArrow
+    monkeypatch.setattr(
+        type(frame), "mapInArrow", lambda df, *given, **named: planned.append(df) or own(df, *given, **named)
+    )
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    history = SparkModel(model, asked, engine="server", batch_size=1).fit(frame, verbose=0, label_col="label")
+    assert history.history["loss"] == [sum(i * i for i in range(8)) / 8]
+    assert len(planned) == plans
+
+
 class InOrder(keras.Model):
     """Goes by the order of a dict: 1 times its first value and 10 times its second."""
 

@@ -177,6 +177,32 @@ def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
 
 
 @pytest.mark.classic
+@pytest.mark.parametrize("patterns", ["false", "true"])
+def test_names_are_names_and_no_sql(spark, patterns: str) -> None:
+    """A dot, backticks, two that differ in a bracket; decimals, and a struct's field that is named like a column of a table."""
+    names = ["a.b", "`c` AS d", "[e]", "e", "sum(f)"]
+    df = spark.range(1).select(*(functions.lit(float(i)).alias(name) for i, name in enumerate(names)))
+    df = df.select(
+        "*",
+        functions.lit(5).cast("decimal(4,1)").alias("money"),
+        functions.array(functions.lit(6).cast("decimal(4,1)")).alias("monies"),
+        functions.struct(functions.lit(7.0).alias("e")).alias("t"),
+    ).alias("t")
+    setting = "spark.sql.parser.quotedRegexColumnNames"
+    spark.conf.set(setting, patterns)
+    try:
+        for chosen, expected in (([*names, "money", "monies"], [0, 1, 2, 3, 4, 5, 6]), (["e", "t.e"], [3, 7])):
+            choice = ColumnChoice(chosen, None)
+            made = plan(df.schema, choice, Slot("x", (len(chosen),)), None, floatx="float32", classes=None)
+            frame = Frame(df, made)
+            assert [frame.columns.schema[i].dataType for i in range(len(chosen))].count(sql.DecimalType(4, 1)) == 0
+            (block,) = frame.blocks.collect()
+            assert block.columns[0].tolist() == [expected]
+    finally:
+        spark.conf.unset(setting)
+
+
+@pytest.mark.classic
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_every_row_comes_once_however_many_pieces_are_dealt(spark, pieces: int) -> None:
     df = spark.range(0, 1001, 1, 2).select("id")

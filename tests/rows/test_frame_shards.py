@@ -12,10 +12,9 @@ from spooling import columns
 
 from elephas_like.core.errors import Failure, PlainTextError
 from elephas_like.core.types import Slot
-from elephas_like.rows import frame_shards
 from elephas_like.rows.frame_plan import ColumnChoice, plan
 from elephas_like.rows.frame_read import Frame
-from elephas_like.rows.frame_shards import frame_references, written_batches
+from elephas_like.rows.frame_shards import FrameShards, written_batches
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, partitioned, sweep
 from elephas_like.spark.versions import versions
 
@@ -39,7 +38,7 @@ def frame_of(df, shape: tuple[int, ...]) -> Frame:
 def test_the_shards_are_those_of_the_blocks(spark, options: SpoolOptions, workers: int) -> None:
     df = spark.range(0, 1003, 1, 5).select(functions.array(functions.col("id"), -functions.col("id")).alias("x"))
     frame = frame_of(df, (2,))
-    direct = frame_references(frame, workers, options).collect()
+    direct = FrameShards(frame).references(workers, options).collect()
     with ShardedDataset(partitioned(frame.blocks, workers), workers, new_dataset()) as dataset:
         by_blocks = dataset.references(replace(options, dataset=dataset.dataset)).collect()
     assert [(ref.worker, ref.rows, ref.checksum) for ref in direct] == [
@@ -51,18 +50,32 @@ def test_the_shards_are_those_of_the_blocks(spark, options: SpoolOptions, worker
     assert (found[:, 1] == -found[:, 0]).all()
 
 
+def test_the_plan_that_told_the_partitions_is_the_one_that_is_written_by(spark, options: SpoolOptions) -> None:
+    shards = FrameShards(frame_of(spark.range(0, 9, 1, 3).select(functions.col("id").alias("x")), (1,)))
+    assert shards.partitions(options) == 3
+    refs = shards.references(3, options)
+    assert refs is shards.references(3, options)
+    assert [ref.rows for ref in refs.collect()] == [3, 3, 3]
+    two = shards.references(2, options)
+    assert two is not refs
+    assert [ref.rows for ref in two.collect()] == [3, 6]
+    finished = shards.references(2, replace(options, take_finished=True))
+    assert finished is not two
+    assert shards.references(4, options) is None
+
+
 def test_finished_shards_are_taken(spark, options: SpoolOptions) -> None:
     df = spark.range(0, 6, 1, 2).select(functions.col("id").alias("x"))
-    first = frame_references(frame_of(df, (1,)), 2, options).collect()
+    first = FrameShards(frame_of(df, (1,))).references(2, options).collect()
     other = spark.range(10, 16, 1, 2).select(functions.col("id").alias("x"))
-    again = frame_references(frame_of(other, (1,)), 2, replace(options, take_finished=True))
+    again = FrameShards(frame_of(other, (1,))).references(2, replace(options, take_finished=True))
     assert again.collect() == first
 
 
 def test_a_bad_row_is_a_failure_that_says_where(spark, options: SpoolOptions) -> None:
     ids = spark.range(0, 200, 1, 2).select("id")
     df = ids.select(functions.when(ids.id != 113, ids.id.cast("double")).alias("x"))
-    good, bad = frame_references(frame_of(df, (1,)), 2, options).collect()
+    good, bad = FrameShards(frame_of(df, (1,))).references(2, options).collect()
     assert good.rows == 100
     assert isinstance(bad, Failure)
     assert (bad.type_name, bad.worker) == ("DataError", 1)
@@ -87,4 +100,4 @@ def test_rows_are_not_written_where_spark_encrypts_its_files(
     monkeypatch.setattr(SpoolOptions, "check_disks", refused)
     df = spark.range(0, 6, 1, 2).select(functions.col("id").alias("x"))
     with pytest.raises(PlainTextError):
-        frame_shards.frame_references(frame_of(df, (1,)), 2, options)
+        FrameShards(frame_of(df, (1,))).references(2, options)

@@ -43,6 +43,20 @@ def test_an_epoch_s_sums_become_logs_and_history() -> None:
     assert driver.history.history == {"loss": [1.5], "mae": [0.5], "val_loss": [0.5], "val_mae": [2.0]}
 
 
+def test_metrics_are_built_beside_the_first_round() -> None:
+    model = mlp("adam", metrics=["mae"])
+    driver = DriverHooks(model, [], epochs=3, verbose=0)
+    driver.order_given()
+    assert not all(getattr(metric, "built", True) for metric in model.metrics)  # no worker has said what rows are like
+    driver.planned(8, 2, (X[:1], Y[:1]))
+    state, _ = driver.train_begin(0)
+    driver.order_given()
+    assert all(getattr(metric, "built", True) for metric in model.metrics)
+    np.testing.assert_array_equal(driver.variables.read().weights, state.weights)
+    driver.epoch_end(epoch(state))
+    assert driver.history.history == {"loss": [1.5], "mae": [0.5]}
+
+
 def test_a_result_that_reads_a_variable_of_the_model_is_that_of_the_epoch() -> None:
     """So does a learning rate in `get_metrics_result`, or a temperature that is trained."""
     driver = hooks()
