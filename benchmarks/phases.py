@@ -166,7 +166,7 @@ def main() -> None:
     text = measured(arguments.rounds, arguments.data)
     print(text)
     if arguments.docs:
-        put(arguments.docs, "phases", text)
+        put(arguments.docs, phases=text)
 
 
 if __name__ == "__main__":

@@ -114,4 +114,7 @@ def _through_epochs(
                 workers.replace(record.state, state)
             if hooks.stopped():
                 break
+    if plan.keeps_slots and record is not None and record.epoch + 1 < plan.end:
+        # Workers were to be asked for their slots at the last epoch, and a callback has ended the training before.
+        progress.state = with_mean_slots(progress.state, workers.memories(record).items(), progress.rounds)
     return progress.state

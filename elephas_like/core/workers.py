@@ -96,6 +96,10 @@ class AsyncWorkers(Protocol):
         """Wait for the next finished epoch, evaluated if it is to be. Return None after the last."""
         ...
 
+    def memories(self, last: EpochRecord) -> Memories:
+        """Ask all workers, after the epoch that training ends with, what they remember, and wait for it."""
+        ...
+
     def replace(self, before: TrainState, after: TrainState) -> None:
         """Pass to the shared state what callbacks have made of one that was taken before: `before` became `after`."""
         ...

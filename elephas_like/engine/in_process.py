@@ -156,11 +156,15 @@ class InProcessAsyncWorkers(InProcessSyncWorkers):
             self._schedule(index)
         record = self._progress.finished.popleft()
         if self._recalls(record.epoch):
-            record = replace(record, memories={one.worker: one.memory for one in self.recall(ASIDE)})
+            record = replace(record, memories=self.memories(record))
         if self._validates(record.epoch):
             order = Order.to_evaluate(record.state)
             record = replace(record, validation=scores.add(e.metrics for e in self.evaluate(order)))
         return record
+
+    def memories(self, last: EpochRecord) -> Memories:
+        """Return what the workers remember."""
+        return {one.worker: one.memory for one in self.recall(ASIDE)}
 
     def replace(self, before: TrainState, after: TrainState) -> None:
         """Replace parts of the shared state by what callbacks changed."""

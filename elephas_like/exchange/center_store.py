@@ -138,6 +138,18 @@ class CenterStore(Store):
                 # An epoch waits for each of its evaluations; training goes on as long as anybody does.
                 self._wait_for_answers(due, (min if self._epochs else max)(due.values()))
 
+    def memories(self, last: EpochRecord) -> Memories:
+        """Ask all workers what they remember of what is in the center, and wait for it."""
+        with self._changed:
+            asked = FinishedEpoch(last, None, self._clock(), {})
+            self._epochs.appendleft(asked)
+            for worker, asides in self._asides.items():
+                asides.appendleft(Assignment(Order("recall", version=self._in_center[worker]), asked))
+            self._changed.notify_all()
+        found = self.next_epoch()
+        assert found is not None
+        return found.memories or {}
+
     def replace(self, before: TrainState, after: TrainState) -> None:
         """Pass to the center what callbacks have made of a state that was taken before."""
         center, _ = self._begun()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
@@ -368,7 +369,8 @@ def _loop(fit: Fit, workers: SyncWorkers | AsyncWorkers, written: Callable[[], N
     plan = plan_of(fit, joined)
     if fit.checkpoints is not None:
         fit.checkpoints.workers_joined(joined, fit.progress)
-    if isinstance(workers, AsyncWorkers):
-        fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)
-    else:
-        fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)
+    with np.errstate(under="ignore"):  # momenta end at nothing by way of it, whatever a program says of its own numbers
+        if isinstance(workers, AsyncWorkers):
+            fit_asynchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)
+        else:
+            fit_synchronously(workers, plan, fit.hooks, fit.progress, fit.hooks.loss_of, fit.checkpoints)

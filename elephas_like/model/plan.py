@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elephas_like.core import rounds
 from elephas_like.core.center import unconstrained
 from elephas_like.core.columns import difference, example_batch
-from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.errors import DataError, ElephasError, ElephasWarning
 from elephas_like.core.fault_plan import FaultPlan
 from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
@@ -78,7 +79,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     """The plan of a fit, once all workers have said how many rows they have.
 
     Raises:
-        ElephasError, DataError, ValueError: as `check_joined`.
+        ElephasError, DataError, ValueError: as `check_joined`; or the strategy would not step once.
     """
     variables, config = fit.hooks.variables, fit.config
     layout = variables.layout
@@ -99,6 +100,8 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     if config.slots_every > counts.rounds * config.epochs:  # no average comes in so few
         counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=True)
     training = sum(worker.rows > 0 for worker in joined)
+    _check_steps_come(fit, training, sum(counts.finest_of_workers) * (config.epochs - config.initial_epoch))
+    _note_workers_without_rows(fit, training, len(joined))
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None
     alone = training == 1 and fit.strategy in (Average(), DownPour()) and not packs
@@ -161,6 +164,36 @@ def _check_accumulation(fit: Fit, worker_steps: Sequence[int]) -> None:
             "gradient_accumulation_steps=%d with optimizer_state='reset': the last of a worker's batches in each epoch (%d of up to %d) make no "
             "whole step, and their gradients are lost. optimizer_state='average' carries them on to the next epoch.",
             *(count, lost, max(worker_steps)),
+        )
+
+
+def _check_steps_come(fit: Fit, num_workers: int, updates: int) -> None:
+    """Do nothing if an asynchronous fit has as many updates as its strategy wants for a step.
+
+    Raises:
+        ValueError: it would end with the weights that it began with.
+    """
+    wanted = fit.strategy.quorum(num_workers)
+    if fit.options.mode is not Mode.SYNCHRONOUS and updates < wanted:
+        raise ValueError(
+            f"strategy {fit.strategy.name!r} steps once {wanted} updates have come, and this fit has {updates}: nothing would be trained. "
+            "Take a smaller buffer, more epochs, or a frequency with more exchanges."
+        )
+
+
+def _note_workers_without_rows(fit: Fit, training: int, num_workers: int) -> None:
+    """Warn of workers that have no rows where their number was counted in before it was known."""
+    counted = {
+        "scale_learning_rate": fit.options.scale_learning_rate,
+        "global_batch_size": fit.request.global_batch_size,
+    }
+    name = next((name for name, value in counted.items() if value is not None), None)
+    if name is not None and training < num_workers:
+        warnings.warn(
+            f"{num_workers - training} of {num_workers} workers have no rows, and {name} has counted all {num_workers}: train with "
+            f"num_workers={training}, or repartition the data.",
+            ElephasWarning,
+            stacklevel=2,
         )
 
 

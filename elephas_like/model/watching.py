@@ -176,6 +176,10 @@ class WatchedAlone:
             self._monitor.moved(*self._workers.traffic())
         return record
 
+    def memories(self, last: EpochRecord) -> Memories:
+        """Return what the workers remember."""
+        return self._workers.memories(last)
+
     def replace(self, before: TrainState, after: TrainState) -> None:
         """Pass what callbacks changed to the shared state."""
         self._workers.replace(before, after)

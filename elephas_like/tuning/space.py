@@ -186,6 +186,8 @@ _BOUNDS = dict.fromkeys(("normal", "qnormal", "lognormal", "qlognormal"), ("mu",
 def _place(found: Any, value: Any) -> dict[str, int | float] | None:
     """The labels' values at which a node gives a value; None where it never does."""
     if isinstance(found, pyll.Literal):
+        if isinstance(value, np.generic) and not isinstance(found.obj, np.generic):  # of a table of earlier trials
+            value = value.item()
         return {} if type(found.obj) is type(value) and found.obj == value else None
     if found.name == "hyperopt_param":
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from dataclasses import replace
 
@@ -407,6 +408,30 @@ def test_what_workers_remembered_when_an_epoch_ended_belongs_to_its_state() -> N
             order = store.answer(100, update(worker, order.number))
         store.answer(100, Evaluation(worker, order.number, 1, np.array([1.0])))
     assert store.next_epoch().memories is None
+
+
+def test_what_workers_remember_is_asked_for_when_training_ends_before_its_last_epoch() -> None:
+    """Worker 1 is amid its order: it is asked what was before that, unless its answer comes first."""
+    store, _ = asynchronous()
+    store.ask(1, 100)
+    store.ask(0, 100)
+    store.answer(100, update(0, 0))
+    last = None
+    for number in (1, 2):
+        store.answer(100, update(0, number))
+        last = last or store.next_epoch()
+    memories = Background(lambda: store.memories(last))
+    while not store._asides[1]:  # until it has asked
+        time.sleep(0.001)
+    order = store.ask(0, 100)
+    assert order.kind == "train"  # which it had before
+    order = store.answer(100, update(0, 3))
+    assert (order.kind, order.version) == ("recall", 2)
+    store.answer(100, Recollection(0, order.number, {"slots": floats(1)}))
+    order = store.answer(100, update(1, 0))
+    assert (order.kind, order.version) == ("recall", -1)
+    store.answer(100, Recollection(1, order.number, {"slots": floats(2)}))
+    assert {worker: memory["slots"].tolist() for worker, memory in memories.result().items()} == {0: [1], 1: [2]}
 
 
 WORKER = st.integers(0, 2)

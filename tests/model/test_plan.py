@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from elephas_like import SparkModel
-from elephas_like.core.errors import DataError, ElephasError
+from elephas_like.core.errors import DataError, ElephasError, ElephasWarning
 from elephas_like.core.types import Frequency, Joined, Mode
 from elephas_like.model.plan import RoundCounts, check_joined, schedule_of
 from elephas_like.rows.spool import Block
-from elephas_like.strategies import PostLocal
+from elephas_like.strategies import FedBuff, PostLocal
 
 ROWS = '[[0, 1], [["float32", [4]], ["float32", [1]]]]'
 WORKER = Joined(0, 0, "host", rows=8, validation_rows=2, layout_hash="same", signature=ROWS)
@@ -151,3 +151,40 @@ def test_many_workers_of_few_steps_each_are_said(
         "each of 8 workers takes 15 steps in this fit, where one process would take about 120: global_batch_size=2"
     )
     assert (expected in caplog.text) is said
+
+
+def test_a_strategy_that_would_not_step_once_is_refused() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 1), "float32")
+    for buffer in (4, 5):  # two workers exchange twice each
+        fit = SparkModel(
+            model, 2, engine="in_process", batch_size=2, mode="asynchronous", strategy=FedBuff(buffer), frequency=1
+        )
+        if buffer == 4:
+            fit.fit(x, x, epochs=1, verbose=0)
+            assert model.get_weights()[0][0, 0] > 0
+        else:
+            with pytest.raises(ValueError, match="'fedbuff' steps once 5 updates have come, and this fit has 4"):
+                fit.fit(x, x, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "request_", "name"),
+    [
+        ({"scale_learning_rate": "linear"}, {}, "scale_learning_rate"),
+        ({}, {"global_batch_size": 4}, "global_batch_size"),
+        ({}, {}, None),
+    ],
+)
+def test_workers_without_rows_that_were_counted_in_are_said(
+    options: dict, request_: dict, name: str | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((4, 1), "float32")
+    blocks = [Block((x[:rows], x[:rows]), rows) for rows in (4, 0, 4)]
+    SparkModel(model, engine="in_process", **options).fit(blocks, epochs=1, verbose=0, **request_)
+    said = [str(warning.message) for warning in recwarn if issubclass(warning.category, ElephasWarning)]
+    expected = f"1 of 3 workers have no rows, and {name} has counted all 3: train with num_workers=2"
+    assert [expected in message for message in said] == [True] * (name is not None)

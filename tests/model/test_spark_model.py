@@ -301,6 +301,10 @@ class Stopping(keras.callbacks.Callback):
         ({"optimizer_state": "per_worker"}, {}),
         ({"optimizer_state": "per_worker"}, {"mode": "asynchronous", "strategy": "downpour"}),
         ({"optimizer_state": "per_worker"}, {"callbacks": [Stopping()]}),
+        (
+            {"optimizer_state": "per_worker"},
+            {"mode": "asynchronous", "strategy": "downpour", "callbacks": [Stopping()]},
+        ),
         ({"optimizer_state_every": 4}, {}),
         ({"optimizer_state_every": 5}, {"callbacks": [Stopping()]}),
     ],
@@ -352,6 +356,13 @@ def test_a_rate_that_begins_or_ends_at_almost_nothing_makes_no_step_long(options
         found = spark(model, 2, frequency=5, **more).fit(X, Y, epochs=8, batch_size=5, verbose=0)
         losses[name] = found.history["loss"]
     assert max(losses["counted"]) <= 1.1 * max(losses["plain"])
+
+
+@pytest.mark.parametrize("how", [{"strategy": "nesterov"}, {"mode": "asynchronous"}])
+def test_a_momentum_that_comes_to_nothing_is_no_error_where_a_program_asks_for_errors(how: dict) -> None:
+    model = mlp(keras.optimizers.SGD(1e-37))
+    with np.errstate(all="raise"):
+        spark(model, 2, frequency=1, **how).fit(X, np.zeros_like(Y), epochs=3, batch_size=5, verbose=0)
 
 
 def test_control_variates_of_a_single_round_are_said_to_change_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -132,6 +132,8 @@ class Alone(Served):
     def next_epoch(self) -> None:
         return None
 
+    def memories(self, last: object) -> None: ...
+
     def replace(self, parts: object, moved: object = None) -> None: ...
 
 

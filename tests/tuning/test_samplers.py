@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hyperopt
+import numpy as np
 import optuna
 import pytest
 
@@ -35,6 +36,8 @@ def test_an_algorithm_is_named_alike_in_every_process() -> None:
 def test_first_points_are_checked() -> None:
     (first,) = [sampler_of(Space(SPACE), "tpe", 0, Objective("loss"), [{"units": 32}]).suggest(0)]
     assert first == {"units": 1}
+    of_a_table = sampler_of(Space(SPACE), "tpe", 0, Objective("loss"), [{"units": np.int64(32)}])
+    assert of_a_table.suggest(0) == {"units": 1}
     with pytest.raises(ValueError, match=r"\{'units': 33\} is not in the space"):
         sampler_of(Space(SPACE), "tpe", 0, Objective("loss"), [{"units": 33}])
     with pytest.raises(TypeError, match=r"first_points must be a list of parameters.*got dict"):
