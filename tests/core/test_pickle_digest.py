@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
+import pickletools
 
 import pytest
 
@@ -78,3 +80,41 @@ def test_names_stand_for_others_alone_and_in_paths() -> None:
     ]
     assert digests[0] == digests[1]
     assert digest(written(["dense_70"]), names[0]) != digest(written(["dense_7"]), names[0])
+
+
+def by_genops(streams: list[bytes]) -> str:
+    """The digest of objects that are neither shared nor within tuples, with the standard library's reader of opcodes."""
+    found = hashlib.blake2b(digest_size=16)
+    for stream in streams:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name in ("SHORT_BINUNICODE", "BINUNICODE"):
+                found.update(f"'{argument}';".encode())
+            elif opcode.name not in ("FRAME", "PROTO", "MEMOIZE"):
+                found.update(
+                    f"{opcode.name};".encode() if argument is None else f"{opcode.name} {argument!r};".encode()
+                )
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        [0, 255, 256, 65535, 65536, -1, 2**31, -(2**63), 2**100, 2**3000],
+        [0.0, -1.5, float("inf"), 1e-300, None, True, False],
+        ["", "a", "ü" * 200, "x" * 70_000],
+        [b"", b"a" * 300, bytearray(b"b" * 300), {1, 2}, frozenset([3])],
+        {"a": {"b": [{}]}, 2: []},
+    ],
+    ids=str,
+)
+def test_opcodes_are_read_as_the_standard_library_reads_them(thing: object) -> None:
+    streams = [pickle.dumps(thing, 5)]
+    assert digest(streams) == by_genops(streams)
+
+
+def test_objects_beyond_the_first_256_are_shared_too() -> None:
+    parts = [[number] for number in range(300)]
+    assert digest(written([parts, parts[299]])) != digest(written([parts, [299]]))
+    assert digest(written([parts, parts[299]])) != digest(written([parts, parts[298]]))
+    names = [fresh(f"name {number}") for number in range(300)]
+    assert digest(written([names, names[299]])) == digest(written([names, fresh("name 299")]))
