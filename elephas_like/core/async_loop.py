@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
 from elephas_like.core.async_progress import AsyncProgress, AsyncSchedule
 from elephas_like.core.center import HogwildCenter, LockedCenter
 from elephas_like.core.drift import DriftMonitor
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.loop import FitPlan, Hooks, check_applied
 from elephas_like.core.merging import with_mean_slots
 from elephas_like.core.progress import FitProgress, NotSaved, Saving
-from elephas_like.core.types import Floats, Mode, Role, TrainState
+from elephas_like.core.types import EpochRecord, Floats, Mode, Role, TrainState
 from elephas_like.core.workers import AsyncWorkers
 
 
@@ -69,10 +71,23 @@ def fit_asynchronously(
     workers.begin(center, counts, plan.validates_after, recalls, progress.memories or {})
     del state  # no state of an earlier moment is kept: it may be large
     try:
-        return _through_epochs(workers, plan, hooks, progress, loss_of, saving)
+        last = _through_epochs(workers, plan, hooks, progress, loss_of, saving)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
         progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)
         raise
+    came = sum(bool(worker.samples) and not worker.dropped for one in progress.rounds for worker in one.workers)
+    if came and not center.version:
+        warnings.warn(
+            f"strategy {plan.strategy.name!r} has not stepped once: {came} updates have come, and it waits for "
+            f"{plan.strategy.quorum(plan.num_workers)}. The model has the weights that it had before the fit. Take a smaller buffer, more "
+            "epochs, or a frequency with more exchanges.",
+            ElephasWarning,
+            stacklevel=2,
+        )
+    if plan.keeps_slots and last is not None and last.epoch + 1 < plan.end:
+        # Workers were to be asked for their slots at the last epoch, and a callback has ended the training before.
+        progress.state = with_mean_slots(progress.state, workers.memories(last).items(), progress.rounds)
+    return progress.state
 
 
 def _through_epochs(
@@ -82,8 +97,8 @@ def _through_epochs(
     progress: FitProgress,
     loss_of: Callable[[Floats], float | None],
     saving: Saving,
-) -> TrainState:
-    """Run the callbacks of each finished epoch, and pass on what they change."""
+) -> EpochRecord | None:
+    """Run the callbacks of each finished epoch, and pass on what they change. Return the epoch after which one of them ended the training."""
     state = progress.state
     while (record := workers.next_epoch()) is not None:
         # A snapshot taken before the last change arrived has the old learning rate; the driver's is the one that counts.
@@ -114,7 +129,4 @@ def _through_epochs(
                 workers.replace(record.state, state)
             if hooks.stopped():
                 break
-    if plan.keeps_slots and record is not None and record.epoch + 1 < plan.end:
-        # Workers were to be asked for their slots at the last epoch, and a callback has ended the training before.
-        progress.state = with_mean_slots(progress.state, workers.memories(record).items(), progress.rounds)
-    return progress.state
+    return record

@@ -217,6 +217,8 @@ def fit_synchronously(
             progress.epoch = first
         del before  # no state of an earlier moment is kept: it may be large
         if hooks.stopped():
+            if plan.keeps_slots:
+                progress.state = fit.with_mean_slots()
             break
         # Train the epoch's rounds, and see that no row was left out.
         fit.train(epoch, parts)

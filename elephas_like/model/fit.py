@@ -106,10 +106,14 @@ def train(
         options.check_encryption(settings_of(context))
     steady = bool(request.worker_callbacks)
     spool = source.spool_options(allow_plain_text=options.allow_plain_text)
+    partitions = asked
+    if asked is None and not remote:
+        in_process = options.engine is EngineName.IN_PROCESS
+        partitions = source.partitions if in_process else source.partitions_to_write(spool)
     choosing = (
         chosen_remotely(options, session, asked)
         if session is not None and remote
-        else chosen_engine(options, context, asked, asked or source.partitions_to_write(spool), steady=steady)
+        else chosen_engine(options, context, asked, partitions, steady=steady)
     )
     with choosing as (engine, num_workers):
         if engine is EngineName.IN_PROCESS and options.engine is EngineName.AUTO and not remote:

@@ -79,7 +79,7 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     """The plan of a fit, once all workers have said how many rows they have.
 
     Raises:
-        ElephasError, DataError, ValueError: as `check_joined`; or the strategy would not step once.
+        ElephasError, DataError, ValueError: as `check_joined`.
     """
     variables, config = fit.hooks.variables, fit.config
     layout = variables.layout
@@ -100,7 +100,6 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     if config.slots_every > counts.rounds * config.epochs:  # no average comes in so few
         counts = schedule_of(fit.options.mode, fit.frequency, worker_steps, accumulation, private=True)
     training = sum(worker.rows > 0 for worker in joined)
-    _check_steps_come(fit, training, sum(counts.finest_of_workers) * (config.epochs - config.initial_epoch))
     _note_workers_without_rows(fit, training, len(joined))
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None
@@ -164,20 +163,6 @@ def _check_accumulation(fit: Fit, worker_steps: Sequence[int]) -> None:
             "gradient_accumulation_steps=%d with optimizer_state='reset': the last of a worker's batches in each epoch (%d of up to %d) make no "
             "whole step, and their gradients are lost. optimizer_state='average' carries them on to the next epoch.",
             *(count, lost, max(worker_steps)),
-        )
-
-
-def _check_steps_come(fit: Fit, num_workers: int, updates: int) -> None:
-    """Do nothing if an asynchronous fit has as many updates as its strategy wants for a step.
-
-    Raises:
-        ValueError: it would end with the weights that it began with.
-    """
-    wanted = fit.strategy.quorum(num_workers)
-    if fit.options.mode is not Mode.SYNCHRONOUS and updates < wanted:
-        raise ValueError(
-            f"strategy {fit.strategy.name!r} steps once {wanted} updates have come, and this fit has {updates}: nothing would be trained. "
-            "Take a smaller buffer, more epochs, or a frequency with more exchanges."
         )
 
 

@@ -20,6 +20,7 @@ from elephas_like.core import checks
 from elephas_like.core.structure import flatten, unflatten, written
 from elephas_like.core.types import Array, Slot, Structure
 from elephas_like.rows.row_values import FLOATS
+from elephas_like.rows.vectors import WHOLE_DIGITS
 from elephas_like.spark.plans import quoted, reads_names_as_patterns
 
 Choice = str | Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -80,14 +81,15 @@ class Cell:
 
     shape: what one value is reshaped to, or an image resized to; None leaves it. dtype: of the bytes in a binary column, or
         AS_IMAGES.
-    decimal: whether it holds decimals, which are read as doubles. depth: of the arrays around them.
+    cast: what decimals are read as, "bigint" where they are whole numbers and "double" otherwise; None for other columns.
+    depth: of the arrays around the values.
     """
 
     path: tuple[str, ...]
     kind: Kind
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
-    decimal: bool = False
+    cast: str | None = None
     depth: int = 0
 
     @property
@@ -105,17 +107,20 @@ class Cell:
         column = functions.col(quoted(self.path[0]))
         for name in self.path[1:]:
             column = column.getField(name)
-        return column.cast(self._doubles()) if self.decimal else column
+        return column.cast(self._type()) if self.cast else column
 
     def text(self) -> str | None:
-        """Return the same as SQL; None for a field of a struct, which SQL may take for a column of another table."""
-        if len(self.path) > 1:
+        """Return the same as SQL.
+
+        None for a field of a struct, which SQL may take for a column of another table, and for `${...}`, which Spark replaces, in names too.
+        """
+        if len(self.path) > 1 or "${" in self.path[0]:
             return None
         name = quoted(self.path[0])
-        return f"CAST({name} AS {self._doubles()})" if self.decimal else name
+        return f"CAST({name} AS {self._type()})" if self.cast else name
 
-    def _doubles(self) -> str:
-        return "array<" * self.depth + "double" + ">" * self.depth
+    def _type(self) -> str:
+        return f"{'array<' * self.depth}{self.cast}{'>' * self.depth}"
 
 
 @dataclass(frozen=True)
@@ -386,7 +391,7 @@ class _SchemaReader:
             self._kind(argument, name, found.dataType),
             dtype=self._choice.dtypes.get(name),
             shape=None if shape is None else tuple(checks.positive_int("column_shapes", axis) for axis in shape),
-            decimal=isinstance(inner, sql.DecimalType),
+            cast=_read_as(inner) if isinstance(inner, sql.DecimalType) else None,
             depth=depth,
         )
 
@@ -432,7 +437,7 @@ class _SchemaReader:
             return Kind.VECTOR
         if isinstance(kind, sql.NumericType | sql.BooleanType):
             return Kind.NUMBER
-        if isinstance(kind, sql.StringType):
+        if isinstance(kind, _TEXTS):
             return Kind.TEXT
         if isinstance(kind, sql.BinaryType):
             if name not in self._choice.dtypes:
@@ -454,13 +459,21 @@ class _SchemaReader:
         if isinstance(kind, sql.StructType) and set(kind.fieldNames()) >= _IMAGE_FIELDS:
             return Kind.IMAGE
         inner, depth = _innermost(kind)
-        if depth and isinstance(inner, sql.NumericType | sql.BooleanType | sql.StringType):
+        if depth and isinstance(inner, sql.NumericType | sql.BooleanType | _TEXTS):
             return Kind.ARRAY
         raise TypeError(
             f"{argument}: {name!r} is of type {kind.simpleString()}, which is none to train on. Columns may hold numbers, "
             "booleans, text, vectors, arrays of those, binary, or images of Spark's image source; for a struct name its "
             "fields."
         )
+
+
+_TEXTS = sql.StringType | sql.CharType | sql.VarcharType
+
+
+def _read_as(kind: sql.DecimalType) -> str:
+    """Return what decimals become: keys of a bank's tables are whole numbers, which float32 would round from the eighth digit on."""
+    return "bigint" if kind.scale == 0 and kind.precision <= WHOLE_DIGITS else "double"
 
 
 def _field(struct: sql.StructType, name: str) -> tuple[tuple[str, ...], sql.StructField] | None:

@@ -311,7 +311,7 @@ def _spark_type(kind: pa.DataType) -> sql.DataType:
     if types.is_floating(kind):
         return sql.DoubleType()
     if types.is_decimal(kind):
-        return sql.DecimalType(38, 18)
+        return sql.DecimalType(min(kind.precision, 38), kind.scale)
     if types.is_string(kind) or types.is_large_string(kind) or _is_view(kind, "string"):
         return sql.StringType()
     if (

@@ -145,7 +145,7 @@ def _values(batch: pa.RecordBatch, cell: Cell, constants: dict[str, object], pla
         array = array.take(pa.array(places))
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return without_decimals(array) if cell.decimal else array
+    return without_decimals(array) if cell.cast else array
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

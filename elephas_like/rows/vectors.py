@@ -25,15 +25,19 @@ class Unfit(Exception):
         self.row = row
 
 
+WHOLE_DIGITS = 18
+"""Digits of the longest decimals without a fraction that whole numbers of 64 bits hold."""
+
+
 def without_decimals(array: pa.Array) -> pa.Array:
-    """Return a column with doubles in place of decimals, also of those in lists and structs: SQL's literals are decimals."""
+    """Return a column with doubles in place of decimals, or whole numbers, as Spark's are read; also in lists and structs. SQL's literals are decimals."""
     kind = _without_decimals(array.type)
     return array if kind == array.type else array.cast(kind)
 
 
 def _without_decimals(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind):
-        return pa.float64()
+        return pa.int64() if kind.scale == 0 and kind.precision <= WHOLE_DIGITS else pa.float64()
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_without_decimals(kind.value_type), kind.list_size)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

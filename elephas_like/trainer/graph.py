@@ -324,6 +324,32 @@ def code_of(model: keras.Model, *, into_functions: bool = True) -> list[object]:
     return list(found.values())
 
 
+_BY_NAME = ("_exclude_from_weight_decay_pattern", "exclude_layers")
+"""Attributes by which optimizers choose variables by parts of their names: of all of Keras', and of Muon."""
+
+
+def names_matter(optimizers: Iterable[object], code: Iterable[object]) -> bool:
+    """Return whether training may depend on how layers and variables are named: an optimizer's or the user's code goes by it.
+
+    Args:
+        optimizers: all of the model's. code: the user's classes and functions that it refers to (`code_of`).
+    """
+    if any(getattr(optimizer, name, None) for optimizer in optimizers for name in _BY_NAME):
+        return True
+    return any(not _READ_NAMES.isdisjoint(_names_in(each)) for thing in code for each in _codes_of(thing))
+
+
+_READ_NAMES = frozenset({"name", "path"})
+
+
+def _codes_of(thing: object) -> Iterator[types.CodeType]:
+    """Yield the code of a function, or of a class' methods and properties."""
+    for part in vars(thing).values() if isinstance(thing, type) else [thing]:
+        for function in (part, getattr(part, "__func__", None), getattr(part, "fget", None)):
+            if isinstance(function, types.FunctionType):
+                yield function.__code__
+
+
 def automatic_name(kind: str) -> str:
     """Return the name that Keras gives to the first object of a class: conv2d_transpose for Conv2DTranspose."""
     return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", kind)).lower()

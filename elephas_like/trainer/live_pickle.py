@@ -71,7 +71,7 @@ def dumps(
     *,
     without: Iterable[object] = (),
     constants: bool = True,
-    kept_names: Iterable[str] = (),
+    kept_names: Iterable[str] | None = (),
 ) -> LivePickle:
     """Pickle a model by value.
 
@@ -80,7 +80,7 @@ def dumps(
         without: Keras variables whose values are left out; they are zeros in the loaded model.
         constants: whether to include the matrices of `Constant` initializers; the weights of a built layer contain them
             already.
-        kept_names: automatic names that the digest takes as they are, because rows are keyed by them.
+        kept_names: automatic names that the digest takes as they are, because rows are keyed by them; None for all.
 
     Raises:
         PickleError: the model holds something that cannot be pickled.
@@ -94,7 +94,7 @@ def dumps(
             break
         nodes |= met  # of a model that a method uses, such as a teacher that is a global of the script
     view = [program[begin:end] for begin, end in pairwise(ends)]
-    names = pickler.automatic_names(frozenset(kept_names))
+    names = {} if kept_names is None else pickler.automatic_names(frozenset(kept_names))
     return LivePickle(pickler.pickled(program), tuple(pickler.values), digest(view, names), tuple(pickler.variables))
 
 

@@ -21,7 +21,7 @@ from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import building_lock, state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
-from elephas_like.trainer.graph import code_of, path_to, reachable
+from elephas_like.trainer.graph import code_of, names_matter, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.state import Variables, metric_variables
@@ -84,11 +84,12 @@ class ModelSpec:
             without = [variable for optimizer in variables.optimizers for variable in optimizer.variables]
 
         def dump() -> live_pickle.LivePickle:
-            names = _names_of_columns(model)
+            names = None if names_matter(variables.optimizers, code) else _names_of_columns(model)
             return live_pickle.dumps(model, without=without, constants=carry is Carry.ALL, kept_names=names)
 
+        code = code_of(model)
         try:
-            pickled = with_code_by_value(code_of(model), dump)
+            pickled = with_code_by_value(code, dump)
         except live_pickle.PickleError as error:
             raise ElephasError(_cannot_travel(model, error)) from error
         backend, settings = keras.backend.backend(), KerasSettings.current()

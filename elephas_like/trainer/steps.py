@@ -17,9 +17,16 @@ import keras
 from elephas_like.core.types import Structure
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.backends.protocol import Step, Tensor
+from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.metric_results import metrics_of
 
 log = logging.getLogger(__name__)
+
+
+_TAKE_UNKNOWN_FOR_ONE: tuple[type, ...] = tuple(
+    getattr(keras.layers, name) for name in ("RandomElasticTransform",) if hasattr(keras.layers, name)
+)
+"""Layers that take a batch of unknown size for one of a single row, without a word (Keras 3.15): all images become the first one."""
 
 
 def _keys(logs: object) -> Iterator[str]:
@@ -40,7 +47,8 @@ class StepLoop:
     def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
         self._name = getattr(step, "__name__", "train_step")
-        self._loop = BACKEND.loop(model, step, corrections)
+        sized = any(isinstance(layer, _TAKE_UNKNOWN_FOR_ONE) for layer in layers_of(model))
+        self._loop = BACKEND.loop(model, step, corrections, sized=sized)
         self._warned = False
 
     @property

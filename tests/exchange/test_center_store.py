@@ -421,7 +421,9 @@ def test_what_workers_remember_is_asked_for_when_training_ends_before_its_last_e
         store.answer(100, update(0, number))
         last = last or store.next_epoch()
     memories = Background(lambda: store.memories(last))
-    while not store._asides[1]:  # until it has asked
+    for _ in range(20_000):  # until it has asked
+        if store._asides[1]:
+            break
         time.sleep(0.001)
     order = store.ask(0, 100)
     assert order.kind == "train"  # which it had before

@@ -153,20 +153,34 @@ def test_many_workers_of_few_steps_each_are_said(
     assert (expected in caplog.text) is said
 
 
-def test_a_strategy_that_would_not_step_once_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("rows", "frequency", "buffer", "came"), [((4, 4), 1, 4, 4), ((4, 4), 1, 5, 4), ((2, 40), "epoch", 3, None)]
+)
+def test_a_strategy_that_has_not_stepped_once_is_said(
+    rows: tuple[int, int], frequency: object, buffer: int, came: int | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Two workers exchange twice each. Of shards of 2 and 40 rows the small one is trained again while the large one is."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
     model.compile("sgd", "mse")
+    x = np.ones((max(rows), 1), "float32")
+    fit = SparkModel(
+        model, engine="in_process", batch_size=2, mode="asynchronous", strategy=FedBuff(buffer), frequency=frequency
+    )
+    fit.fit([Block((x[:count], x[:count]), count) for count in rows], epochs=1, verbose=0)
+    stepped = model.get_weights()[0][0, 0] > 0
+    assert stepped is np.bool_(came is None or buffer <= came)
+    said = [str(warning.message) for warning in recwarn if issubclass(warning.category, ElephasWarning)]
+    expected = f"'fedbuff' has not stepped once: {came} updates have come, and it waits for {buffer}"
+    assert [expected in each for each in said] == [True] * (not stepped)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous", "hogwild"])
+def test_nothing_left_to_train_is_no_error(mode: str) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
     x = np.ones((8, 1), "float32")
-    for buffer in (4, 5):  # two workers exchange twice each
-        fit = SparkModel(
-            model, 2, engine="in_process", batch_size=2, mode="asynchronous", strategy=FedBuff(buffer), frequency=1
-        )
-        if buffer == 4:
-            fit.fit(x, x, epochs=1, verbose=0)
-            assert model.get_weights()[0][0, 0] > 0
-        else:
-            with pytest.raises(ValueError, match="'fedbuff' steps once 5 updates have come, and this fit has 4"):
-                fit.fit(x, x, epochs=1, verbose=0)
+    fit = SparkModel(model, 2, engine="in_process", mode=mode)
+    assert fit.fit(x, x, epochs=3, initial_epoch=3, verbose=0).epoch == []
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,11 @@ class Stopping(keras.callbacks.Callback):
         self.model.stop_training = epoch == 1
 
 
+class StoppingAtBegin(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        self.model.stop_training = epoch == 2
+
+
 @pytest.mark.parametrize(
     ("kept", "how"),
     [
@@ -305,7 +310,9 @@ class Stopping(keras.callbacks.Callback):
             {"optimizer_state": "per_worker"},
             {"mode": "asynchronous", "strategy": "downpour", "callbacks": [Stopping()]},
         ),
+        ({"optimizer_state": "per_worker"}, {"callbacks": [StoppingAtBegin()]}),
         ({"optimizer_state_every": 4}, {}),
+        ({"optimizer_state_every": 5}, {"callbacks": [StoppingAtBegin()]}),
         ({"optimizer_state_every": 5}, {"callbacks": [Stopping()]}),
     ],
 )

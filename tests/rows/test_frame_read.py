@@ -177,10 +177,27 @@ def test_spark_brings_the_columns_of_the_plan_in_its_order(table) -> None:
 
 
 @pytest.mark.classic
+def test_decimals_without_a_fraction_are_whole_numbers(spark, tmp_path) -> None:
+    """As keys of tables are: float32 rounds them from 16,777,217 on."""
+    keys = [20_000_001, 10**17 + 1]
+    df = spark.createDataFrame([(key, [key]) for key in keys], "k long, ks array<long>").selectExpr(
+        "CAST(k AS DECIMAL(18, 0)) AS x", "CAST(ks AS ARRAY<DECIMAL(18, 0)>) AS xs", "CAST(k AS DECIMAL(20, 0)) AS wide"
+    )
+    for name in ("x", "xs"):
+        made = plan(df.schema, ColumnChoice(name, None), Slot("x", (1,)), None, floatx="float32", classes=None)
+        (x,) = (block.columns[0] for block in Frame(df.coalesce(1), made).blocks.collect())
+        assert x.dtype == np.int64
+        assert x.ravel().tolist() == keys
+    made = plan(df.schema, ColumnChoice("wide", None), Slot("x", (1,)), None, floatx="float32", classes=None)
+    (x,) = (block.columns[0] for block in Frame(df.coalesce(1), made).blocks.collect())
+    assert x.dtype == np.float32
+
+
+@pytest.mark.classic
 @pytest.mark.parametrize("patterns", ["false", "true"])
 def test_names_are_names_and_no_sql(spark, patterns: str) -> None:
-    """A dot, backticks, two that differ in a bracket; decimals, and a struct's field that is named like a column of a table."""
-    names = ["a.b", "`c` AS d", "[e]", "e", "sum(f)"]
+    """A dot, backticks, two that differ in a bracket, what Spark replaces in SQL; decimals, and a struct's field that is named like a column of a table."""
+    names = ["a.b", "`c` AS d", "[e]", "e", "sum(f)", "price", "price${eur}"]
     df = spark.range(1).select(*(functions.lit(float(i)).alias(name) for i, name in enumerate(names)))
     df = df.select(
         "*",
@@ -191,7 +208,11 @@ def test_names_are_names_and_no_sql(spark, patterns: str) -> None:
     setting = "spark.sql.parser.quotedRegexColumnNames"
     spark.conf.set(setting, patterns)
     try:
-        for chosen, expected in (([*names, "money", "monies"], [0, 1, 2, 3, 4, 5, 6]), (["e", "t.e"], [3, 7])):
+        for chosen, expected in (
+            ([*names[:5], "money", "monies"], [0, 1, 2, 3, 4, 5, 6]),
+            (["price${eur}", "e"], [6, 3]),
+            (["e", "t.e"], [3, 7]),
+        ):
             choice = ColumnChoice(chosen, None)
             made = plan(df.schema, choice, Slot("x", (len(chosen),)), None, floatx="float32", classes=None)
             frame = Frame(df, made)

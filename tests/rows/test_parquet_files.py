@@ -249,7 +249,7 @@ def test_types_are_told_as_spark_calls_them() -> None:
     )
     double, text = sql.DoubleType(), sql.StringType()
     assert [field.dataType for field in spark_schema(schema)] == [
-        *(sql.LongType(), sql.BooleanType(), double, sql.DecimalType(38, 18), text, sql.BinaryType()),
+        *(sql.LongType(), sql.BooleanType(), double, sql.DecimalType(9, 2), text, sql.BinaryType()),
         *(sql.ArrayType(sql.ArrayType(double)), sql.StructType([sql.StructField("x", double)]), sql.DateType()),
         *(sql.TimestampType(), sql.ArrayType(double), sql.NullType()),
         *(sql.MapType(text, double), sql.DayTimeIntervalType()),

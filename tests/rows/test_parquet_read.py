@@ -54,6 +54,10 @@ def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
         (pa.array([Decimal("1.25"), Decimal("-3.50")]), np.array([[1.25], [-3.5]], np.float32)),
         (pa.array([[Decimal("1.25")], [Decimal("-3.50")]]), np.array([[1.25], [-3.5]], np.float32)),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.decimal128(5, 2), 2)), np.array([[1, 2], [3, 4]], np.float32)),
+        (
+            pa.array([Decimal(20_000_001), Decimal(10**17 + 1)], pa.decimal128(18, 0)),
+            np.array([[20_000_001], [10**17 + 1]]),
+        ),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), np.array([[1, 2], [3, 4]], np.float32)),
         (pa.array([[1, 2], [3, 4]], pa.large_list(pa.int64())), np.array([[1, 2], [3, 4]])),
         (pa.array([[[1], [2]], [[3], [4]]]), np.array([[[1], [2]], [[3], [4]]])),
@@ -67,6 +71,7 @@ def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
         "decimal",
         "decimals",
         "fixed decimals",
+        "whole decimals",
         "fixed list",
         "large list",
         "nested list",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import pickle
+import re
 import subprocess
 import sys
 import types
@@ -702,6 +703,36 @@ def test_the_key_differs_with_what_code_closes_over_and_objects_hold() -> None:
     assert len(set(keys)) == 4
     assert key(weighted(2.0)) == keys[1]
     assert key(Pinball(0.5)) == keys[3]
+
+
+class Penalized(keras.Model):
+    """Adds to its loss the weights of layers that are found by name."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        found = [v for v in self.trainable_variables if re.search(r"dense_\d/kernel", v.path)]
+        return super().compute_loss(x, y, y_pred, sample_weight) + sum(keras.ops.sum(v**2) for v in found)
+
+
+@pytest.mark.parametrize("by", ["weight decay", "muon", "loss"])
+def test_equal_models_have_keys_of_their_own_where_names_matter(by: str) -> None:
+    """A pattern means other variables in the model that is built next, and in the one after it."""
+    if by == "muon" and not hasattr(keras.optimizers, "Muon"):
+        pytest.skip("this Keras has no Muon")
+    keys = []
+    for _ in range(2):
+        inputs = keras.Input((3,))
+        outputs = keras.layers.Dense(1)(keras.layers.Dense(2)(inputs))
+        model = (Penalized if by == "loss" else keras.Model)(inputs, outputs)
+        optimizer = keras.optimizers.AdamW(0.1)
+        if by == "weight decay":
+            optimizer.exclude_from_weight_decay(var_names=["dense/"])
+        if by == "muon":
+            optimizer = keras.optimizers.Muon(0.1, exclude_layers=["dense_1"])
+        model.compile(optimizer, "mse")
+        build(model, (np.zeros((1, 3), "float32"), np.zeros((1, 1), "float32")))
+        keys.append([ModelSpec.from_model(model, Carry.NOTHING).key for _ in range(2)])
+    assert keys[0][0] == keys[0][1]
+    assert keys[0][0] != keys[1][0]
 
 
 def test_freshly_built_equal_models_have_one_key_whatever_their_names() -> None:

@@ -377,3 +377,17 @@ def test_the_error_of_a_last_batch_is_its_own() -> None:
         loop.run(tensors([x, y]), [0, 1], row_numbers(5), 4, 0, 2)
     assert loop.done == 1
     assert "NoneType" not in str(caught.value)  # as the first trace says, of any number of rows
+
+
+@pytest.mark.skipif(not hasattr(keras.layers, "RandomElasticTransform"), reason="this Keras has no such layer")
+def test_a_layer_that_takes_an_unknown_batch_for_one_row_is_told_its_size() -> None:
+    """Image i is of the colour i: it stays so, in whole batches and in the last one."""
+    transform = keras.layers.RandomElasticTransform(factor=1.0, scale=0.5, value_range=(0, 255), seed=1)
+    head = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((4, 4, 1)), transform, keras.layers.GlobalMaxPooling2D(), head])
+    model.compile(keras.optimizers.SGD(0.0), "mae")
+    y = np.arange(6, dtype=np.float32)[:, None]
+    x = np.ones((6, 4, 4, 1), np.float32) * y[:, :, None, None]
+    build(model, (x[:1], y[:1]))
+    run(StepLoop(model, model.train_step), (x, y), 0, 2)
+    assert metric_results(model, read_metrics(model))["loss"] < 1e-4

@@ -216,9 +216,9 @@ def train_step(model: keras.Model, batch: Any) -> None:
     model.train_step(batch)
 
 
-def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False) -> Loop:
     """Return the compiled loop over one of a model's two steps."""
-    return TensorFlowLoop(model, step, corrections)
+    return TensorFlowLoop(model, step, corrections, sized=sized)
 
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:
