@@ -37,6 +37,9 @@ _MEMOIZE, _BINGET, _LONG_BINGET = pickle.MEMOIZE[0], pickle.BINGET[0], pickle.LO
 _MADE_TUPLES = frozenset(code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3))
 
 
+TOKENS_AT_ONCE = 4096
+
+
 def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> str:
     """Return the hex digest of the pickles that one Pickler wrote in sequence, sharing its memo.
 
@@ -45,6 +48,7 @@ def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> 
         names: replacements for strings: names that Keras numbers through a process, as they would be numbered from the
             start. Parts of paths ("dense_7/kernel") are replaced too.
     """
+    found = hashlib.blake2b(digest_size=16)
     tokens: list[bytes] = []
     renamed = _renaming(names or {})
     memo: list[tuple[bytes, bool]] = []  # the token that a reference stands for, and whether it is a constant
@@ -85,7 +89,11 @@ def digest(streams: Iterable[bytes], names: Mapping[str, str] | None = None) -> 
                 _join(top, name, token)
             elif top:
                 top.clear()
-    return hashlib.blake2b(b"".join(tokens), digest_size=16).hexdigest()
+            if len(tokens) > TOKENS_AT_ONCE:
+                found.update(b"".join(tokens))
+                tokens.clear()
+    found.update(b"".join(tokens))
+    return found.hexdigest()
 
 
 def _token(name: str, argument: object, renamed: Callable[[str], str]) -> bytes:

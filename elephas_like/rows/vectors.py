@@ -37,7 +37,9 @@ def without_decimals(array: pa.Array) -> pa.Array:
 
 def _without_decimals(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind):
-        return pa.int64() if kind.scale == 0 and kind.precision <= WHOLE_DIGITS else pa.float64()
+        if kind.scale or kind.precision > WHOLE_DIGITS:
+            return pa.float64()
+        return pa.int32() if kind.bit_width == 32 else pa.int64()  # PyArrow casts decimal32 to no longer ones
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_without_decimals(kind.value_type), kind.list_size)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

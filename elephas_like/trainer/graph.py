@@ -324,30 +324,26 @@ def code_of(model: keras.Model, *, into_functions: bool = True) -> list[object]:
     return list(found.values())
 
 
-_BY_NAME = ("_exclude_from_weight_decay_pattern", "exclude_layers")
-"""Attributes by which optimizers choose variables by parts of their names: of all of Keras', and of Muon."""
+_NUMBERED = re.compile(r"_(\d|\\d|\[0-9]|$)")
+"""What looks in a pattern like the number of an automatic name, or like where one begins."""
 
 
-def names_matter(optimizers: Iterable[object], code: Iterable[object]) -> bool:
-    """Return whether training may depend on how layers and variables are named: an optimizer's or the user's code goes by it.
-
-    Args:
-        optimizers: all of the model's. code: the user's classes and functions that it refers to (`code_of`).
-    """
-    if any(getattr(optimizer, name, None) for optimizer in optimizers for name in _BY_NAME):
+def reads_names(function: types.FunctionType) -> bool:
+    """Return whether a function of the user's may go by how variables and layers are numbered: it reads paths, or names that it compares."""
+    code = function.__code__
+    names = set(_names_in(code))
+    if "path" in names and "os" not in names:
         return True
-    return any(not _READ_NAMES.isdisjoint(_names_in(each)) for thing in code for each in _codes_of(thing))
+    return "name" in names and any(map(_NUMBERED.search, _texts_in(code)))
 
 
-_READ_NAMES = frozenset({"name", "path"})
-
-
-def _codes_of(thing: object) -> Iterator[types.CodeType]:
-    """Yield the code of a function, or of a class' methods and properties."""
-    for part in vars(thing).values() if isinstance(thing, type) else [thing]:
-        for function in (part, getattr(part, "__func__", None), getattr(part, "fget", None)):
-            if isinstance(function, types.FunctionType):
-                yield function.__code__
+def _texts_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the strings in code, functions inside of it included."""
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, types.CodeType):
+            yield from _texts_in(constant)
 
 
 def automatic_name(kind: str) -> str:

@@ -34,8 +34,8 @@ from keras.src.models.model import inject_functional_model_class
 
 from elephas_like.core.garbage import collection_paused
 from elephas_like.core.pickle_digest import digest
-from elephas_like.trainer.code import CodePickler, is_broadcast
-from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable
+from elephas_like.trainer.code import CodePickler, is_broadcast, is_foreign
+from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable, reads_names
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
@@ -71,7 +71,7 @@ def dumps(
     *,
     without: Iterable[object] = (),
     constants: bool = True,
-    kept_names: Iterable[str] | None = (),
+    kept_names: Iterable[str] = (),
 ) -> LivePickle:
     """Pickle a model by value.
 
@@ -80,7 +80,8 @@ def dumps(
         without: Keras variables whose values are left out; they are zeros in the loaded model.
         constants: whether to include the matrices of `Constant` initializers; the weights of a built layer contain them
             already.
-        kept_names: automatic names that the digest takes as they are, because rows are keyed by them; None for all.
+        kept_names: automatic names that the digest takes as they are, because rows are keyed by them. It takes all as they are where code of
+            the user's may go by them.
 
     Raises:
         PickleError: the model holds something that cannot be pickled.
@@ -94,7 +95,7 @@ def dumps(
             break
         nodes |= met  # of a model that a method uses, such as a teacher that is a global of the script
     view = [program[begin:end] for begin, end in pairwise(ends)]
-    names = {} if kept_names is None else pickler.automatic_names(frozenset(kept_names))
+    names = {} if pickler.reads_names else pickler.automatic_names(frozenset(kept_names))
     return LivePickle(pickler.pickled(program), tuple(pickler.values), digest(view, names), tuple(pickler.variables))
 
 
@@ -164,6 +165,7 @@ class _Pickler(CodePickler):
     values: the table.
     variables: those that were written so far.
     last: the object that was reduced last, the likely culprit of an error.
+    reads_names: whether a function of the user's that was written may go by how variables and layers are numbered.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class _Pickler(CodePickler):
         self.values: list[object] = []
         self.variables: list[object] = []
         self.last: object = None
+        self.reads_names = False
         self._omitted = omitted
         self._model = model
         self._constants = constants
@@ -193,7 +196,8 @@ class _Pickler(CodePickler):
     def reducer_override(self, thing: object) -> Any:
         self.last = thing
         kind: Any = type(thing)
-        if kind is types.FunctionType:
+        if isinstance(thing, types.FunctionType):
+            self.reads_names = self.reads_names or (not is_foreign(thing) and reads_names(thing))
             duplicate = self._duplicate_of(thing)
             return super().reducer_override(thing) if duplicate is thing else (_same, (duplicate,))
         if isinstance(thing, type | functools.cached_property) or is_broadcast(thing):

@@ -21,7 +21,7 @@ from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import building_lock, state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
-from elephas_like.trainer.graph import code_of, names_matter, path_to, reachable
+from elephas_like.trainer.graph import code_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.state import Variables, metric_variables
@@ -84,16 +84,16 @@ class ModelSpec:
             without = [variable for optimizer in variables.optimizers for variable in optimizer.variables]
 
         def dump() -> live_pickle.LivePickle:
-            names = None if names_matter(variables.optimizers, code) else _names_of_columns(model)
+            names = _names_of_columns(model)
             return live_pickle.dumps(model, without=without, constants=carry is Carry.ALL, kept_names=names)
 
-        code = code_of(model)
         try:
-            pickled = with_code_by_value(code, dump)
+            pickled = with_code_by_value(code_of(model), dump)
         except live_pickle.PickleError as error:
             raise ElephasError(_cannot_travel(model, error)) from error
         backend, settings = keras.backend.backend(), KerasSettings.current()
-        key = hashlib.blake2b(f"{pickled.digest} {backend} {settings}".encode(), digest_size=16).hexdigest()
+        told = f"{pickled.digest} {backend} {settings}{_without_decay(model, variables)}"
+        key = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
         spec = cls(pickled.program, pickled.values, backend, settings, key)
         if _check_once(model, variables, spec) and carry is Carry.NOTHING:
             _warn_of_unreached(model, pickled.variables)
@@ -126,6 +126,21 @@ class ModelSpec:
                     repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).data
                 )
         return digest.hexdigest()
+
+
+def _without_decay(model: keras.Model, variables: Variables) -> str:
+    """Return which weights optimizers leave out of weight decay by a pattern of names; "" without a pattern.
+
+    On TensorFlow it is compared with paths, in which automatic names go on counting: "dense" is "dense_2" in the model that is built next.
+    Keras has no public name for the pattern.
+    """
+    patterns = [getattr(each, "_exclude_from_weight_decay_pattern", None) for each in variables.optimizers]
+    found = [
+        [bool(pattern.search(variable.path)) for variable in model.trainable_variables]
+        for pattern in patterns
+        if pattern is not None
+    ]
+    return f" {found}" if found else ""
 
 
 def _names_of_columns(model: keras.Model) -> list[str]:

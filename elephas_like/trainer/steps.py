@@ -17,7 +17,7 @@ import keras
 from elephas_like.core.types import Structure
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.backends.protocol import Step, Tensor
-from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.metric_results import metrics_of
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class StepLoop:
     def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
         self._name = getattr(step, "__name__", "train_step")
-        sized = any(isinstance(layer, _TAKE_UNKNOWN_FOR_ONE) for layer in layers_of(model))
+        sized = any(isinstance(thing, _TAKE_UNKNOWN_FOR_ONE) for thing in reachable(model))
         self._loop = BACKEND.loop(model, step, corrections, sized=sized)
         self._warned = False
 

@@ -38,6 +38,9 @@ def read(path: Path, features: Any, label: str | None = None, workers: int | Non
 
 VIEW, BYTES_VIEW = getattr(pa, "string_view", pa.string)(), getattr(pa, "binary_view", pa.binary)()
 """PyArrow has them from version 16 on."""
+SHORT_DECIMAL, SHORT_INTEGER = pa.decimal128(9, 0), np.int64
+if hasattr(pa, "decimal32"):  # from version 19 on
+    SHORT_DECIMAL, SHORT_INTEGER = pa.decimal32(9, 0), np.int32
 
 
 def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -58,6 +61,7 @@ def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
             pa.array([Decimal(20_000_001), Decimal(10**17 + 1)], pa.decimal128(18, 0)),
             np.array([[20_000_001], [10**17 + 1]]),
         ),
+        (pa.array([Decimal(200_000_001), Decimal(2)], SHORT_DECIMAL), np.array([[200_000_001], [2]], SHORT_INTEGER)),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), np.array([[1, 2], [3, 4]], np.float32)),
         (pa.array([[1, 2], [3, 4]], pa.large_list(pa.int64())), np.array([[1, 2], [3, 4]])),
         (pa.array([[[1], [2]], [[3], [4]]]), np.array([[[1], [2]], [[3], [4]]])),
@@ -72,6 +76,7 @@ def written(path: Path, columns: dict[str, Any], **options: Any) -> Path:
         "decimals",
         "fixed decimals",
         "whole decimals",
+        "short decimals",
         "fixed list",
         "large list",
         "nested list",

@@ -705,34 +705,71 @@ def test_the_key_differs_with_what_code_closes_over_and_objects_hold() -> None:
     assert key(Pinball(0.5)) == keys[3]
 
 
+def penalty(model: keras.Model) -> object:
+    found = [variable for variable in model.trainable_variables if re.search(r"dense_\d/kernel", variable.path)]
+    return sum(keras.ops.sum(variable**2) for variable in found)
+
+
 class Penalized(keras.Model):
-    """Adds to its loss the weights of layers that are found by name."""
+    """Adds to its loss the weights of layers that a function finds by their paths."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        found = [v for v in self.trainable_variables if re.search(r"dense_\d/kernel", v.path)]
-        return super().compute_loss(x, y, y_pred, sample_weight) + sum(keras.ops.sum(v**2) for v in found)
+        return super().compute_loss(x, y, y_pred, sample_weight) + penalty(self)
 
 
-@pytest.mark.parametrize("by", ["weight decay", "muon", "loss"])
-def test_equal_models_have_keys_of_their_own_where_names_matter(by: str) -> None:
-    """A pattern means other variables in the model that is built next, and in the one after it."""
-    if by == "muon" and not hasattr(keras.optimizers, "Muon"):
-        pytest.skip("this Keras has no Muon")
+class Inheriting(Penalized):
+    pass
+
+
+class ByName(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        found = [layer.kernel for layer in self.layers if layer.name.startswith("dense_")]
+        return super().compute_loss(x, y, y_pred, sample_weight) + sum(keras.ops.sum(kernel**2) for kernel in found)
+
+
+class OfTheGuide(keras.Model):
+    """Its train step returns its metrics by their names, as that of Keras' own guide."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def three_keys(kind: type[keras.Model], optimizer: Callable[[], keras.optimizers.Optimizer]) -> list[str]:
+    """Those of equal models, the first of its kind left out."""
     keys = []
-    for _ in range(3):
+    for _ in range(4):
         inputs = keras.Input((3,))
-        outputs = keras.layers.Dense(1)(keras.layers.Dense(2)(inputs))
-        model = (Penalized if by == "loss" else keras.Model)(inputs, outputs)
-        optimizer = keras.optimizers.AdamW(0.1)
-        if by == "weight decay":
-            optimizer.exclude_from_weight_decay(var_names=["dense/"])
-        if by == "muon":
-            optimizer = keras.optimizers.Muon(0.1, exclude_layers=["dense_1"])
-        model.compile(optimizer, "mse")
+        model = kind(inputs, keras.layers.Dense(1)(keras.layers.Dense(2)(inputs)))
+        model.compile(optimizer(), "mse")
         build(model, (np.zeros((1, 3), "float32"), np.zeros((1, 1), "float32")))
         keys.append([ModelSpec.from_model(model, Carry.NOTHING).key for _ in range(2)])
-    assert keys[2][0] == keys[2][1]
-    assert len({each for one in keys for each in one}) == 3
+    assert all(one == again for one, again in keys)  # of one model
+    return [one for one, _ in keys[1:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [(Penalized, True), (Inheriting, True), (ByName, True), (OfTheGuide, False), (keras.Model, False)]
+)
+def test_equal_models_have_keys_of_their_own_where_code_goes_by_numbered_names(kind: type, own: bool) -> None:
+    """A pattern means other variables in the model that is built next."""
+    assert len(set(three_keys(kind, keras.optimizers.SGD))) == (3 if own else 1)
+
+
+@pytest.mark.parametrize(("pattern", "keys"), [("bias", 1), (r"dense_\d*[02468]/", 1), (r"dense_\d*[048]/", 2)])
+def test_models_of_which_a_pattern_excludes_the_same_weights_from_weight_decay_have_one_key(
+    pattern: str, keys: int
+) -> None:
+    """The layers are numbered on by twos."""
+
+    def optimizer() -> keras.optimizers.Optimizer:
+        made = keras.optimizers.AdamW(0.1)
+        made.exclude_from_weight_decay(var_names=[pattern])
+        return made
+
+    keras.layers.Dense(1)  # the first one of a session has no number
+    found = three_keys(keras.Model, optimizer)
+    assert len(set(found)) == keys
 
 
 def test_freshly_built_equal_models_have_one_key_whatever_their_names() -> None:
