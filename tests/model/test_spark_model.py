@@ -369,7 +369,8 @@ def test_a_rate_that_begins_or_ends_at_almost_nothing_makes_no_step_long(options
 def test_a_momentum_that_comes_to_nothing_is_no_error_where_a_program_asks_for_errors(how: dict) -> None:
     model = mlp(keras.optimizers.SGD(1e-37))
     with np.errstate(all="raise"):
-        spark(model, 2, frequency=1, **how).fit(X, np.zeros_like(Y), epochs=3, batch_size=5, verbose=0)
+        history = spark(model, 2, frequency=1, **how).fit(X, np.zeros_like(Y), epochs=3, batch_size=5, verbose=0)
+    assert history.epoch == [0, 1, 2]
 
 
 def test_control_variates_of_a_single_round_are_said_to_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
