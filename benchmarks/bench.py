@@ -8,7 +8,8 @@ count, with (lowest, highest). "x Keras" compares with Keras' run of the same ro
 benchmarks/results/bench.jsonl as it ends, and a command that is run again goes on where it stopped. `--report` writes the tables and the picture into docs/performance.md without running anything.
 
 Data: MNIST's 60,000 images from --data or Keras' own cache, else 4,000 images of MNIST-5k fifteen times; CNN and "wide" train on
-the first 12,000 of them. Tabular: 300,000 rows of 28 columns, whose labels follow from them.
+the first 12,000 of them. Tabular: 300,000 rows of 28 columns, whose labels follow from them, as a DataFrame; "parquet": the same from files, which Keras
+reads by pandas. "rows alone": Spark hands the rows to Python tasks that count them. A whole fit takes at least as long as that and "limit" together.
 Elephas runs with `--elephas`, the Python of an environment that has elephas 7.3 (`make bench` makes .venv-elephas).
 """
 
@@ -26,14 +27,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from contestants import columns, files
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bench.jsonl"
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "images" / "bench.svg"
 BEGIN, END = "<!-- bench: begin -->\n", "<!-- bench: end -->\n"
-FITS = ("mlp", "mlp-adam", "wide", "cnn", "lstm", "tabular")
+FITS = ("mlp", "mlp-adam", "wide", "cnn", "lstm", "tabular", "parquet")
 SMALL = {"wide", "cnn", "lstm"}
+TABLES = {"tabular", "parquet"}
 
 
 def contestants(workload: str) -> dict[str, dict[str, object]]:
@@ -47,7 +50,7 @@ def contestants(workload: str) -> dict[str, dict[str, object]]:
             "Elephas, RDD": "elephas rdd",
         }
         return {name: {"kind": "predict", "source": source} for name, source in sources.items()}
-    source = "frame" if workload == "tabular" else "rdd"
+    source = {"tabular": "frame", "parquet": "path"}.get(workload, "rdd")
     ours: dict[str, object] = {"kind": "ours", "workload": workload, "source": source}
     elephas: dict[str, object] = {"kind": "elephas", "workload": workload}
     found = {
@@ -56,8 +59,10 @@ def contestants(workload: str) -> dict[str, dict[str, object]]:
         "synchronous": ours | {"mode": "synchronous"},
         "asynchronous": ours | {"mode": "asynchronous"},
         "limit": {"kind": "limit", "workload": workload},
-        "Elephas, synchronous": elephas | {"mode": "synchronous", "frequency": "epoch"},
+        "rows alone": {"kind": "rows", "workload": workload, "source": source},
     }
+    if workload != "parquet":  # Elephas has no way to them
+        found["Elephas, synchronous"] = elephas | {"mode": "synchronous", "frequency": "epoch"}
     if workload == "mlp":
         found["jobs engine"] = ours | {"mode": "synchronous", "engine": "jobs"}
         found["gang engine"] = ours | {"mode": "synchronous", "engine": "gang"}
@@ -96,7 +101,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 def write(workload: str, folder: Path, path: str | None) -> str:
     """Write a workload's rows where contestants find them."""
-    x, y, x_test, y_test = table() if workload == "tabular" else images(path)
+    x, y, x_test, y_test = table() if workload in TABLES else images(path)
     if workload in SMALL:
         x, y = x[:12_000], y[:12_000]
     if workload == "predict":
@@ -106,7 +111,21 @@ def write(workload: str, folder: Path, path: str | None) -> str:
         x, x_test = x.reshape(shape), x_test.reshape(shape)
     file = folder / f"{workload}.npz"
     np.savez(file, x=x, y=y, x_test=x_test, y_test=y_test)
+    if workload in TABLES:
+        write_files(x, y, Path(files(str(file))))
     return str(file)
+
+
+def write_files(x: np.ndarray, y: np.ndarray, folder: Path) -> None:
+    """Write a table's rows as four Parquet files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    for number in range(4):
+        mine = slice(number * len(x) // 4, (number + 1) * len(x) // 4)
+        part = {name: x[mine, index].copy() for index, name in enumerate(columns(x))}
+        pq.write_table(pa.table({**part, "label": y[mine]}), folder / f"part-{number}.parquet")
 
 
 def run(arguments: dict[str, object], python: str) -> dict[str, float]:
@@ -144,7 +163,9 @@ def measure(workloads: list[str], rounds: int, path: str | None, elephas: str | 
 
 
 def spread(values: list[float], form: str) -> str:
-    """A median with its lowest and highest."""
+    """A median with its lowest and highest; nothing of what was not measured."""
+    if any(map(math.isnan, values)):
+        return ""
     numbers = [format(value, form) for value in (statistics.median(values), min(values), max(values))]
     return numbers[0] if len(set(numbers)) == 1 else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
 
@@ -172,6 +193,11 @@ def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
     if limit := found.get("limit"):
         shares = [statistics.median(times(limit, found[ours], what)) for what in ("seconds", "training")]
         said.append(f"{shares[0]:.2f} of the limit, {shares[1]:.2f} training alone")
+        if rows := found.get("rows alone"):
+            least = {number: {"seconds": one["seconds"] + limit[number]["seconds"]} for number, one in rows.items()}
+            most = statistics.median(times(found["keras"], least, "seconds"))
+            share = statistics.median(times(least, found[ours], "seconds"))
+            said.append(f"rows alone and the limit together would be {most:.1f} x Keras, of which it is {share:.2f}")
     return ["", f"{ours}: {'; '.join(said)} (medians of the rounds)"] if said else []
 
 
@@ -195,7 +221,7 @@ def tables() -> str:
                     spread(times(keras, runs, "seconds"), ".2f"),
                     spread(times(keras, runs, "training"), ".2f"),
                     f"{median['cpu']:.1f}",
-                    "" if math.isnan(median["accuracy"]) else f"{median['accuracy']:.1%}",
+                    spread([median["accuracy"]], ".1%"),
                 ]
                 lines.append(f"| {' | '.join(columns)} |")
         lines += against_others(found)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-EPOCHS = {"mlp": 5, "mlp-adam": 5, "wide": 1, "cnn": 1, "lstm": 2, "tabular": 2}
-BATCH = {"mlp": 32, "mlp-adam": 32, "wide": 32, "cnn": 64, "lstm": 32, "tabular": 256}
+EPOCHS = {"mlp": 5, "mlp-adam": 5, "wide": 1, "cnn": 1, "lstm": 2, "tabular": 2, "parquet": 2}
+BATCH = {"mlp": 32, "mlp-adam": 32, "wide": 32, "cnn": 64, "lstm": 32, "tabular": 256, "parquet": 256}
 STEPS_PER_EXECUTION = 50
 COUNTED = 2
 """Runs of each process; the last one counts."""
@@ -43,7 +43,8 @@ def compiled(workload: str, seed: int) -> Any:
         "lstm": [keras.Input((28, 28)), layers.LSTM(64)],
         "tabular": [keras.Input((28,)), layers.Dense(64, "relu"), layers.Dense(32, "relu")],
     }
-    outputs = 2 if workload == "tabular" else 10
+    inner["parquet"] = inner["tabular"]
+    outputs = 2 if workload in ("tabular", "parquet") else 10
     model = keras.Sequential([*inner[workload.removesuffix("-adam")], layers.Dense(outputs, "softmax")])
     optimizer = keras.optimizers.SGD(0.01) if workload in ("mlp", "wide") else keras.optimizers.Adam(0.001)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -54,6 +55,16 @@ def load(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Rows to train on, and those held out."""
     with np.load(path) as arrays:
         return arrays["x"], arrays["y"], arrays["x_test"], arrays["y_test"]
+
+
+def files(data: str) -> str:
+    """The directory of Parquet files that has a table's rows."""
+    return str(Path(data).with_suffix(""))
+
+
+def columns(x: np.ndarray) -> list[str]:
+    """What a table's columns of features are called."""
+    return [f"f{index}" for index in range(x.shape[1])]
 
 
 def cpu_seconds() -> float:
@@ -99,38 +110,80 @@ def session() -> Any:
     return spark
 
 
+def spark_rows(x: np.ndarray, y: np.ndarray, data: str, source: str) -> tuple[Any, dict[str, object]]:
+    """Rows in Spark, and the arguments that a fit takes with them: a cached RDD of pairs or DataFrame, or a path of Parquet files."""
+    spark = session()
+    if source == "rdd":
+        rows = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2).cache()
+        rows.count()
+        return rows, {}
+    rows = files(data)
+    if source == "frame":
+        rows = spark.read.parquet(rows).repartition(2).cache()
+        rows.count()
+    return rows, {"features_col": columns(x), "label_col": "label"}
+
+
+def handed_over(rows: Any) -> Callable[[], int]:
+    """What has two Python tasks of Spark's count rows: pairs of an RDD, Arrow batches of a DataFrame, or a path's, whose columns PyArrow reads."""
+
+    def count(pairs: Iterable[object]) -> Iterator[int]:
+        yield sum(1 for _ in pairs)
+
+    def count_batches(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    def count_files(paths: Iterable[str]) -> Iterator[int]:
+        import pyarrow.parquet as pq
+
+        yield sum(pq.read_table(path).num_rows for path in paths)
+
+    if isinstance(rows, str):
+        paths = session().sparkContext.parallelize([str(file) for file in sorted(Path(rows).iterdir())], 2)
+        return lambda: paths.mapPartitions(count_files).sum()
+    if hasattr(rows, "mapInArrow"):
+        counted = rows.mapInArrow(count_batches, "rows long")
+        return lambda: sum(row.rows for row in counted.collect())
+    return lambda: rows.mapPartitions(count).sum()
+
+
+def rows_alone(workload: str, data: str, source: str) -> dict[str, float]:
+    """Spark hands over the rows, and nobody trains."""
+    x, y, _, _ = load(data)
+    call = handed_over(spark_rows(x, y, data, source)[0])
+    for _ in range(COUNTED):
+        with Clock() as clock:
+            assert call() == len(x)
+    return told(clock, float("nan"), float("nan"), len(x) * EPOCHS[workload])
+
+
 def fit_keras(workload: str, data: str, tuned: bool) -> dict[str, float]:
-    """Plain Keras; tuned: several steps a call, and all cores as before."""
+    """Plain Keras; tuned: several steps a call, and all cores as before. Parquet files are read by pandas, which counts."""
     x, y, x_test, y_test = load(data)
     for seed in range(COUNTED):
         model = compiled(workload, seed)
         if tuned:
             model.steps_per_execution = STEPS_PER_EXECUTION
         with Clock() as clock:
+            if workload == "parquet":
+                x, y = _read(files(data), columns(x))
             model.fit(x, y, epochs=EPOCHS[workload], batch_size=BATCH[workload], verbose=0)
     return told(clock, clock.seconds, model.evaluate(x_test, y_test, verbose=0)[1], len(x) * EPOCHS[workload])
 
 
 def fit_ours(workload: str, data: str, source: str, **options: object) -> dict[str, float]:
-    """A SparkModel of two workers; the rows are an RDD of pairs, or a DataFrame of columns."""
+    """A SparkModel of two workers; source: "rdd" of pairs, "frame" or "path", the last two of columns."""
     from elephas_like import SparkModel
 
     x, y, x_test, y_test = load(data)
-    spark = session()
-    if source == "frame":
-        names = [f"f{index}" for index in range(x.shape[1])]
-        folder = tempfile.mkdtemp(prefix="elephas_like-bench-", dir=Path(data).parent)
-        _table(x, y, names).to_parquet(f"{folder}/rows.parquet")
-        rows = spark.read.parquet(folder).repartition(2).cache()
-        columns: dict[str, object] = {"features_col": names, "label_col": "label"}
-    else:
-        rows, columns = spark.sparkContext.parallelize(list(zip(x, y, strict=True)), 2).cache(), {}
-    rows.count()
+    rows, named = spark_rows(x, y, data, source)
     for seed in range(COUNTED):
         model = compiled(workload, seed)
         spark_model = SparkModel(model, 2, batch_size=BATCH[workload], seed=seed, **options)
         with Clock() as clock:
-            history = spark_model.fit(rows, epochs=EPOCHS[workload], verbose=0, **columns)
+            history = spark_model.fit(rows, epochs=EPOCHS[workload], verbose=0, **named)
     accuracy = model.evaluate(x_test, y_test, verbose=0)[1]
     return told(clock, sum(history.epoch_seconds), accuracy, len(x) * EPOCHS[workload])
 
@@ -232,10 +285,11 @@ def _predictor(model: Any, x: np.ndarray, source: str) -> Any:
     return lambda: spark_model.predict(rows)
 
 
-def _table(x: np.ndarray, y: np.ndarray, names: list[str]) -> Any:
+def _read(folder: str, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     import pandas as pd
 
-    return pd.DataFrame(x, columns=names).assign(label=y)
+    table = pd.read_parquet(folder)
+    return table[names].to_numpy(), table["label"].to_numpy()
 
 
 def told(clock: Clock, training: float, accuracy: float, rows: int) -> dict[str, float]:
@@ -243,7 +297,14 @@ def told(clock: Clock, training: float, accuracy: float, rows: int) -> dict[str,
     return {"seconds": clock.seconds, "cpu": clock.cpu, "training": training, "accuracy": accuracy, "rows": rows}
 
 
-KINDS = {"keras": fit_keras, "ours": fit_ours, "elephas": fit_elephas, "limit": fit_limit, "predict": predict}
+KINDS = {
+    "keras": fit_keras,
+    "ours": fit_ours,
+    "elephas": fit_elephas,
+    "limit": fit_limit,
+    "rows": rows_alone,
+    "predict": predict,
+}
 
 
 if __name__ == "__main__":

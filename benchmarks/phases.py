@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import keras
-import pyarrow as pa
-import pyarrow.parquet as pq
-from bench import images, table
-from contestants import BATCH, EPOCHS, compiled, session
+from bench import images, table, write_files
+from contestants import BATCH, EPOCHS, columns, compiled, handed_over, session
 from convergence import put
 
 from elephas_like import SparkModel, shard
@@ -70,21 +68,6 @@ def phases(workload: str, seed: int, data: object, **columns: object) -> dict[st
     }
 
 
-def count(rows: Iterable[object]) -> Iterator[int]:
-    """How many rows a task was handed."""
-    yield sum(1 for _ in rows)
-
-
-def count_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same of Arrow batches."""
-    yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
-
-
-def count_files(paths: Iterable[str]) -> Iterator[int]:
-    """The same of Parquet files, whose columns PyArrow reads."""
-    yield sum(pq.read_table(path).num_rows for path in paths)
-
-
 def sources(
     spark: Any, folder: Path, path: str | None
 ) -> Iterator[tuple[str, str, object, dict[str, object], Callable[[], int] | None]]:
@@ -92,34 +75,14 @@ def sources(
     context = spark.sparkContext
     for workload, (x, y, *_) in (("mlp", images(path)), ("tabular", table())):
         pairs = context.parallelize(list(zip(x, y, strict=True)), 2).cache()
-        yield workload, "RDD of pairs", pairs, {}, lambda pairs=pairs: pairs.mapPartitions(count).sum()
+        yield workload, "RDD of pairs", pairs, {}, handed_over(pairs)
         if workload == "tabular":
-            import pandas as pd
-
-            names = [f"f{index}" for index in range(x.shape[1])]
-            columns = {"features_col": names, "label_col": "label"}
-            rows = pd.DataFrame(x, columns=names).assign(label=y)
-            for number in range(4):
-                part = pa.Table.from_pandas(rows[number::4], preserve_index=False)
-                pq.write_table(part, folder / f"part-{number}.parquet")
+            write_files(x, y, folder)
+            named = {"features_col": columns(x), "label_col": "label"}
             frame = spark.read.parquet(str(folder)).repartition(2).cache()
             frame.count()
-            counted = frame.mapInArrow(count_batches, "rows long")
-            yield (
-                workload,
-                "DataFrame",
-                frame,
-                columns,
-                lambda counted=counted: sum(row.rows for row in counted.collect()),
-            )
-            files = context.parallelize([str(file) for file in sorted(folder.iterdir())], 2)
-            yield (
-                workload,
-                "Parquet files",
-                str(folder),
-                columns,
-                lambda files=files: files.mapPartitions(count_files).sum(),
-            )
+            yield workload, "DataFrame", frame, named, handed_over(frame)
+            yield workload, "Parquet files", str(folder), named, handed_over(str(folder))
         yield workload, "ShardedDataset", shard(pairs, 2), {}, None
 
 
@@ -132,7 +95,7 @@ def measured(rounds: int, path: str | None) -> str:
     """The table."""
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(sources(spark, Path(folder), path))
+        found = list(sources(spark, Path(folder, "rows"), path))
         seen: dict[tuple[str, str], dict[str, list[float]]] = {
             (one[0], one[1]): {name: [] for name in COLUMNS} for one in found
         }

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import gc
 
+from elephas_like.core.archives import prefer_directories, read_archives_once
 from elephas_like.core.extras import require
 
+if __name__ == "__main__":
+    prefer_directories()  # before PySpark is imported
 require("pyspark")
 
 # Not in processes that a worker starts by multiprocessing: they import the program's main module, under another name.
@@ -20,6 +23,7 @@ if __name__ == "__main__":
 
     import elephas_like.model.spark_model  # noqa: F401  imports Keras, TensorFlow and all that a fit's worker needs
 
+    read_archives_once()
     gc.collect()
     gc.freeze()  # the workers' garbage collectors leave these objects alone, so their memory stays shared
     manager()

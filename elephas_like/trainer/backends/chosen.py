@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
+from elephas_like.core.archives import read_archives_once
 from elephas_like.core.extras import keras_backend
 from elephas_like.trainer.backends.protocol import Backend
 
@@ -27,5 +28,7 @@ def _chosen(name: str) -> Backend:
 BACKEND = _chosen(keras_backend())
 
 if "pyspark.worker" in sys.modules:  # a Python process of Spark's, which is used for many tasks
-    # Spark collects garbage after each of them, and looks at 450,000 objects that a backend and Keras keep for good: 0.25 s.
+    # Spark collects garbage after each of them, and looks at 450,000 objects that a backend and Keras keep for good: 0.25 s. Before each of
+    # them Spark up to 4.1 has Python look for modules that are new.
     gc.freeze()
+    read_archives_once()
