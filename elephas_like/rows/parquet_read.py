@@ -41,7 +41,7 @@ def read_part(plan: FramePlan, part: Part) -> Iterator[Block]:
     reader = BatchReader(plan)
     for file, pieces in groupby(part.pieces, lambda piece: piece.group.file):
         constants = dict(file.constants)
-        for piece, rows, begin, batch in _batches(part.filesystem, file, list(pieces), _columns(plan, file)):
+        for piece, rows, begin, batch in _batches(part.filesystem, file, list(pieces), _paths(plan, file)):
             arrays = [_values(batch, cell, constants, rows - begin) for cell in plan.cells]
             for leaves, count in reader.blocks(arrays, len(rows), partial(_place, piece, rows)):
                 yield Block(plan.tree(leaves), count)
@@ -51,14 +51,25 @@ def _place(piece: Piece, rows: Integers, row: int) -> str:
     return f"{piece.group.file.path}, row group {piece.group.number}, row {rows[row]}"
 
 
-def _columns(plan: FramePlan, file: ParquetFile) -> list[str]:
-    """The columns, and fields of structs, that are in the file."""
+def _paths(plan: FramePlan, file: ParquetFile) -> list[tuple[str, ...]]:
+    """The columns, and fields of structs, that are read from the file."""
     constants = {name for name, _ in file.constants}
-    return [".".join(cell.path) for cell in plan.cells if cell.path[0] not in constants]
+    return [cell.path for cell in plan.cells if cell.path[0] not in constants]
+
+
+def _has(schema: pa.Schema, path: tuple[str, ...]) -> bool:
+    """Whether there is such a column, or field of structs."""
+    fields = {field.name: field.type for field in schema}
+    for name in path[:-1]:
+        inner = fields.get(name)
+        if inner is None or not pa.types.is_struct(inner):
+            return False
+        fields = {field.name: field.type for field in inner}
+    return path[-1] in fields
 
 
 def _batches(
-    filesystem: fs.FileSystem, file: ParquetFile, pieces: list[Piece], columns: list[str]
+    filesystem: fs.FileSystem, file: ParquetFile, pieces: list[Piece], paths: list[tuple[str, ...]]
 ) -> Iterator[tuple[Piece, Integers, int, pa.RecordBatch]]:
     """Yield (piece, its rows' numbers in the row group, the first number of the batch, the batch) of a file's row groups.
 
@@ -73,11 +84,11 @@ def _batches(
         ) from error
     local = isinstance(filesystem, fs.LocalFileSystem)
     with opened, pq.ParquetFile(opened, pre_buffer=not local) as parquet:
-        names = parquet.schema_arrow.names
-        for column in columns:
-            if not any(column == name or column.startswith(f"{name}.") for name in names):
+        for path in paths:
+            if not _has(parquet.schema_arrow, path):
+                names = parquet.schema_arrow.names
                 raise DataError(
-                    f"{file.path} has no column {column!r}, which other files have; it has {', '.join(map(repr, names))}. Spark can "
+                    f"{file.path} has no column {'.'.join(path)!r}, which other files have; it has {', '.join(map(repr, names))}. Spark can "
                     "put nulls there: spark.read.option('mergeSchema', True).parquet(path), then df.na.fill."
                 )
         for piece in pieces:
@@ -89,7 +100,7 @@ def _batches(
                     "Write new data to a new path."
                 )
             rows, begin = rows_of(piece), 0
-            for batch in _decoded(parquet, group, columns):
+            for batch in _decoded(parquet, group, [".".join(path) for path in paths]):
                 end = begin + batch.num_rows
                 yield piece, rows[slice(*np.searchsorted(rows, (begin, end)))], begin, batch
                 begin = end

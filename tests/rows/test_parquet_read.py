@@ -170,7 +170,7 @@ def test_a_block_holds_four_mebibytes_at_most_however_large_a_row_group_is(tmp_p
 def decoded(path: Path, column: str) -> list[pa.RecordBatch]:
     """The batches of a column as they are decoded; they have all rows in order."""
     (part,) = parquet_table(ParquetFiles(path)).dealt(1)
-    found = list(parquet_read._batches(part.filesystem, part.pieces[0].group.file, list(part.pieces), [column]))
+    found = list(parquet_read._batches(part.filesystem, part.pieces[0].group.file, list(part.pieces), [(column,)]))
     numbers = [begin + np.arange(batch.num_rows) for *_, begin, batch in found]
     assert np.concatenate(numbers).tolist() == [row for piece in part.pieces for row in range(piece.rows)]
     for (_, rows, *_), expected in zip(found, numbers, strict=True):
@@ -256,3 +256,13 @@ def test_a_column_that_later_files_lack_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [3]}), tmp_path / "1.parquet")
     with pytest.raises(DataError, match=r"1.parquet has no column 'b'.*spark.read"):
         read(tmp_path, ["a", "b"])
+
+
+def test_a_field_of_a_struct_that_later_files_lack_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"s": [{"a": 1.0, "b": 2.0}]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"s": [{"a": 3.0}]}), tmp_path / "1.parquet")
+    with pytest.raises(DataError, match=r"1.parquet has no column 's.b'.*spark.read"):
+        read(tmp_path, ["s.a", "s.b"])
+    pq.write_table(pa.table({"s": [3.0]}), tmp_path / "1.parquet")
+    with pytest.raises(DataError, match=r"1.parquet has no column 's.a'.*spark.read"):
+        read(tmp_path, ["s.a"])
