@@ -9,6 +9,6 @@ types is the vocabulary: states, orders, updates, records. errors, checks and la
 - columns, structure, parts: rows on disk and as trees. scores, voting, objective, decisions: what is made of outputs and metrics.
 - trials, pruning: the vocabulary of a search.
 - pickle_digest, own_classes: of models and code that are sent by value.
-- extras, quiet, garbage: optional packages, imports on workers, and no search for garbage meanwhile. The first two look at the environment, and quiet
-  redirects what imports print.
+- extras, quiet, garbage, archives: optional packages, imports on workers, no search for garbage meanwhile, and archives on the path that are read
+  once. The first two look at the environment, and quiet redirects what imports print.
 """
