@@ -19,7 +19,8 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from elephas_like.core.types import ShardRef, Slot
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.frame_read import Frame
 from elephas_like.rows.frame_shards import FrameShards
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references, remove_pair

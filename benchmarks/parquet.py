@@ -36,7 +36,8 @@ def write_kilobytes(folder: Path) -> None:
 def read(path: str, features: object, worker: int, to_shards: bool) -> int:
     """The bytes that one worker of two reads."""
     from elephas_like.core.types import Slot
-    from elephas_like.rows.frame_plan import ColumnChoice, plan
+    from elephas_like.rows.frame_plan import ColumnChoice
+    from elephas_like.rows.frame_schema import plan
     from elephas_like.rows.parquet_files import parquet_table
     from elephas_like.rows.parquet_listing import ParquetFiles
     from elephas_like.rows.parquet_read import read_part

@@ -19,7 +19,8 @@ from elephas_like.core import checks
 from elephas_like.core.parts import cut, cut_row
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array, Slot
-from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid, plan
+from elephas_like.rows.frame_plan import Choice, ColumnChoice, FramePlan, Invalid
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.row_values import plain_numbers
 from elephas_like.rows.spool import Block

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql import types as sql
 
@@ -17,6 +16,7 @@ from elephas_like.core.types import Array
 from elephas_like.rows.frame_plan import FramePlan, Invalid
 from elephas_like.rows.frame_read import BatchReader
 from elephas_like.rows.valid_rows import readable, selected
+from elephas_like.rows.vector_columns import as_vector
 from elephas_like.rows.vectors import as_arrow
 from elephas_like.spark.gpus import take_gpu
 from elephas_like.spark.plans import quoted
@@ -179,7 +179,7 @@ def _by_map(df: DataFrame, plan: FramePlan, score: Score, fields: Sequence[Field
 def _field(one: Field, path: str, plan: FramePlan) -> Column:
     column = functions.col(path)
     if one.vector:
-        vector = array_to_vector(column)
+        vector = as_vector(column)
         # The function fails on null, so null must not come to it.
         column = functions.when(column.isNotNull(), vector) if plan.invalid is Invalid.KEEP else vector
     return column.alias(one.name)

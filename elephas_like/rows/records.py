@@ -22,9 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import AnalysisException
-from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
-from pyspark.mllib.linalg import VectorUDT as MLlibVectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -33,6 +30,7 @@ from pyspark.sql.types import StructType
 from elephas_like.core.errors import DataError
 from elephas_like.core.types import Array, Integers
 from elephas_like.rows.parquet_listing import alternatives
+from elephas_like.rows.vector_columns import as_array, is_vector
 from elephas_like.spark import files
 from elephas_like.spark.session import context_of
 
@@ -391,8 +389,8 @@ def _flat(column: pa.Array, feature: Feature) -> Values:
 
 def _without_vectors(df: DataFrame) -> DataFrame:
     """Vector columns as arrays of floats."""
-    vectors = [f.name for f in df.schema.fields if isinstance(f.dataType, VectorUDT | MLlibVectorUDT)]
-    return df.withColumns({name: vector_to_array(F.col(f"`{name}`"), "float32") for name in vectors}) if vectors else df
+    vectors = [f.name for f in df.schema.fields if is_vector(f.dataType)]
+    return df.withColumns({name: as_array(F.col(f"`{name}`"), "float32") for name in vectors}) if vectors else df
 
 
 def as_schema(spark: SparkSession, schema: StructType | str) -> StructType:

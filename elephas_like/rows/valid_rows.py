@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from operator import add, and_
 
 import numpy as np
-from pyspark.ml.functions import vector_to_array
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql import types as sql
 
 from elephas_like.rows.frame_plan import Cell, FramePlan, Invalid, Kind, Leaf
+from elephas_like.rows.vector_columns import as_array
 
 
 def readable(df: DataFrame, plan: FramePlan) -> DataFrame:
@@ -94,8 +94,8 @@ def _cell(cell: Cell, kind: sql.DataType, *, nan: bool) -> tuple[list[Column], C
             sides = [column.getField(name) for name in ("height", "width", "nChannels")]
             return [column.isNotNull(), _joined(and_, [side > 0 for side in sides])], sides[0] * sides[1] * sides[2]
         case Kind.VECTOR:
-            # vector_to_array fails on null.
-            values = functions.when(column.isNotNull(), vector_to_array(column))
+            # as_array fails on null.
+            values = functions.when(column.isNotNull(), as_array(column))
             kind = sql.ArrayType(sql.DoubleType())
         case Kind.ARRAY:
             values = column

@@ -15,7 +15,8 @@ from pyspark.sql import functions
 from pyspark.sql import types as sql
 
 from elephas_like.core.structure import flatten
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.prediction_columns import Field, Score, predicted
 from elephas_like.rows.series import VECTOR_FIELDS, from_pandas
 from elephas_like.rows.vectors import without_decimals

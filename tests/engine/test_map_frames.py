@@ -10,8 +10,9 @@ import pytest
 from elephas_like.core.errors import WaitError, WorkerError
 from elephas_like.core.types import Slot
 from elephas_like.engine.map_frames import map_frame
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_schema import plan
 from elephas_like.spark.gang import CHUNK_BYTES
 
 

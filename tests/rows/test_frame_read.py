@@ -17,8 +17,9 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
 from elephas_like.rows import frame_read
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.shards import partitioned
 
 
@@ -191,36 +192,6 @@ def test_decimals_without_a_fraction_are_whole_numbers(spark, tmp_path) -> None:
     made = plan(df.schema, ColumnChoice("wide", None), Slot("x", (1,)), None, floatx="float32", classes=None)
     (x,) = (block.columns[0] for block in Frame(df.coalesce(1), made).blocks.collect())
     assert x.dtype == np.float32
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize("patterns", ["false", "true"])
-def test_names_are_names_and_no_sql(spark, patterns: str) -> None:
-    """A dot, backticks, two that differ in a bracket, what Spark replaces in SQL; decimals, and a struct's field that is named like a column of a table."""
-    names = ["a.b", "`c` AS d", "[e]", "e", "sum(f)", "price", "price${eur}"]
-    df = spark.range(1).select(*(functions.lit(float(i)).alias(name) for i, name in enumerate(names)))
-    df = df.select(
-        "*",
-        functions.lit(5).cast("decimal(4,1)").alias("money"),
-        functions.array(functions.lit(6).cast("decimal(4,1)")).alias("monies"),
-        functions.struct(functions.lit(7.0).alias("e")).alias("t"),
-    ).alias("t")
-    setting = "spark.sql.parser.quotedRegexColumnNames"
-    spark.conf.set(setting, patterns)
-    try:
-        for chosen, expected in (
-            ([*names[:5], "money", "monies"], [0, 1, 2, 3, 4, 5, 6]),
-            (["price${eur}", "e"], [6, 3]),
-            (["e", "t.e"], [3, 7]),
-        ):
-            choice = ColumnChoice(chosen, None)
-            made = plan(df.schema, choice, Slot("x", (len(chosen),)), None, floatx="float32", classes=None)
-            frame = Frame(df, made)
-            assert [frame.columns.schema[i].dataType for i in range(len(chosen))].count(sql.DecimalType(4, 1)) == 0
-            (block,) = frame.blocks.collect()
-            assert block.columns[0].tolist() == [expected]
-    finally:
-        spark.conf.unset(setting)
 
 
 @pytest.mark.classic

@@ -12,8 +12,9 @@ from spooling import columns
 
 from elephas_like.core.errors import Failure, PlainTextError
 from elephas_like.core.types import Slot
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.frame_shards import FrameShards, written_batches
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset, partitioned, sweep
 from elephas_like.spark.versions import versions

@@ -7,7 +7,8 @@ import pytest
 from pyspark import TaskContext
 
 from elephas_like.core.types import Slot
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_frame, rows_of_rdd
 from elephas_like.rows.shards import dealt
 from elephas_like.rows.spool import Block

@@ -12,8 +12,9 @@ from PIL import Image
 from pyspark.sql import functions
 
 from elephas_like.rows import images
-from elephas_like.rows.frame_plan import AS_IMAGES, ColumnChoice, plan
+from elephas_like.rows.frame_plan import AS_IMAGES, ColumnChoice
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.valid_rows import valid
 from elephas_like.rows.vectors import Unfit
 

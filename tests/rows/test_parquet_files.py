@@ -19,7 +19,8 @@ from pyarrow import fs
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as sql
 
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.parquet_files import (
     ParquetFile,
     ParquetTable,

@@ -16,7 +16,8 @@ from pyspark.ml.linalg import Vectors
 from elephas_like.core.errors import DataError
 from elephas_like.core.types import Slot
 from elephas_like.rows import parquet_read
-from elephas_like.rows.frame_plan import ColumnChoice, plan
+from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.parquet_files import parquet_table
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.parquet_read import read_part

@@ -12,7 +12,8 @@ from small_frames import X
 
 from elephas_like.core.types import Slot
 from elephas_like.rows import prediction_columns
-from elephas_like.rows.frame_plan import ColumnChoice, Invalid, plan
+from elephas_like.rows.frame_plan import ColumnChoice, Invalid
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.prediction_columns import Field, with_predictions
 
 BOTH_WAYS = pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from elephas_like.core.types import Slot
-from elephas_like.rows.frame_plan import ColumnChoice, Invalid, plan
+from elephas_like.rows.frame_plan import ColumnChoice, Invalid
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.valid_rows import readable, valid
 
 NAN = math.nan
