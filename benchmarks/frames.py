@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from elephas_like.core.types import ShardRef, Slot
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.frame_read import Frame
+from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.frame_shards import FrameShards
 from elephas_like.rows.shards import SpoolOptions, new_dataset, references, remove_pair
 from elephas_like.spark.versions import versions
