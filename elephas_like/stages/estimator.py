@@ -379,7 +379,8 @@ def register_keras_udf(
     """Register a model as a SQL function, `SELECT name(features) FROM t`, and return it for use with DataFrames.
 
     Its arguments are columns of vectors, numbers, text, arrays or bytes. Several are concatenated for a model with one
-    input, or go to its inputs in their order. A null in them is an error: leave such rows out in WHERE (`features IS NOT NULL`). A CASE
+    input, or go to its inputs in their order. One is enough for several inputs: a struct whose fields have their names, or a vector or
+    array, which is cut into equal parts. A null in them is an error: leave such rows out in WHERE (`features IS NOT NULL`). A CASE
     around the function does not: Spark computes functions of Python for every row before it.
 
     Args:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions
 from pyspark.sql import types as sql
 
-from elephas_like.core.structure import flatten
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.prediction_columns import Field, Score, predicted
@@ -53,14 +53,15 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
                 )
                 binary = [one.name for one in schema if isinstance(one.dataType, sql.BinaryType)]
                 choice = ColumnChoice(
-                    names if len(names) > 1 or len(flatten(inputs)[0]) > 1 else names[0],
+                    names if len(names) > 1 else names[0],  # one may be a struct, or a vector to be cut, for several inputs
                     None,
                     dtypes={} if dtype is None else dict.fromkeys(binary, dtype),
                 )
                 made = plan(schema, choice, inputs, None, floatx=floatx, classes=None)
             given = dict(zip(names, columns, strict=True))
-            read = [cell.name for cell in made.cells]  # which the inputs may take in another order
-            structs = pa.StructArray.from_arrays([given[name] for name in read], read)
+            # Inputs may take them in another order, and fields of a struct.
+            read = [_field(given[cell.path[0]], cell.path[1:]) for cell in made.cells]
+            structs = pa.StructArray.from_arrays(read, [cell.name for cell in made.cells])
             for found in predicted([structs], made, score, [field]):
                 yield found.field(0)
 
@@ -87,6 +88,11 @@ def _pandas_function(scores: Callable[[Iterator[Columns]], Iterator[pa.Array]], 
 
     on_pandas.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
     return functions.pandas_udf(on_pandas, kind)
+
+
+def _field(column: pa.Array, path: tuple[str, ...]) -> pa.Array:
+    """Return a field of a column of structs, null where the struct is; the column itself by an empty path."""
+    return pc.struct_field(column, list(path)) if path else column
 
 
 def _columns(batch: Any) -> tuple[Any, ...]:

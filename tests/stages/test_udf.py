@@ -20,7 +20,7 @@ def adding():
     """The sum of all inputs of a row; a local function, since executors cannot import this file."""
 
     def total(x, rows: int):
-        parts = x if isinstance(x, tuple) else (x,)
+        parts = x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else (x,)
         return [sum(part.reshape(rows, -1).sum(axis=1, dtype=np.float64) for part in parts)]
 
     return total
@@ -29,7 +29,8 @@ def adding():
 @pytest.fixture(scope="module")
 def table(spark):
     rows = [(i, float(i), Vectors.dense([i, 1.0]), [[1.0, float(i)]], bytes([i, 2])) for i in range(5)]
-    return spark.createDataFrame(rows, ["i", "f", "v", "a", "b"]).repartition(3)
+    df = spark.createDataFrame(rows, ["i", "f", "v", "a", "b"]).repartition(3)
+    return df.withColumn("s", functions.struct(functions.col("i").alias("y"), functions.col("v").alias("x")))
 
 
 ARGUMENTS = [
@@ -39,6 +40,8 @@ ARGUMENTS = [
     (Slot("x", (1, 2)), ["a"], lambda i: i + 1),
     (Slot("x", (2,)), ["b"], lambda i: i + 2),
     ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
+    ({"x": Slot("x", (2,)), "y": Slot("y", (1,))}, ["s"], lambda i: 2 * i + 1),
+    ((Slot("x", (1,)), Slot("y", (1,))), ["v"], lambda i: i + 1),
 ]
 
 
