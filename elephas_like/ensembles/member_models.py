@@ -19,19 +19,41 @@ def voting_of(model: keras.Model) -> str:
     Raises:
         ValueError: a loss that does not say.
     """
+    found = _voting_of(model)
+    if found is None:
+        raise ValueError(
+            f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {getattr(model, 'loss', None)!r}. Give "
+            "voting='soft', 'hard' or 'mean'."
+        )
+    return found.value
+
+
+def check_votes(model: keras.Model, voting: Voting) -> None:
+    """Do nothing if such models can vote so.
+
+    Raises:
+        ValueError: votes for classes of a model that puts out one number of any size.
+    """
+    numbers = output_width(model) == 1 and last_activation(model) == "linear" and not gives_logits(model)
+    if voting is not Voting.MEAN and numbers and _voting_of(model) is Voting.MEAN:
+        raise ValueError(
+            f"voting={voting.value!r} is for classes, and the model puts out one number of any size, trained with {model.loss!r}. Take "
+            "voting='mean', which 'auto' takes for it."
+        )
+
+
+def _voting_of(model: keras.Model) -> Voting | None:
+    """How an ensemble of such models votes; None where the loss does not say."""
     loss = single_loss(model)
     for words in _names(loss):
         if "crossentropy" in words:
             # Each column has a probability of its own, which do not sum to 1.
             apart = last_activation(model) == "sigmoid" or gives_logits(model)
             labels = "binary" in words and (output_width(model) or 1) > 1 and apart
-            return Voting.MEAN.value if labels else Voting.SOFT.value
+            return Voting.MEAN if labels else Voting.SOFT
         if any(part in words for part in ("error", "huber", "cosh", "poisson", "tweedie")) or words in _REGRESSION:
-            return Voting.MEAN.value
-    raise ValueError(
-        f"voting='auto' knows crossentropies and Keras' losses of regression; the loss is {getattr(model, 'loss', None)!r}. Give "
-        "voting='soft', 'hard' or 'mean'."
-    )
+            return Voting.MEAN
+    return None
 
 
 def _names(loss: object) -> list[str]:

@@ -19,7 +19,7 @@ from elephas_like.core import checks
 from elephas_like.core.runs_monitor import RunsMonitor
 from elephas_like.core.types import EngineName, FitConfig
 from elephas_like.core.voting import member_seeds
-from elephas_like.ensembles.member_models import voting_of
+from elephas_like.ensembles.member_models import check_votes, voting_of
 from elephas_like.ensembles.member_page import members_monitor, show_failure, show_member
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
@@ -261,6 +261,7 @@ def _prepared(
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)
+    check_votes(models[0], ensemble.voting)
     # How the columns of a DataFrame are read follows from the models.
     given = given.for_model(models[0])
     if columns is not None:

@@ -53,7 +53,9 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
                 )
                 binary = [one.name for one in schema if isinstance(one.dataType, sql.BinaryType)]
                 choice = ColumnChoice(
-                    names if len(names) > 1 else names[0],  # one may be a struct, or a vector to be cut, for several inputs
+                    names
+                    if len(names) > 1
+                    else names[0],  # one may be a struct, or a vector to be cut, for several inputs
                     None,
                     dtypes={} if dtype is None else dict.fromkeys(binary, dtype),
                 )

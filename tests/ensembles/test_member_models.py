@@ -2,7 +2,8 @@ import keras
 import pytest
 from voters import model
 
-from elephas_like.ensembles.member_models import check_models, voting_of
+from elephas_like.core.voting import Voting
+from elephas_like.ensembles.member_models import check_models, check_votes, voting_of
 
 
 def test_how_a_loss_votes() -> None:
@@ -27,6 +28,22 @@ def test_how_a_loss_votes() -> None:
         assert voting_of(one) == "soft"
     with pytest.raises(ValueError, match="voting='auto' knows crossentropies"):
         voting_of(model(loss=lambda y, found: found))
+
+
+@pytest.mark.parametrize("voting", [Voting.HARD, Voting.SOFT])
+def test_numbers_of_any_size_do_not_vote_for_classes(voting: Voting) -> None:
+    number = model(1, None, loss="mse", metrics=[])
+    with pytest.raises(ValueError, match=f"voting='{voting.value}' is for classes.*voting='mean'"):
+        check_votes(number, voting)
+    check_votes(number, Voting.MEAN)
+    for one in (
+        model(1, "sigmoid", loss="mse", metrics=[]),  # the Brier score
+        model(3, None, loss="mse", metrics=[]),  # a number for each class
+        model(1, None, loss=keras.losses.BinaryCrossentropy(from_logits=True), metrics=[]),
+        model(1, None, loss=lambda y, found: found, metrics=[]),
+        model(),
+    ):
+        check_votes(one, voting)
 
 
 def test_models_that_cannot_vote_together_are_told_apart() -> None:

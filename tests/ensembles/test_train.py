@@ -259,3 +259,11 @@ def test_a_loss_that_does_not_say_how_to_vote() -> None:
     with pytest.raises(ValueError, match="voting='auto' knows crossentropies"):
         train_ensemble(build, (x, y), 2, engine="in_process", verbose=0)
     assert isinstance(train_ensemble(build, (x, y), 2, voting="mean", engine="in_process", verbose=0), VotingModel)
+
+
+def test_votes_for_classes_by_a_regression_are_refused_before_any_training() -> None:
+    _, (x, y, *_) = diabetes()
+    model = keras.Sequential([keras.Input((10,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="voting='hard' is for classes"):
+        train_ensemble(model, (x, y), 2, voting="hard", engine="in_process", verbose=0)
