@@ -9,7 +9,7 @@ benchmarks/results/bench.jsonl as it ends, and a command that is run again goes 
 
 Data: MNIST's 60,000 images from --data or Keras' own cache, else 4,000 images of MNIST-5k fifteen times; CNN and "wide" train on
 the first 12,000 of them. Tabular: 300,000 rows of 28 columns, whose labels follow from them, as a DataFrame; "parquet": the same from files, which Keras
-reads by pandas. "rows alone": Spark hands the rows to Python tasks that count them. A whole fit takes at least as long as that and "limit" together.
+reads by pandas. "rows alone": Spark hands the rows to Python tasks that count them. A whole fit that shards its rows first takes about as long as that and "limit" together, at least.
 Elephas runs with `--elephas`, the Python of an environment that has elephas 7.3 (`make bench` makes .venv-elephas).
 """
 
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +157,7 @@ def measure(workloads: list[str], rounds: int, path: str | None, elephas: str | 
                     if python is None or (workload, name, number) in done:
                         continue
                     told = run(arguments | {"data": data[workload]}, python)
-                    line = {"workload": workload, "name": name, "round": number, **told}
+                    line = {"workload": workload, "name": name, "round": number, "day": f"{date.today()}", **told}
                     with open(RESULTS, "a") as file:
                         file.write(json.dumps(line) + "\n")
                     print(f"{workload:9} {name:28} {told['seconds']:7.2f} s {told['cpu']:7.1f} s CPU", flush=True)
@@ -164,7 +165,7 @@ def measure(workloads: list[str], rounds: int, path: str | None, elephas: str | 
 
 def spread(values: list[float], form: str) -> str:
     """A median with its lowest and highest; nothing of what was not measured."""
-    if any(map(math.isnan, values)):
+    if not values or any(map(math.isnan, values)):
         return ""
     numbers = [format(value, form) for value in (statistics.median(values), min(values), max(values))]
     return numbers[0] if len(set(numbers)) == 1 else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
@@ -180,7 +181,12 @@ def by_contestant() -> dict[str, dict[str, dict[int, dict]]]:
 
 def times(others: dict[int, dict], runs: dict[int, dict], what: str) -> list[float]:
     """How many times as fast as another contestant in the same round: rounds may have been run on days, or machines, of another speed."""
-    return [others[number]["seconds"] / one[what] for number, one in runs.items() if number in others]
+    return [others[number]["seconds"] / one[what] for number, one in runs.items() if same_day(one, others.get(number))]
+
+
+def same_day(one: dict, other: dict | None) -> bool:
+    """Whether both have been run on one day: what was added later is compared with nothing older."""
+    return other is not None and one.get("day") == other.get("day")
 
 
 def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
@@ -194,10 +200,14 @@ def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
         shares = [statistics.median(times(limit, found[ours], what)) for what in ("seconds", "training")]
         said.append(f"{shares[0]:.2f} of the limit, {shares[1]:.2f} training alone")
         if rows := found.get("rows alone"):
-            least = {number: {"seconds": one["seconds"] + limit[number]["seconds"]} for number, one in rows.items()}
-            most = statistics.median(times(found["keras"], least, "seconds"))
-            share = statistics.median(times(least, found[ours], "seconds"))
-            said.append(f"rows alone and the limit together would be {most:.1f} x Keras, of which it is {share:.2f}")
+            both = {
+                number: one | {"seconds": one["seconds"] + limit[number]["seconds"]}
+                for number, one in rows.items()
+                if same_day(one, limit.get(number))
+            }
+            if most := times(found["keras"], both, "seconds"):
+                share = statistics.median(times(both, found[ours], "seconds"))
+                said.append(f"{share:.2f} of rows alone and the limit together ({statistics.median(most):.1f} x Keras)")
     return ["", f"{ours}: {'; '.join(said)} (medians of the rounds)"] if said else []
 
 
@@ -215,7 +225,7 @@ def tables() -> str:
         for name in contestants(workload):
             if runs := found.get(name):
                 median = {key: statistics.median(one[key] for one in runs.values()) for key in ("cpu", "accuracy")}
-                columns = [
+                cells = [
                     name,
                     spread([one["seconds"] for one in runs.values()], ".2f"),
                     spread(times(keras, runs, "seconds"), ".2f"),
@@ -223,7 +233,7 @@ def tables() -> str:
                     f"{median['cpu']:.1f}",
                     spread([median["accuracy"]], ".1%"),
                 ]
-                lines.append(f"| {' | '.join(columns)} |")
+                lines.append(f"| {' | '.join(cells)} |")
         lines += against_others(found)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"

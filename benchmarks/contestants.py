@@ -125,7 +125,7 @@ def spark_rows(x: np.ndarray, y: np.ndarray, data: str, source: str) -> tuple[An
 
 
 def handed_over(rows: Any) -> Callable[[], int]:
-    """What has two Python tasks of Spark's count rows: pairs of an RDD, Arrow batches of a DataFrame, or a path's, whose columns PyArrow reads."""
+    """Return a function that has two Spark tasks count rows: an RDD's pairs, a DataFrame's Arrow batches, or a path's files, which PyArrow reads."""
 
     def count(pairs: Iterable[object]) -> Iterator[int]:
         yield sum(1 for _ in pairs)

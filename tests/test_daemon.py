@@ -36,9 +36,10 @@ def test_workers_read_archives_once_and_pyspark_from_its_directory(sc) -> None:
 
     import pyspark
 
-    assert (
-        sc.parallelize(range(2), 2).mapPartitions(seen).collect() == [({"KnownArchive"}, pyspark.__file__, False)] * 2
-    )
+    if not Path(pyspark.__file__).with_name("python").exists():
+        pytest.skip("Spark is a distribution: there is no PySpark that pip has installed")
+    found = sc.parallelize(range(2), 2).mapPartitions(seen).collect()
+    assert found == [({"KnownArchive"}, pyspark.__file__, False)] * 2
 
 
 WORKER = """

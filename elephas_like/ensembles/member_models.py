@@ -32,13 +32,15 @@ def check_votes(model: keras.Model, voting: Voting) -> None:
     """Do nothing if such models can vote so.
 
     Raises:
-        ValueError: votes for classes of a model that puts out one number of any size.
+        ValueError: votes for classes of a model that puts out one number of any size, by a loss of Keras' own.
     """
-    numbers = output_width(model) == 1 and last_activation(model) == "linear" and not gives_logits(model)
-    if voting is not Voting.MEAN and numbers and _voting_of(model) is Voting.MEAN:
+    loss = single_loss(model)
+    known = isinstance(loss, str) or str(getattr(loss, "__module__", "")).startswith("keras.")
+    numbers = output_width(model) == 1 and last_activation(model) == "linear"
+    if voting is not Voting.MEAN and known and numbers and _voting_of(model) is Voting.MEAN:
         raise ValueError(
-            f"voting={voting.value!r} is for classes, and the model puts out one number of any size, trained with {model.loss!r}. Take "
-            "voting='mean', which 'auto' takes for it."
+            f"voting={voting.value!r} is for classes, and the model puts out one number of any size, trained with {loss!r}. Take "
+            "voting='mean', which 'auto' takes for it; for classes give the last layer a sigmoid."
         )
 
 

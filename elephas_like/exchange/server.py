@@ -240,17 +240,23 @@ class _Server:
         if self._running is not None:
             raise ElephasError("expected start() once; this server is running.")
         listener = listen(*self._wanted)
-        self._address = (self._wanted[0], listener.getsockname()[1])
-        self._running = self._make(listener)
-        self._running.most = _CONNECTIONS_A_WORKER * self._store.num_workers + _MORE_CONNECTIONS
-        self._running.identity = self._identity
-        self.thread = threading.Thread(
-            target=self._running.serve_forever,
-            kwargs={"poll_interval": 0.05},
-            name="elephas-like-server",
-            daemon=True,
-        )
-        self.thread.start()
+        try:
+            self._address = (self._wanted[0], listener.getsockname()[1])
+            self._running = self._make(listener)
+            self._running.most = _CONNECTIONS_A_WORKER * self._store.num_workers + _MORE_CONNECTIONS
+            self._running.identity = self._identity
+            self.thread = threading.Thread(
+                target=self._running.serve_forever,
+                kwargs={"poll_interval": 0.05},
+                name="elephas-like-server",
+                daemon=True,
+            )
+            self.thread.start()
+        except BaseException:  # Ctrl-C among them: of a `with` block that has not begun nobody ends anything
+            if self._running is None:
+                listener.close()
+            self.stop()
+            raise
         return self
 
     def left(self, seconds: float) -> bool:
@@ -261,13 +267,14 @@ class _Server:
         """Stop the store, end all connections and free the port. May be called again."""
         self._store.stop()
         running, thread, self._running, self.thread = self._running, self.thread, None, None
-        if running is None or thread is None:
+        if running is None:
             return
         # A process that was forked meanwhile, by a callback, has the socket too: it ends for all of them.
         with contextlib.suppress(OSError):
             running.socket.shutdown(socket.SHUT_RDWR)
-        running.shutdown()
-        thread.join()
+        if thread is not None and _begins(thread):
+            running.shutdown()
+            thread.join()
         running.server_close()
         running.end_connections(STOP_SECONDS)
 
@@ -280,6 +287,15 @@ class _Server:
     def _make(self, listener: socket.socket) -> Any:
         """A socketserver on a listening socket, which it then owns."""
         raise NotImplementedError
+
+
+def _begins(thread: threading.Thread) -> bool:
+    """Return whether a thread runs or has run. One that Ctrl-C has not waited for in `start` may be about to."""
+    for _ in range(100):
+        if thread.ident is not None:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 class HttpExchangeServer(_Server):

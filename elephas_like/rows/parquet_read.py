@@ -57,15 +57,19 @@ def _paths(plan: FramePlan, file: ParquetFile) -> list[tuple[str, ...]]:
     return [cell.path for cell in plan.cells if cell.path[0] not in constants]
 
 
-def _has(schema: pa.Schema, path: tuple[str, ...]) -> bool:
-    """Whether there is such a column, or field of structs."""
-    fields = {field.name: field.type for field in schema}
-    for name in path[:-1]:
-        inner = fields.get(name)
-        if inner is None or not pa.types.is_struct(inner):
+def _missing(schema: pa.Schema, paths: list[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the first path to a column, or to a field of structs, that a file lacks."""
+    kinds = {field.name: field.type for field in schema}
+    return next((path for path in paths if path[0] not in kinds or not _leads_on(kinds[path[0]], path[1:])), None)
+
+
+def _leads_on(kind: pa.DataType, path: tuple[str, ...]) -> bool:
+    """Whether a type is of structs that have a field, of structs that have a field, ..."""
+    for name in path:
+        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             return False
-        fields = {field.name: field.type for field in inner}
-    return path[-1] in fields
+        kind = kind.field(name).type
+    return True
 
 
 def _batches(
@@ -84,13 +88,12 @@ def _batches(
         ) from error
     local = isinstance(filesystem, fs.LocalFileSystem)
     with opened, pq.ParquetFile(opened, pre_buffer=not local) as parquet:
-        for path in paths:
-            if not _has(parquet.schema_arrow, path):
-                names = parquet.schema_arrow.names
-                raise DataError(
-                    f"{file.path} has no column {'.'.join(path)!r}, which other files have; it has {', '.join(map(repr, names))}. Spark can "
-                    "put nulls there: spark.read.option('mergeSchema', True).parquet(path), then df.na.fill."
-                )
+        schema = parquet.schema_arrow  # which PyArrow converts at each access
+        if (missing := _missing(schema, paths)) is not None:
+            raise DataError(
+                f"{file.path} has no column {'.'.join(missing)!r}, which other files have; it has {', '.join(map(repr, schema.names))}. Spark "
+                f"can put nulls there: spark.read.option('mergeSchema', True).parquet(path), then {_filled(missing)}."
+            )
         for piece in pieces:
             group = piece.group
             found = parquet.metadata.row_group(group.number) if group.number < parquet.num_row_groups else None
@@ -104,6 +107,14 @@ def _batches(
                 end = begin + batch.num_rows
                 yield piece, rows[slice(*np.searchsorted(rows, (begin, end)))], begin, batch
                 begin = end
+
+
+def _filled(path: tuple[str, ...]) -> str:
+    """Say how nulls become numbers, which `df.na.fill` does with columns, not with fields of structs."""
+    if len(path) == 1:
+        return "df.na.fill"
+    name, inner = ".".join(path), ".".join(path[1:])
+    return f"df.withColumn({path[0]!r}, F.col({path[0]!r}).withField({inner!r}, F.coalesce({name!r}, F.lit(0.0))))"
 
 
 def _decoded(parquet: pq.ParquetFile, group: RowGroup, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -28,9 +28,8 @@ def from_pandas(column: pd.Series | pd.DataFrame) -> pa.Array:
 
 
 def _array(column: pd.Series, kind: pa.DataType | None) -> pa.Array:
+    first = next(iter(column.dropna()), None)
+    if isinstance(first, dict) and set(first) == set(VECTOR_FIELDS):  # a vector in a struct
+        kind = pa.struct(VECTOR_FIELDS)
     array = pa.array(column, kind, from_pandas=True)
-    if pa.types.is_struct(array.type) and {field.name for field in array.type} == set(
-        VECTOR_FIELDS
-    ):  # a vector in a struct
-        return pa.array(column, pa.struct(VECTOR_FIELDS), from_pandas=True)
     return array.cast(pa.float64()) if pa.types.is_null(array.type) else array  # nulls of a type that nobody knows

@@ -51,14 +51,10 @@ def sql_function(inputs: object, score: Score, field: Field, *, floatx: str, dty
                         for name, column in zip(names, columns, strict=True)
                     ]
                 )
-                binary = [one.name for one in schema if isinstance(one.dataType, sql.BinaryType)]
-                choice = ColumnChoice(
-                    names
-                    if len(names) > 1
-                    else names[0],  # one may be a struct, or a vector to be cut, for several inputs
-                    None,
-                    dtypes={} if dtype is None else dict.fromkeys(binary, dtype),
-                )
+                binary = [name for one in schema for name in _binary(one.name, one.dataType)]
+                # One may be a struct, or a vector to be cut, for several inputs.
+                features = names if len(names) > 1 else names[0]
+                choice = ColumnChoice(features, None, dtypes={} if dtype is None else dict.fromkeys(binary, dtype))
                 made = plan(schema, choice, inputs, None, floatx=floatx, classes=None)
             given = dict(zip(names, columns, strict=True))
             # Inputs may take them in another order, and fields of a struct.
@@ -95,6 +91,13 @@ def _pandas_function(scores: Callable[[Iterator[Columns]], Iterator[pa.Array]], 
 def _field(column: pa.Array, path: tuple[str, ...]) -> pa.Array:
     """Return a field of a column of structs, null where the struct is; the column itself by an empty path."""
     return pc.struct_field(column, list(path)) if path else column
+
+
+def _binary(name: str, kind: sql.DataType) -> list[str]:
+    """Return the names of binary columns, and of binary fields of structs."""
+    if isinstance(kind, sql.StructType):
+        return [each for one in kind for each in _binary(f"{name}.{one.name}", one.dataType)]
+    return [name] if isinstance(kind, sql.BinaryType) else []
 
 
 def _columns(batch: Any) -> tuple[Any, ...]:

@@ -55,6 +55,12 @@ _TRACKED = frozenset(
 )
 """What it keeps of them: all are attributes, or were some once."""
 
+_PARTS = "keras.src.utils.tracking"
+"""Keras' module of the lists, dicts and sets that know which layer they are parts of.
+
+Their attributes lead to nothing else that a step uses, but to graphs that a Sequential had before its last layer was added.
+"""
+
 TORCH_REGISTRY = "_torch_params"
 """Where Keras lists a layer's variables for PyTorch: all are reached by other attributes, and what a layer had before it was quantized
 stays there."""
@@ -81,7 +87,7 @@ def children(thing: object) -> Iterator[tuple[str, object]]:
     elif is_compiled(thing):
         yield ".python_function", thing.python_function  # type: ignore[attr-defined]  # a tf.function has it
         return
-    if not isinstance(thing, type | types.ModuleType | types.FunctionType):
+    if not isinstance(thing, type | types.ModuleType | types.FunctionType) and type(thing).__module__ != _PARTS:
         keras_own = isinstance(thing, KERAS_KINDS)
         for name, value in _attributes(thing):
             internal = keras_own and name in _KERAS_INTERNALS and _is_keras_wrapper(name, value)
@@ -196,6 +202,15 @@ def nodes_in(reached: Iterable[object]) -> set[int]:
 
 
 _GRAPHS: tuple[type, ...] = (keras.Function, keras.Model)
+
+
+def old_graphs(model: keras.Sequential) -> set[int]:
+    """Return the ids of the graphs that a Sequential had before its last layer was added: Keras keeps them in a list that nobody reads.
+
+    There is no public name for it.
+    """
+    used = {id(model._functional), *map(id, model._layers)}
+    return {id(each) for each in model._tracker.config["layers"][1] if isinstance(each, keras.Function)} - used
 
 
 def _is_visited(thing: object) -> bool:

@@ -35,7 +35,15 @@ from keras.src.models.model import inject_functional_model_class
 from elephas_like.core.garbage import collection_paused
 from elephas_like.core.pickle_digest import digest
 from elephas_like.trainer.code import CodePickler, is_broadcast, is_foreign
-from elephas_like.trainer.graph import KERAS_KINDS, TORCH_REGISTRY, automatic_name, nodes_in, reachable, reads_names
+from elephas_like.trainer.graph import (
+    KERAS_KINDS,
+    TORCH_REGISTRY,
+    automatic_name,
+    nodes_in,
+    old_graphs,
+    reachable,
+    reads_names,
+)
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
@@ -182,6 +190,7 @@ class _Pickler(CodePickler):
         self._model = model
         self._constants = constants
         self._nodes = nodes
+        self._old_graphs: set[int] = set()
         self._keyed: dict[int, _VariableKeyed] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
@@ -226,6 +235,10 @@ class _Pickler(CodePickler):
         if isinstance(thing, KERAS_KINDS) or type(thing).__module__.startswith("keras."):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
             attributes |= self._own_graph(attributes)
+            if isinstance(thing, keras.Sequential):
+                self._old_graphs |= old_graphs(thing)
+            elif self._old_graphs and "stored_ids" in attributes:  # a Tracker
+                attributes["config"] = {name: self._of_now(*store) for name, store in attributes["config"].items()}
             self.keras_objects.append(thing)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
@@ -253,6 +266,11 @@ class _Pickler(CodePickler):
             before = made_by.operation._inbound_nodes[: made_by.node_index]
             own["_keras_history"] = made_by._replace(node_index=sum(id(node) in self._nodes for node in before))
         return own
+
+    def _of_now(self, test: object, parts: list[object]) -> tuple[object, list[object]]:
+        """Return what a Tracker keeps of one kind, without graphs that a Sequential no longer has."""
+        old = self._old_graphs.intersection(map(id, parts))
+        return test, [part for part in parts if id(part) not in old] if old else parts
 
     def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
         """Return replacements for the automatic names found: "dense_7", the first of its kind, becomes "dense#0"."""

@@ -12,6 +12,7 @@ from zipimport import zipimporter
 
 import pytest
 
+from elephas_like.core import archives
 from elephas_like.core.archives import KnownArchive, prefer_directories, read_archives_once
 
 
@@ -40,6 +41,7 @@ def test_an_archive_is_read_again_only_where_it_has_changed(tmp_path: Path) -> N
     sys.path.insert(0, str(place))
     read_archives_once()
     assert importlib.import_module("cargo.one").n == 1
+    importlib.invalidate_caches()
     before = place.stat()
 
     with place.open("r+b") as file:  # the list of files, at the end, is no longer one
@@ -62,7 +64,7 @@ def test_importers_that_are_there_already_are_replaced_also_those_of_packages(tm
     sys.path.insert(0, str(place))
     importlib.import_module("cargo.inner")
     sys.path_importer_cache[str(gone)] = zipimporter(str(gone))
-    gone.unlink()
+    gone.unlink()  # which changes nothing for the others
     assert {type(sys.path_importer_cache[each]) for each in (str(place), f"{place}/cargo")} == {zipimporter}
 
     read_archives_once()
@@ -73,9 +75,36 @@ def test_importers_that_are_there_already_are_replaced_also_those_of_packages(tm
     assert type(sys.path_importer_cache[f"{place}/cargo/inner"]) is KnownArchive
 
 
+def test_an_archive_that_was_replaced_before_its_importer_came_is_read_again(tmp_path: Path) -> None:
+    """The list that importers share is then older than the file: of those that are there already, and of new ones."""
+    place = archive(tmp_path / "a.zip", __init__="", inner_x___init__="")
+    sys.path.insert(0, str(place))
+    importlib.import_module("cargo")
+    archive(place, __init__="", inner_x___init__="", one="n = 1")
+    read_archives_once()
+    importlib.invalidate_caches()
+    assert importlib.import_module("cargo.one").n == 1
+
+    archive(place, __init__="", inner_x___init__="", one="n = 1", inner_x_two="n = 2")
+    importlib.import_module("cargo.inner")  # its importer is made now
+    importlib.invalidate_caches()
+    assert importlib.import_module("cargo.inner.two").n == 2
+
+
+def test_a_loader_reads_what_its_archive_has_now(tmp_path: Path) -> None:
+    place = archive(tmp_path / "a.zip", __init__="", one="n = 1")
+    sys.path.insert(0, str(place))
+    one = importlib.import_module("cargo.one")
+    read_archives_once()
+    archive(place, __init__="", aaa="# what moves the others\n" * 50, one="n = 11")
+    importlib.invalidate_caches()
+    assert one.__loader__.get_source("cargo.one") == "n = 11"
+
+
 @pytest.fixture
-def both(tmp_path: Path) -> tuple[Path, Path]:
-    """An archive, and a directory further on that has the same package without its tests and data."""
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """An archive of Spark's, and a directory further on that has the same package without its tests and data."""
+    monkeypatch.setattr(archives, "_SPARKS", {"cargo"})
     files = {
         "__init__": "",
         "one": "n = 1",
@@ -100,9 +129,29 @@ def test_a_directory_with_the_same_files_is_taken(both: tuple[Path, Path]) -> No
     assert importlib.import_module("cargo.one").__file__ == str(home / "cargo" / "one.py")
 
 
-@pytest.mark.parametrize("what", ["another byte", "a module less", "none", "a module of that name", "no archive"])
-def test_an_archive_stays_where_something_is_different(both: tuple[Path, Path], what: str) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [
+        "another byte",
+        "a module less",
+        "none",
+        "a module of that name",
+        "no archive",
+        "a package of the user's",
+        "another package",
+        "a file beside",
+        "a module without source",
+    ],
+)
+def test_an_archive_stays_where_something_is_different(
+    both: tuple[Path, Path], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, home = both
+    beside = {
+        "another package": "other/__init__.py",
+        "a file beside": "one.json",
+        "a module without source": "cargo/x.pyc",
+    }
     if what == "another byte":
         (home / "cargo" / "one.py").write_text("n = 2")
     elif what == "a module less":
@@ -114,16 +163,14 @@ def test_an_archive_stays_where_something_is_different(both: tuple[Path, Path], 
         (home / "other").mkdir()
         (home / "other" / "cargo.py").write_text("")
         sys.path.append(str(home / "other"))
-    else:
+    elif what == "no archive":
         place.write_bytes(b"PK, but not further")
+    elif (
+        what == "a package of the user's"
+    ):  # sent along in a newer version, with a subpackage that the installed one lacks
+        monkeypatch.setattr(archives, "_SPARKS", {"pyspark"})
+    else:
+        with ZipFile(place, "a") as opened:
+            opened.writestr(beside[what], "")
     prefer_directories()
-    assert sys.path[0] == str(place)
-
-
-def test_a_module_file_at_an_archives_root_keeps_it(both: tuple[Path, Path]) -> None:
-    place, home = both
-    with ZipFile(place, "a") as opened:
-        opened.writestr("helper.py", "n = 3")
-    (home / "helper.py").write_text("n = 3")
-    prefer_directories()
-    assert sys.path[0] == str(place)
+    assert str(place) in sys.path

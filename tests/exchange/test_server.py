@@ -513,6 +513,29 @@ def test_stop_leaves_no_thread_and_no_port(kind: str, monkeypatch: pytest.Monkey
         pass
 
 
+@pytest.mark.parametrize("when", ["listening", "before its thread", "while its thread begins"])
+def test_a_start_that_is_interrupted_leaves_no_thread_and_no_port(
+    kind: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes at any time, also before the `with` block that would end the server."""
+    begin = threading.Thread.start
+    before = set(threading.enumerate())
+    server = SERVERS[kind](RoundStore(1, LAYOUT.hash), TOKEN, SIZES, "127.0.0.1")
+
+    def interrupted(*given: object) -> None:
+        if when == "while its thread begins":
+            begin(*given)
+        raise KeyboardInterrupt
+
+    place = (server, "_make") if when == "listening" else (threading.Thread, "start")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(*place, interrupted)
+        server.start()
+    assert set(threading.enumerate()) <= before
+    with socket.create_server(server.address):
+        pass
+
+
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_process_that_is_forked_meanwhile_does_not_keep_the_port(kind: str) -> None:
     """A callback may start processes of its own; forked ones inherit every socket."""

@@ -29,7 +29,7 @@ def test_vectors_to_arrays_and_back(spark) -> None:
 
 @pytest.mark.parametrize("module", ["rows.frame_shards", "engine.map_frames", "model.frame_predictions"])
 def test_what_tasks_import_does_not_bring_pyspark_ml(module: str) -> None:
-    """Its 27 modules are half a second of CPU time where Python compiles them, as from Spark's archive, in each new process."""
+    """It is half a second of CPU time where Python compiles it, as from Spark's archive, in each new process."""
     code = f"import sys, pyspark.worker, elephas_like.{module}; print('pyspark.ml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

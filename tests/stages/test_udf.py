@@ -30,7 +30,8 @@ def adding():
 def table(spark):
     rows = [(i, float(i), Vectors.dense([i, 1.0]), [[1.0, float(i)]], bytes([i, 2])) for i in range(5)]
     df = spark.createDataFrame(rows, ["i", "f", "v", "a", "b"]).repartition(3)
-    return df.withColumn("s", functions.struct(functions.col("i").alias("y"), functions.col("v").alias("x")))
+    df = df.withColumn("s", functions.struct(functions.col("i").alias("y"), functions.col("v").alias("x")))
+    return df.withColumn("t", functions.struct(functions.col("i").alias("y"), functions.col("b").alias("x")))
 
 
 ARGUMENTS = [
@@ -42,6 +43,7 @@ ARGUMENTS = [
     ((Slot("x", (2,)), Slot("y", (1,))), ["v", "i"], lambda i: 2 * i + 1),
     ({"x": Slot("x", (2,)), "y": Slot("y", (1,))}, ["s"], lambda i: 2 * i + 1),
     ((Slot("x", (1,)), Slot("y", (1,))), ["v"], lambda i: i + 1),
+    ({"x": Slot("x", (2,)), "y": Slot("y", (1,))}, ["t"], lambda i: 2 * i + 2),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from inspect import signature
@@ -159,6 +161,73 @@ def test_a_layer_that_a_step_calls_more_than_once_has_no_momentum_of_its_own() -
     last(twice)  # in another model
     momenta = Variables(keras.Model(inputs, once)).layout.momenta.tolist()
     assert (momenta.count(0.75), momenta.count(0.0)) == (4, 12)
+
+
+def parts() -> list[keras.layers.Layer]:
+    return [
+        keras.Input((4,)),
+        keras.layers.Dense(2),
+        keras.layers.BatchNormalization(momentum=0.75),
+        keras.layers.Dense(1),
+    ]
+
+
+def added() -> keras.Sequential:
+    model = keras.Sequential()
+    for part in parts():
+        model.add(part)
+    return model
+
+
+def with_another_end() -> keras.Sequential:
+    model = added()
+    model.pop()
+    model.add(keras.layers.Dense(3))
+    return model
+
+
+def from_a_file() -> keras.Model:
+    with tempfile.TemporaryDirectory() as folder:
+        added().save(f"{folder}/model.keras")
+        return keras.saving.load_model(f"{folder}/model.keras")
+
+
+def inside_another() -> keras.Model:
+    model = added()
+    return keras.Model(model.inputs, keras.layers.Dense(1)(model(model.inputs[0])))
+
+
+@pytest.mark.parametrize(
+    "build_up",
+    [
+        lambda: keras.Sequential(parts()),
+        added,
+        with_another_end,
+        from_a_file,
+        lambda: copy.deepcopy(added()),
+        lambda: keras.Sequential.from_config(added().get_config()),
+        inside_another,
+    ],
+    ids=[
+        "at once",
+        "layer by layer",
+        "another end",
+        "from a file",
+        "deepcopy",
+        "from its configuration",
+        "inside another",
+    ],
+)
+def test_a_sequential_has_the_momenta_of_its_layers_however_it_was_built(build_up: Callable[[], keras.Model]) -> None:
+    """Keras makes a graph anew at each `add`, and keeps those before: no step calls a layer in them."""
+    assert Variables(build_up()).layout.momenta.tolist() == [0.75] * 4
+
+
+def test_layers_of_a_sequential_that_was_built_layer_by_layer_are_called_as_often_as_it_is() -> None:
+    inner, inputs = added(), keras.Input((4,))
+    inner.pop()
+    inner.add(keras.layers.Dense(4))
+    assert Variables(keras.Model(inputs, inner(inner(inputs)))).layout.momenta.tolist() == [0.0] * 4
 
 
 def test_a_moving_variance_knows_the_place_of_its_moving_mean_and_nothing_else_does() -> None:
