@@ -194,9 +194,10 @@ def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
     ours = "synchronous" if "synchronous" in found else "RDD"
     said = []
     for name in ("Elephas, synchronous", "Elephas, RDD"):
-        if runs := found.get(name):
-            said.append(f"{statistics.median(times(runs, found[ours], 'seconds')):.1f} x {name}")
-    if limit := found.get("limit"):
+        if compared := times(found.get(name, {}), found[ours], "seconds"):
+            said.append(f"{statistics.median(compared):.1f} x {name}")
+    limit = found.get("limit", {})
+    if times(limit, found[ours], "seconds"):
         shares = [statistics.median(times(limit, found[ours], what)) for what in ("seconds", "training")]
         said.append(f"{shares[0]:.2f} of the limit, {shares[1]:.2f} training alone")
         if rows := found.get("rows alone"):
@@ -205,9 +206,11 @@ def against_others(found: dict[str, dict[int, dict]]) -> list[str]:
                 for number, one in rows.items()
                 if same_day(one, limit.get(number))
             }
-            if most := times(found["keras"], both, "seconds"):
-                share = statistics.median(times(both, found[ours], "seconds"))
-                said.append(f"{share:.2f} of rows alone and the limit together ({statistics.median(most):.1f} x Keras)")
+            most, shares = times(found["keras"], both, "seconds"), times(both, found[ours], "seconds")
+            if most and shares:
+                said.append(
+                    f"{statistics.median(shares):.2f} of rows alone and the limit together ({statistics.median(most):.1f} x Keras)"
+                )
     return ["", f"{ours}: {'; '.join(said)} (medians of the rounds)"] if said else []
 
 
@@ -251,8 +254,7 @@ def picture() -> None:
     figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
     for place, (name, color) in enumerate(shown.items()):
         heights = [
-            statistics.median(times(runs["keras"], runs[name], "seconds")) if name in runs else 0.0
-            for runs in found.values()
+            statistics.median(times(runs["keras"], runs.get(name, {}), "seconds") or [0.0]) for runs in found.values()
         ]
         bars = axes.bar(
             [i + 0.2 * place for i in range(len(found))], heights, 0.19, color=color, edgecolor="black", label=name

@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import operator
 import os
 import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from elephas_like.core.types import Frequency
 
@@ -61,10 +64,13 @@ def positive_int(name: str, value: object, least: int = 1) -> int:
     Raises:
         ValueError: anything else.
     """
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]  # whole numbers only
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    try:
+        whole = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]  # TypeError where it is none
+    except TypeError:  # arrays of several numbers, and the class `int`, have an `__index__`, too
+        whole = None
+    if whole is None or whole < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {shortly(value)}.")
+    return whole
 
 
 def positive_seconds(name: str, value: object) -> float:
@@ -96,8 +102,8 @@ def flag(name: str, value: object) -> bool:
     Raises:
         TypeError: it is something else.
     """
-    if value not in (True, False):
-        raise TypeError(f"{name} must be True or False; got {value!r}.")
+    if not isinstance(value, int | float | np.bool_ | np.number) or value not in (True, False):
+        raise TypeError(f"{name} must be True or False; got {shortly(value)}.")
     return bool(value)
 
 

@@ -310,7 +310,7 @@ def arrays(tree: Any) -> Any:
         return tree
     if isinstance(tree, dict) and not is_sparse(tree):  # SciPy has a sparse matrix that is one
         return {name: arrays(value) for name, value in tree.items()}
-    if isinstance(tree, tuple) or (isinstance(tree, list) and any(getattr(item, "shape", ()) for item in tree)):
+    if isinstance(tree, tuple) or (isinstance(tree, list) and _is_branch(tree)):
         return tuple(arrays(item) for item in tree)
     array = _array(tree)
     if array.ndim == 0:
@@ -319,6 +319,11 @@ def arrays(tree: Any) -> Any:
             "arrays; a tuple stands for several inputs or outputs."
         )
     return plain_numbers(array)
+
+
+def _is_branch(given: list[Any]) -> bool:
+    """Whether a list holds arrays, or None for each of several outputs, and no numbers."""
+    return any(getattr(item, "shape", ()) for item in given) or (bool(given) and all(item is None for item in given))
 
 
 def _array(tree: Any) -> Array:

@@ -70,7 +70,8 @@ class Inference(ABC):
             verbose: of arrays, 1 shows Keras' progress bar.
             callbacks: of arrays, Keras callbacks.
             collect: False returns an RDD of predictions for an RDD, and for a DataFrame or files a DataFrame with a column
-                `prediction` of what the model puts out; nothing runs until it is asked for.
+                `prediction` of what the model puts out; nothing runs until it is asked for. The model as it is now stays in Spark,
+                and in a file of the driver, until the application ends: in a loop call it once.
             features_col, column_shapes, column_dtypes: of a DataFrame, as for `fit`.
             timeout: on executors, seconds in which no task starts or ends, after which a WaitError is raised. None: no limit.
 

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import keras
-import numpy as np
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -346,7 +345,7 @@ def source_of(
     if extra:
         given.append(arrays(y))
     if sample_weight is not None:
-        given.append(keras.tree.map_structure(_flat, arrays(sample_weight)))
+        given.append(arrays(sample_weight))
     return Arrays(tuple(given))
 
 
@@ -387,8 +386,3 @@ def validation_source(data: Any, columns: ColumnChoice | None = None, model: ker
         f"validation_data must be (x,), (x, y) or (x, y, sample_weight) arrays, an RDD of such rows, a DataFrame, or a path of "
         f"Parquet files; got {type(data).__name__}."
     )
-
-
-def _flat(weights: np.ndarray | None) -> np.ndarray | None:
-    """Weights of rows that came as a column as one axis; None, of an output without weights, as it is."""
-    return weights[:, 0] if weights is not None and weights.ndim == 2 and weights.shape[1] == 1 else weights

@@ -238,7 +238,7 @@ class _SchemaReader:
     def members(self, argument: str, name: str) -> list[str]:
         """The fields of a struct column that is no image; [] for any other."""
         _, found = self._find(argument, name)
-        if not isinstance(found.dataType, sql.StructType) or set(found.dataType.fieldNames()) >= _IMAGE_FIELDS:
+        if not isinstance(found.dataType, sql.StructType) or is_image(found.dataType):
             return []
         return found.dataType.fieldNames()
 
@@ -296,7 +296,7 @@ class _SchemaReader:
                     f"{self._choice.dtypes[name]!r}."
                 ) from error
             return Kind.BINARY
-        if isinstance(kind, sql.StructType) and set(kind.fieldNames()) >= _IMAGE_FIELDS:
+        if isinstance(kind, sql.StructType) and is_image(kind):
             return Kind.IMAGE
         inner, depth = _innermost(kind)
         if depth and isinstance(inner, sql.NumericType | sql.BooleanType | _TEXTS):
@@ -306,6 +306,11 @@ class _SchemaReader:
             "booleans, text, vectors, arrays of those, binary, or images of Spark's image source; for a struct name its "
             "fields."
         )
+
+
+def is_image(kind: sql.StructType) -> bool:
+    """Return whether structs are images of Spark's image source."""
+    return set(kind.fieldNames()) >= _IMAGE_FIELDS
 
 
 def _read_as(kind: sql.DecimalType) -> str:

@@ -80,7 +80,7 @@ def leaf_names(structure: Structure, *, absent: bool = False) -> list[str]:
     """Return the leaves' names for error messages, in order: x, x[1], x['image'], y, sample_weight.
 
     Args:
-        absent: whether some of several outputs may have None for their targets or weights.
+        absent: whether some of several inputs, targets or weights may be None: an optional input, an output without a loss.
 
     Raises:
         BadRow: for a None or an empty branch in the place of an array.
@@ -96,7 +96,7 @@ def leaf_names(structure: Structure, *, absent: bool = False) -> list[str]:
         elif isinstance(node, dict) and node:
             for key, item in node.items():
                 visit(item, f"{name}[{key!r}]")
-        elif node is not None or not absent or not name.startswith(("y[", "sample_weight[")):
+        elif node is not None or not absent or "[" not in name:
             got = "None" if node is None else "an empty tuple or dict"
             raise BadRow(f"{spelled(name)} expected a number, text or an array, got {got}.")
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions
 from pyspark.sql import types as sql
 
 from elephas_like.rows.frame_plan import ColumnChoice
-from elephas_like.rows.frame_schema import plan
+from elephas_like.rows.frame_schema import is_image, plan
 from elephas_like.rows.prediction_columns import Field, Score, predicted
 from elephas_like.rows.series import VECTOR_FIELDS, from_pandas
 from elephas_like.rows.vectors import without_decimals
@@ -95,7 +95,7 @@ def _field(column: pa.Array, path: tuple[str, ...]) -> pa.Array:
 
 def _binary(name: str, kind: sql.DataType) -> list[str]:
     """Return the names of binary columns, and of binary fields of structs."""
-    if isinstance(kind, sql.StructType):
+    if isinstance(kind, sql.StructType) and not is_image(kind):
         return [each for one in kind for each in _binary(f"{name}.{one.name}", one.dataType)]
     return [name] if isinstance(kind, sql.BinaryType) else []
 

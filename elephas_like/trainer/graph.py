@@ -207,9 +207,9 @@ _GRAPHS: tuple[type, ...] = (keras.Function, keras.Model)
 def old_graphs(model: keras.Sequential) -> set[int]:
     """Return the ids of the graphs that a Sequential had before its last layer was added: Keras keeps them in a list that nobody reads.
 
-    There is no public name for it.
+    There is no public name for it. Models that are attributes of a subclass are in that list, too.
     """
-    used = {id(model._functional), *map(id, model._layers)}
+    used = {id(value) for value in vars(model).values()} | set(map(id, model._layers))
     return {id(each) for each in model._tracker.config["layers"][1] if isinstance(each, keras.Function)} - used
 
 

@@ -190,7 +190,7 @@ class _Pickler(CodePickler):
         self._model = model
         self._constants = constants
         self._nodes = nodes
-        self._old_graphs: set[int] = set()
+        self._old_graphs: dict[int, set[int]] = {}  # by the id of the Sequential's tracker
         self._keyed: dict[int, _VariableKeyed] = {}
         self._named: list[tuple[str, str]] = []
         self._slots: list[Any] = []
@@ -236,9 +236,10 @@ class _Pickler(CodePickler):
             attributes = _pickled_attributes(thing, attributes, constants=self._constants)
             attributes |= self._own_graph(attributes)
             if isinstance(thing, keras.Sequential):
-                self._old_graphs |= old_graphs(thing)
-            elif self._old_graphs and "stored_ids" in attributes:  # a Tracker
-                attributes["config"] = {name: self._of_now(*store) for name, store in attributes["config"].items()}
+                self._old_graphs[id(thing._tracker)] = old_graphs(thing)
+            elif old := self._old_graphs.get(id(thing)):  # of the tracker of one
+                stores = attributes["config"].items()
+                attributes["config"] = {name: (test, _without(parts, old)) for name, (test, parts) in stores}
             self.keras_objects.append(thing)
         if isinstance(thing, keras.optimizers.Optimizer):
             self._slots += thing.variables
@@ -266,11 +267,6 @@ class _Pickler(CodePickler):
             before = made_by.operation._inbound_nodes[: made_by.node_index]
             own["_keras_history"] = made_by._replace(node_index=sum(id(node) in self._nodes for node in before))
         return own
-
-    def _of_now(self, test: object, parts: list[object]) -> tuple[object, list[object]]:
-        """Return what a Tracker keeps of one kind, without graphs that a Sequential no longer has."""
-        old = self._old_graphs.intersection(map(id, parts))
-        return test, [part for part in parts if id(part) not in old] if old else parts
 
     def automatic_names(self, kept: frozenset[str]) -> dict[str, str]:
         """Return replacements for the automatic names found: "dense_7", the first of its kind, becomes "dense#0"."""
@@ -421,6 +417,11 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
     if isinstance(thing, keras.Function | keras.Model) and "_nodes_by_depth" in attributes:
         attributes["_nodes"] = None
     return attributes
+
+
+def _without(parts: list[object], old: set[int]) -> list[object]:
+    """Return a list without some objects, by their ids; itself, which other objects may share, where it has none of them."""
+    return [part for part in parts if id(part) not in old] if any(id(part) in old for part in parts) else parts
 
 
 def _without_old_parameters(layer: keras.Layer, attributes: dict[str, Any]) -> None:

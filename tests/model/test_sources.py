@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from inspect import signature
 
 import keras
 import numpy as np
+import pandas as pd
 import pyspark
 import pytest
 import tensorflow as tf
@@ -249,6 +252,55 @@ def test_an_output_may_have_no_weights(weights: object) -> None:
     y = {"a": ONE, "b": ONE} if named else [ONE, ONE]
     SparkModel(model, 1, engine="in_process").fit(ONE, y, sample_weight=weights, verbose=0)
     assert [float(weight[0, 0]) for weight in model.get_weights()] == [0.5, 1.0]
+
+
+def test_a_list_of_nothing_but_none_is_one_for_each_output() -> None:
+    model = two_heads(False)
+    SparkModel(model, 1, engine="in_process").fit(ONE, [ONE, ONE], sample_weight=[None, None], verbose=0)
+    assert [float(weight[0, 0]) for weight in model.get_weights()] == [1.0, 1.0]
+
+
+STEPS = np.cos(np.arange(6 * 4 * 2)).reshape(6, 4, 2).astype("float32")
+ROW_WEIGHTS = np.linspace(0, 3, 6)
+
+
+@pytest.mark.parametrize(
+    "weights", [ROW_WEIGHTS[:, None], pd.Series(ROW_WEIGHTS), pd.DataFrame({"w": ROW_WEIGHTS})], ids=type
+)
+@pytest.mark.parametrize("size", [4, 5], ids=["as many rows as steps", "others"])
+def test_a_column_of_weights_goes_along_the_rows_of_sequences_as_in_keras(weights: object, size: int) -> None:
+    """Without its axis of 1 it would go along the steps, where a batch has as many rows."""
+
+    def trained(fit: Callable) -> tuple[dict, list]:
+        model = keras.Sequential([keras.Input((4, 2)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile("sgd", "mse")
+        y = np.sin(np.arange(24)).reshape(6, 4, 1)
+        told = {"batch_size": size, "shuffle": False, "validation_data": (STEPS, y, weights), "verbose": 0}
+        return fit(model)(STEPS, y, sample_weight=weights, **told).history, model.get_weights()
+
+    expected, kernels = trained(lambda model: model.fit)
+    found, ours = trained(lambda model: SparkModel(model, 1, engine="in_process").fit)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+    for mine, keras_own in zip(ours, kernels, strict=True):
+        np.testing.assert_allclose(mine, keras_own, rtol=1e-6)
+
+
+class Added(keras.layers.Layer):
+    def call(self, x, y=None):
+        return x if y is None else x + y
+
+    def compute_output_spec(self, x, y=None):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+@pytest.mark.skipif("optional" not in signature(keras.Input).parameters, reason="an old Keras")
+def test_an_optional_input_may_be_none() -> None:
+    a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b", optional=True)
+    model = keras.Model({"a": a, "b": b}, keras.layers.Dense(1, kernel_initializer="ones")(Added()(a, b)))
+    model.compile("sgd", "mse")
+    SparkModel(model, 1, engine="in_process").fit({"a": ONE, "b": None}, ONE * 2, verbose=0)
+    assert float(model.get_weights()[0][0, 0]) > 1.0
 
 
 @pytest.mark.parametrize(

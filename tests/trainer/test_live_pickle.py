@@ -227,6 +227,55 @@ def test_a_layer_that_other_models_share_brings_nothing_of_theirs(tmp_path: Path
     np.testing.assert_array_equal(keras.Model(copy.input, copy.output).predict_on_batch(X), expected)
 
 
+class Taught(keras.Sequential):
+    """A Sequential that knows another model, a graph as those are that it had before its last layer was added."""
+
+    def __init__(self, teacher: keras.Model) -> None:
+        super().__init__()
+        self.teacher = teacher
+        for part in (keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dense(1)):
+            self.add(part)
+
+
+class Pupil(keras.layers.Layer):
+    """Knows the same model, and makes a layer when it is built."""
+
+    def __init__(self, teacher: keras.Model) -> None:
+        super().__init__()
+        self.teacher = teacher
+
+    def build(self, shape: object) -> None:
+        self.late = keras.layers.Dense(1)
+        self.late.build(shape)
+
+    def call(self, x):
+        return self.late(x)
+
+
+class School(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        inputs = keras.Input((2,))
+        teacher = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+        self.student, self.holder = Taught(teacher), Pupil(teacher)
+
+    def call(self, x):
+        return self.student(x) + self.holder(x)
+
+
+def test_old_graphs_of_a_sequential_stay_out_and_models_that_it_knows_stay_in() -> None:
+    """The lists of other layers that know them are one with what Keras adds new layers to."""
+    found = copied(School())
+    assert found.student.teacher is found.holder.teacher
+    graphs = found.student._tracker.config["layers"][1]
+    assert [each for each in graphs if isinstance(each, keras.Function)] == [
+        found.student.teacher,
+        found.student._functional,
+    ]
+    found(np.ones((1, 2)))
+    assert len(found.weights) == 8
+
+
 def test_garbage_is_collected_again_after_a_model_is_read() -> None:
     pickled = live_pickle.dumps(small(keras.layers.Dense(1)))
     live_pickle.loads(pickled.program, pickled.values)
