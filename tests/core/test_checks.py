@@ -40,10 +40,17 @@ def test_positive_int(value: object) -> None:
     assert type(number) is int
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, np.float32(1)])
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, np.float32(1), int, np.array([1, 2])], ids=repr)
 def test_not_a_positive_int(value: object) -> None:
     with pytest.raises(ValueError, match=r"epochs must be a whole number of at least 1; got "):
         checks.positive_int("epochs", value)
+
+
+def test_a_flag_is_one_of_two_and_no_array() -> None:
+    assert [checks.flag("shuffle", value) for value in (True, 0, np.True_)] == [True, False, True]
+    for value in ("yes", 2, None, np.array([True, False])):
+        with pytest.raises(TypeError, match="shuffle must be True or False; got "):
+            checks.flag("shuffle", value)
 
 
 def test_least_may_be_another() -> None:
