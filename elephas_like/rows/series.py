@@ -28,7 +28,7 @@ def from_pandas(column: pd.Series | pd.DataFrame) -> pa.Array:
 
 
 def _array(column: pd.Series, kind: pa.DataType | None) -> pa.Array:
-    first = next(iter(column.dropna()), None)
+    first = next((value for value in column if value is not None), None) if column.dtype == object else None
     if isinstance(first, dict) and set(first) == set(VECTOR_FIELDS):  # a vector in a struct
         kind = pa.struct(VECTOR_FIELDS)
     array = pa.array(column, kind, from_pandas=True)
