@@ -7,9 +7,10 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elephas_like import SparkModel
-from elephas_like.trainer.backends.tensorflow_fused import fuse, kernel_of
+from elephas_like.trainer.backends.tensorflow_fused import fuse, kernel_of, read_step_once
 from elephas_like.trainer.own_optimizers import own_optimizers
 
 OPTIMIZERS = keras.optimizers
@@ -68,6 +69,56 @@ def test_sgd_has_the_same_bits(make) -> None:
 )
 def test_others_differ_by_rounding_after_eight_steps(make) -> None:
     assert 0 < apart(make) <= 1e-6
+
+
+def that_count_steps() -> list[object]:
+    """All of Keras' optimizers whose rule knows the number of the step."""
+    names = ("Adam", "Adamax", "Adafactor", "Nadam", "Lamb", "Muon", "ScheduleFreeAdamW")
+    kept = {name: getattr(OPTIMIZERS, name) for name in names if hasattr(OPTIMIZERS, name)}
+    return by_name(
+        **{name: lambda kind=kind: kind(0.01) for name, kind in kept.items()},
+        schedule=lambda: OPTIMIZERS.Adam(OPTIMIZERS.schedules.ExponentialDecay(0.01, 2, 0.5)),
+        ema=lambda: OPTIMIZERS.Adam(0.01, use_ema=True, ema_overwrite_frequency=3),
+        accumulated=lambda: OPTIMIZERS.Nadam(0.01, gradient_accumulation_steps=3),
+        decayed=lambda: OPTIMIZERS.Adamax(0.01, weight_decay=0.1, global_clipnorm=0.1),
+        scaled=lambda: OPTIMIZERS.LossScaleOptimizer(OPTIMIZERS.Adam(0.01), dynamic_growth_steps=3),
+    )
+
+
+@pytest.mark.parametrize("make", that_count_steps())
+def test_a_step_number_that_is_read_once_changes_no_bit(make) -> None:
+    found = []
+    for once in (False, True):
+        made = model(make())
+        made.optimizer.build(made.trainable_variables)
+        if once:
+            read_step_once(own_optimizers(made))
+        made.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        found.append([np.array(variable.value) for variable in (*made.variables, *made.optimizer.variables)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("fused", "accumulated"), [(False, None), (True, None), (False, 2)])
+def test_the_step_number_is_read_once_for_all_variables(fused: bool, accumulated: int | None) -> None:
+    """Of four variables; where gradients are accumulated, the two branches of a step read it."""
+
+    def reads(*, once: bool) -> int:
+        made = model(OPTIMIZERS.Adam(0.001, gradient_accumulation_steps=accumulated))
+        made.optimizer.build(made.trainable_variables)
+        if fused:
+            fuse(own_optimizers(made))
+        if once:
+            read_step_once(own_optimizers(made))
+        batch = tf.constant(X), tf.constant(Y)
+        graph = tf.function(made.train_step, autograph=False).get_concrete_function(batch).graph
+        bodies = [graph.as_graph_def().node, *(each.node_def for each in graph.as_graph_def().library.function)]
+        whole = [node for body in bodies for node in body if node.op == "ReadVariableOp"]
+        return sum(
+            node.attr["dtype"].type == made.optimizer.variables[0].value.dtype.as_datatype_enum for node in whole
+        )
+
+    assert reads(once=False) - reads(once=True) == 3
 
 
 @pytest.mark.skipif(not hasattr(OPTIMIZERS, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")

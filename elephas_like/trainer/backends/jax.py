@@ -289,6 +289,10 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
+def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Do nothing: XLA merges equal ops."""
+
+
 def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
     """Return False: XLA fuses the update steps of all optimizers."""
     return False

@@ -20,6 +20,7 @@ from elephas_like.core.source_lines import source_lines
 from elephas_like.core.types import Array, Integers
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
+from elephas_like.trainer.backends.tensorflow_fused import read_step_once as read_step_once
 from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
 from elephas_like.trainer.backends.text import is_text

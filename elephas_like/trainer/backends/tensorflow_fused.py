@@ -1,6 +1,6 @@
-"""Keras' optimizers on TensorFlow's fused kernels: one op a variable, where Keras' own update step has about ten.
+"""Keras' optimizers in fewer ops: the number of the step read once for all variables, and TensorFlow's fused kernels.
 
-The rules are Keras': Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), SGD with and without momentum, RMSprop. The optimizer
+`read_step_once` changes no bit. A kernel is one op a variable, where Keras' own update step has about ten. The rules are Keras': Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), SGD with and without momentum, RMSprop. The optimizer
 stays Keras' object with Keras' slots, so learning rates, schedules, clipping, weight decay, gradient accumulation, EMA and saved states are
 what they were. Sums are rounded in another order: after 8 steps weights differ by less than 1e-6 (docs/performance.md).
 """
@@ -17,6 +17,46 @@ Kernel = Callable[[Any, Any, Any, Any], None]
 """Applies (optimizer, gradient, variable, learning rate), the latter two of the variable's dtype."""
 
 _DTYPES = (tf.float32, tf.float64)
+
+
+def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Have the optimizers that step a model read `iterations` once a step, where Keras' update steps read it for each variable.
+
+    What they compute of it, such as Adam's bias correction, TensorFlow then computes once, too: it merges equal ops, unless they read a
+    variable. The values are the same. Subclasses with an update step of their own keep it.
+    """
+    for optimizer in optimizers:
+        own: Any = type(optimizer).update_step
+        if own.__module__.startswith("keras.") and hasattr(optimizer, "_iterations"):
+            _read_step_once(optimizer)
+
+
+def _read_step_once(optimizer: Any) -> None:
+    """Put a tensor in the place of the variable during update steps: there is no public way to have it read once."""
+    read: dict[object, Any] = {}  # by graph: a branch of `tf.cond` has its own
+    apply, update_step = optimizer.apply, optimizer.update_step
+
+    def apply_anew(*arguments: Any, **named: Any) -> Any:
+        read.clear()
+        try:
+            return apply(*arguments, **named)
+        finally:
+            read.clear()  # tensors hold their graph
+
+    def step_with_tensor(*arguments: Any, **named: Any) -> None:
+        held, graph = optimizer._iterations, tf.compat.v1.get_default_graph()
+        if tf.distribute.has_strategy():  # a variable for each device
+            update_step(*arguments, **named)
+            return
+        if graph not in read:
+            read[graph] = tf.convert_to_tensor(held)
+        object.__setattr__(optimizer, "_iterations", read[graph])  # past Keras, which keeps account of attributes
+        try:
+            update_step(*arguments, **named)
+        finally:
+            object.__setattr__(optimizer, "_iterations", held)
+
+    optimizer.apply, optimizer.update_step = apply_anew, step_with_tensor
 
 
 def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:

@@ -305,6 +305,10 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
+def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Do nothing: an eager step reads it as a number."""
+
+
 def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
     """Return False: Keras' optimizers take PyTorch's kernels for all variables at once as they are."""
     return False
