@@ -1,8 +1,9 @@
-"""Samples per second of one core with fused optimizer kernels, against Keras' own update steps, and how far apart weights get.
+"""Samples per second of one core with optimizers in fewer ops, against Keras' own update steps, and how far apart weights get.
 
     python benchmarks/optimizers.py
 
-MLP 784-128-128-10, batch 32, 600 steps of the compiled loop a turn, one thread; the two alternate, medians of 5 turns in CPU seconds.
+MLP 784-128-128-10, batch 32, and the table of bench.py (28-64-32-2, batch 256): 600 steps of the compiled loop a turn, one thread. Keras' own
+step, the same with the number of the step read once, as workers have it, and fused kernels alternate; medians of 5 turns in CPU seconds.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elephas_like.trainer.backends.tensorflow_fused import fuse
+from elephas_like.trainer.backends.tensorflow_fused import fuse, read_step_once
 from elephas_like.trainer.own_optimizers import own_optimizers
 from elephas_like.trainer.steps import StepLoop
 
-ROWS, BATCH, STEPS, TURNS = 20_000, 32, 600, 5
+ROWS, STEPS, TURNS = 20_000, 600, 5
+NETWORKS = {"MLP": ((784, 128, 128, 10), 32), "table": ((28, 64, 32, 2), 256)}
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "SGD": lambda: keras.optimizers.SGD(0.01),
     "SGD, momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
@@ -33,40 +35,57 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 }
 
 
-def loop_of(optimizer: keras.optimizers.Optimizer, *, fused: bool) -> tuple[keras.Model, StepLoop]:
+def loop_of(
+    sizes: tuple[int, ...], optimizer: keras.optimizers.Optimizer, *, once: bool, fused: bool
+) -> tuple[keras.Model, StepLoop]:
     """A new model with the same weights, and its compiled loop."""
     keras.utils.set_random_seed(0)
-    dense = keras.layers.Dense
-    model = keras.Sequential([keras.Input((784,)), dense(128, "relu"), dense(128, "relu"), dense(10, "softmax")])
+    first, *inner, last = sizes
+    layers = [*(keras.layers.Dense(size, "relu") for size in inner), keras.layers.Dense(last, "softmax")]
+    model = keras.Sequential([keras.Input((first,)), *layers])
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.optimizer.build(model.trainable_variables)
     if fused:
         assert fuse(own_optimizers(model))
+    if once:
+        read_step_once(own_optimizers(model))
     return model, StepLoop(model, model.train_step)
+
+
+def compare(network: str, name: str) -> None:
+    """Print a row of the table."""
+    sizes, batch = NETWORKS[network]
+    random = np.random.default_rng(0)
+    x, y = random.random((ROWS, sizes[0]), np.float32), random.integers(0, sizes[-1], ROWS)
+    columns, order = [tf.constant(x), tf.constant(y)], tf.range(STEPS * batch, dtype=tf.int64) % ROWS
+    kinds = ({"once": False, "fused": False}, {"once": True, "fused": False}, {"once": True, "fused": True})
+    loops = [loop_of(sizes, OPTIMIZERS[name](), **kind) for kind in kinds]
+    for _, loop in loops:
+        loop.run(columns, [0, 1], order, batch, 0, 8)
+    weights = [model.get_weights() for model, _ in loops]
+    apart = [max(float(np.abs(a - b).max()) for a, b in zip(weights[0], each, strict=True)) for each in weights[1:]]
+    seconds: list[list[float]] = [[] for _ in loops]
+    for _ in range(TURNS):
+        for found, (_, loop) in zip(seconds, loops, strict=True):
+            began = time.process_time()
+            loop.run(columns, [0, 1], order, batch, 0, STEPS)
+            found.append(time.process_time() - began)
+    plain, *others = (STEPS * batch / statistics.median(found) for found in seconds)
+    gained = [f"{rate / plain:.2f} | {far:.1e}" for rate, far in zip(others, apart, strict=True)]
+    print(f"| {network}, {name} | {plain:,.0f} | {' | '.join(gained)} |", flush=True)
 
 
 def main() -> None:
     """Print the table."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    random = np.random.default_rng(0)
-    columns = [tf.constant(random.random((ROWS, 784), np.float32)), tf.constant(random.integers(0, 10, ROWS))]
-    order = tf.range(ROWS, dtype=tf.int64)
-    print("| optimizer | Keras' step, samples/s | fused | x | weights apart after 8 steps |\n|---|---|---|---|---|")
-    for name, make in OPTIMIZERS.items():
-        pair = [loop_of(make(), fused=fused) for fused in (False, True)]
-        for _, loop in pair:
-            loop.run(columns, [0, 1], order, BATCH, 0, 8)
-        weights = zip(*(model.get_weights() for model, _ in pair), strict=True)
-        apart = max(float(np.abs(one - other).max()) for one, other in weights)
-        seconds: list[list[float]] = [[], []]
-        for _ in range(TURNS):
-            for found, (_, loop) in zip(seconds, pair, strict=True):
-                began = time.process_time()
-                loop.run(columns, [0, 1], order, BATCH, 0, STEPS)
-                found.append(time.process_time() - began)
-        plain, fused = (STEPS * BATCH / statistics.median(found) for found in seconds)
-        print(f"| {name} | {plain:,.0f} | {fused:,.0f} | {fused / plain:.2f} | {apart:.1e} |", flush=True)
+    print(
+        "| network, optimizer | Keras' step, samples/s | read once, x | weights apart after 8 steps | fused, x | apart |"
+    )
+    print("|---|---|---|---|---|---|")
+    for network in NETWORKS:
+        for name in OPTIMIZERS:
+            compare(network, name)
 
 
 if __name__ == "__main__":
