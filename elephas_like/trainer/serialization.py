@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from elephas_like.trainer.graph import layers_of
-from elephas_like.trainer.tensors import content_of
+from elephas_like.trainer.tensors import array_of, content_of
 
 
 def model_to_dict(model: keras.Model) -> dict[str, Any]:
@@ -48,6 +48,22 @@ def is_adapted(layer: object) -> TypeGuard[keras.layers.Normalization]:
         and hasattr(layer, "adapt_mean")  # a subclass may have other weights
         and hasattr(layer, "adapt_variance")
     )
+
+
+def computes_with_others(layer: object) -> bool:
+    """Return whether a Normalization computes with another mean or variance than its weights hold, as after Keras' `set_weights`."""
+    if type(layer) is not keras.layers.Normalization or not is_adapted(layer):  # a subclass may have its own ways
+        return False
+    pairs = ((layer.mean, layer.adapt_mean), (layer.variance, layer.adapt_variance))
+    try:
+        arrays = [(array_of(used), array_of(keras.ops.cast(held, layer.compute_dtype))) for used, held in pairs]
+    except (
+        TypeError,
+        ValueError,
+        NotImplementedError,
+    ):  # constants of a graph in which the layer was built, or none yet
+        return False
+    return any(not np.array_equal(used.ravel(), held.ravel(), equal_nan=True) for used, held in arrays)
 
 
 @contextmanager

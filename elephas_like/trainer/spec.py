@@ -21,9 +21,10 @@ from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import building_lock, state_restored
 from elephas_like.trainer.code import with_code_by_value
 from elephas_like.trainer.compile_arguments import complete_compile_arguments
-from elephas_like.trainer.graph import code_of, path_to, reachable
+from elephas_like.trainer.graph import code_of, layers_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.model_facts import overrides
+from elephas_like.trainer.serialization import computes_with_others
 from elephas_like.trainer.state import Variables, metric_variables
 from elephas_like.trainer.tensors import at_rest, backend_variable, is_variable, name_of
 
@@ -76,6 +77,7 @@ class ModelSpec:
     @classmethod
     def _from_model(cls, model: keras.Model, carry: Carry) -> ModelSpec:
         complete_compile_arguments(model)
+        _check_normalizations(model)
         variables = Variables(model)
         without: list[object] = []
         if carry is Carry.NOTHING:
@@ -235,6 +237,16 @@ def _refuse(model: keras.Model, expected: str, found: object) -> NoReturn:
         f"the model {model.name!r} cannot be sent to workers, because they would train another one: expected {expected}, "
         f"found {found}. Please report this with the model's code."
     )
+
+
+def _check_normalizations(model: keras.Model) -> None:
+    """Raise ElephasError if a Normalization of the model computes with what its weights do not say, which no worker would know."""
+    for layer in layers_of(model):
+        if computes_with_others(layer):
+            raise ElephasError(
+                f"the layer {layer.name!r} of the model {model.name!r} computes with another mean and variance than its weights hold: "
+                "Keras' `set_weights` leaves it as it was. Call the layer's `finalize_state()` after it, or `adapt(x)`."
+            )
 
 
 def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model, found: Variables) -> None:

@@ -512,6 +512,45 @@ def test_the_key_differs_with_the_code_of_a_lambda() -> None:
     assert spec(lambda x: x + 1) != spec(lambda x: x + 2)
 
 
+class Normalized(keras.Model):
+    """A model that says nothing of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalize, self.head = keras.layers.Normalization(name="n"), keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.head(self.normalize(x))
+
+
+@pytest.mark.parametrize("kind", ["sequential", "subclass"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_a_normalization_that_computes_with_other_values_than_its_weights_is_refused(kind: str, dtype: str) -> None:
+    """Keras' layer keeps what it had before `set_weights`: workers, who get the weights, would train another model."""
+    keras.config.set_dtype_policy(dtype)
+    try:
+        models = []
+        for _ in range(2):
+            normalize = keras.layers.Normalization(name="n")
+            made = keras.Sequential([normalize, keras.layers.Dense(1)]) if kind == "sequential" else Normalized()
+            made(np.zeros((1, 3), "float32"))
+            made.compile("sgd", "mse")
+            models.append(made)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    models[0].get_layer("n").adapt(
+        1e5 * np.random.default_rng(0).random((9, 3))
+    )  # whose variance half precision has not
+    models[1].set_weights(models[0].get_weights())
+    ModelSpec.from_model(models[0])
+    with pytest.raises(
+        ElephasError, match=r"the layer 'n' of .* computes with another mean and variance than its weights"
+    ):
+        ModelSpec.from_model(models[1])
+    models[1].get_layer("n").finalize_state()
+    ModelSpec.from_model(models[1])
+
+
 def test_the_key_differs_with_what_preprocessing_layers_have_seen() -> None:
     """Normalization holds its mean as a constant beside the variable: a program traced before would keep the old one."""
 
