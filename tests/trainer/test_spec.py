@@ -518,6 +518,7 @@ class Normalized(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.normalize, self.head = keras.layers.Normalization(name="n"), keras.layers.Dense(1)
+        self.normalize.build((None, 3))
 
     def call(self, x):
         return self.head(self.normalize(x))
