@@ -183,9 +183,10 @@ def verbosity(value: object) -> int:
     Raises:
         ValueError: anything else.
     """
-    if value in ("auto", True):
+    plain = value is None or isinstance(value, str | numbers.Real | np.generic)  # arrays are compared number by number
+    if plain and value in ("auto", True):
         return 1
-    if value not in (None, False, 0, 2):
+    if not plain or value not in (None, False, 0, 2):
         raise ValueError(f"verbose must be 0, 1, 2 or 'auto'; got {value!r}.")
     return int(value or 0)
 

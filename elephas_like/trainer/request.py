@@ -124,7 +124,7 @@ class FitRequest:
         validation_share(given["validation_split"], has_validation_data=has_validation_data)
         if given["batch_size"] is not None and given["global_batch_size"] is not None:
             raise ValueError("give batch_size (per worker) or global_batch_size (of all workers), not both.")
-        if given["class_weight"] and len(getattr(model, "outputs", None) or [None]) > 1:
+        if class_weights(given["class_weight"]) and len(getattr(model, "outputs", None) or [None]) > 1:
             raise ValueError("class_weight needs a model with a single output, as in Keras; use sample weights.")
         if given["checkpoint_dir"] is None and given["resume"] is True:
             raise ValueError("resume=True needs the checkpoint_dir of the fit that is to go on.")

@@ -1201,6 +1201,12 @@ def test_class_weights_beside_sample_weights_are_refused_before_rows_are_written
             model.fit(rows, class_weight={0: 1.0}, verbose=0, **given)
 
 
+@pytest.mark.parametrize("given", [{"verbose": np.array([1, 2])}, {"class_weight": np.array([1.0, 2.0])}])
+def test_arrays_in_the_place_of_other_arguments_are_refused_by_name(given: dict[str, object]) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"{next(iter(given))} must be"):
+        spark(mlp()).fit(X, Y, **given)
+
+
 def test_class_weights_of_several_outputs_are_refused() -> None:
     with pytest.raises(ValueError, match="single output"):
         spark(several(), 2).fit({"one": X, "two": Y}, {"a": Y, "b": Y}, class_weight={0: 1.0}, verbose=0)
