@@ -1,0 +1,26 @@
+"""Models, optimizers and rows that are drawn by a seed train with one worker as with Keras.
+
+ELEPHAS_LIKE_DRAWS=300 draws so many, from seed 0 on.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from conformance.compare import by_keras, by_spark_model, difference
+from conformance.drawn import drawn
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ELEPHAS_LIKE_DRAWS", "8"))))
+def test_one_worker_trains_what_keras_trains_whatever_is_drawn(seed: int) -> None:
+    words = []
+
+    def make() -> tuple[object, tuple[object, ...]]:
+        model, rows, said = drawn(seed)
+        words.append(said)
+        return model, rows
+
+    found = difference(by_keras(make), by_spark_model(make))
+    assert not found, f"{words[0]}: {found}"
