@@ -66,6 +66,8 @@ MUTANTS = [
     *_of(
         "strategies/algebra.py",
         ("mean: weights forgotten", "add_scaled(self._sum, delta, weight)", "add_scaled(self._sum, delta, 1.0)"),
+        ("mean: the first not weighed", "self._sum *= self._sum.dtype.type(self._weight)", "pass"),
+        ("mean: one alone divided", "np.int64)} if self._alone else {}", "np.int64)} if not self._alone else {}"),
         ("mean: not divided", "total /= total.dtype.type(self._weight)", "pass"),
         ("mean: only the last worker", "add_scaled(self._sum, delta, weight)", "add_scaled(None, delta, weight)"),
         ("mean: samples do not count", "if self.equal else float(update.samples)", "if self.equal else 1.0"),

@@ -56,6 +56,23 @@ def test_weighted_mean() -> None:
     assert goes_on.result().tolist() == [1 / 3]  # of float64
 
 
+def test_the_mean_of_one_vector_is_that_vector() -> None:
+    """To the last bit: of 21 rows, 21 * 0.3 / 21 is another number. A weight that a constraint has put to 0 would go below."""
+    one = np.random.default_rng(0).random(999).astype("float32")
+    assert (one * np.float32(21) / np.float32(21) != one).any()
+    whole, cut = WeightedMean(), WeightedMean()
+    for mean in (whole, cut):
+        mean.add(one, 21.0)
+    goes_on = WeightedMean(cut.held())
+    np.testing.assert_array_equal(whole.result(), one)
+    np.testing.assert_array_equal(WeightedMean(cut.held()).result(), one)
+    # Another one counts as it would have without a break.
+    for mean in (goes_on, cut):
+        mean.add(2 * one, 7.0)
+    np.testing.assert_allclose(goes_on.result(), (21 * one + 7 * 2 * one) / 28, rtol=1e-6)
+    np.testing.assert_array_equal(WeightedMean(cut.held()).result(), cut.result())
+
+
 def test_sum() -> None:
     total = Sum()
     total.add(floats(1, 10), 1)

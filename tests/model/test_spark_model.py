@@ -124,6 +124,26 @@ def test_one_worker_is_keras_fit(name: str) -> None:
     assert history.epoch == expected.epoch
 
 
+def test_one_worker_s_weights_obey_their_constraints_to_the_last_bit() -> None:
+    """A weight of -1e-9 where Keras has 0 is NaN in what takes its root."""
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        start = keras.initializers.RandomUniform(0, 0.3, seed=1)
+        made = mlp(
+            "adam", hidden=(keras.layers.Dense(64, "tanh", kernel_initializer=start, kernel_constraint="non_neg"),)
+        )
+        made.optimizer.learning_rate = 0.1
+        return made
+
+    theirs, ours = make(), make()
+    theirs.fit(X, LABELS, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    spark(ours, batch_size=7).fit(X, LABELS, epochs=2, shuffle=False, verbose=0)
+    kernels = [model.layers[1].get_weights()[0] for model in (theirs, ours)]
+    assert kernels[0].min() == kernels[1].min() == 0
+    np.testing.assert_allclose(*kernels, atol=1e-6)
+
+
 def test_fit_again_goes_on_from_the_trained_state_and_so_does_the_model_s_own_fit() -> None:
     ours, theirs = (mlp(hidden=(keras.layers.Dropout(0.3, seed=1),)) for _ in range(2))
     spark_model = spark(ours, fused_optimizer=False)

@@ -90,17 +90,24 @@ def _copied(vector: Array) -> Vector:
 
 
 class WeightedMean:
-    """sum_i w_i d_i / sum_i w_i, in the type of the first vector, summed in the order of arrival."""
+    """sum_i w_i d_i / sum_i w_i, in the type of the first vector, summed in the order of arrival. Of one vector that vector, to the last bit."""
 
     def __init__(self, held: Mapping[str, Array] = NOTHING) -> None:
         self._sum: Vector | None = _copied(held["sum"]) if "sum" in held else None
         self._weight = float(held["weight"][0]) if "weight" in held else 0.0
+        self._alone = "alone" in held  # whether the sum is one vector, not yet multiplied by its weight: w d / w is seldom d
 
     def add(self, delta: Vector, weight: float) -> None:
         """Add one vector; a weight of 0 adds nothing."""
         if weight == 0 or delta.size == 0:
             return
-        self._sum = add_scaled(self._sum, delta, weight)
+        if self._sum is None:
+            self._sum, self._alone = _copied(delta), True
+        else:
+            if self._alone:
+                self._sum *= self._sum.dtype.type(self._weight)
+                self._alone = False
+            self._sum = add_scaled(self._sum, delta, weight)
         self._weight += weight
 
     def result(self) -> Vector | None:
@@ -108,12 +115,16 @@ class WeightedMean:
         if self._sum is None:
             return None
         total, self._sum = self._sum, None
-        total /= total.dtype.type(self._weight)
+        if not self._alone:
+            total /= total.dtype.type(self._weight)
         return total
 
     def held(self) -> dict[str, Array]:
-        """Return the sum and the total weight."""
-        return {} if self._sum is None else {"sum": self._sum.copy(), "weight": np.array([self._weight])}
+        """Return the sum and the total weight; of one vector the vector itself, marked as such."""
+        if self._sum is None:
+            return {}
+        alone = {"alone": np.ones(1, np.int64)} if self._alone else {}
+        return {"sum": self._sum.copy(), "weight": np.array([self._weight]), **alone}
 
 
 class Sum:
