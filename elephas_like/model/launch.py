@@ -137,8 +137,6 @@ def _on_spark(
         def shards(*, finished: bool = False) -> RDD:
             """The workers' shards; `finished` if they were written before, and only need to be found."""
             refs, options = data.sharded, replace(fit.spool, take_finished=finished)
-            if listening is not None:  # which begins again where files are missing
-                refs = data.found() or refs
             held_out = options.for_validation(f"{fit.spool.dataset}-val")
             if refs is None and finished and is_local(context):
                 validated = None if validation is None else held_out.dataset

@@ -298,7 +298,6 @@ class Shards(_SparkSource):
             sharded=self.dataset.references(replace(options, dataset=self.dataset.dataset)),
             written=self.dataset.written,
             invalidate=self.dataset.invalidate,
-            found=self.dataset.found,
         )
 
     def as_arguments(self, num_workers: int) -> tuple[Any, ...]:

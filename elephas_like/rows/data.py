@@ -35,7 +35,7 @@ class Data:
     rows: the RDD, or what makes it when it is asked for: for a DataFrame's Spark makes a plan.
     write: writes the rows of `rdd` as shards in a faster way than by reading it, and returns their references.
     sharded: references that outlive the fit. written: called once their rows are on disk. invalidate: drops what Spark keeps of
-    `sharded`, so that missing files are written again. found: the same references where their files are at hand, else None.
+    `sharded`, so that missing files are written again.
     """
 
     num_workers: int
@@ -46,7 +46,6 @@ class Data:
     sharded: RDD | None = None
     written: Callable[[], None] = lambda: None
     invalidate: Callable[[], None] = lambda: None
-    found: Callable[[], RDD | None] = lambda: None
 
     @cached_property
     def rdd(self) -> RDD | None:

@@ -27,7 +27,7 @@ from elephas_like.rows.spool import Block, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.job_tags import failed_tasks
-from elephas_like.spark.session import is_local, is_on, settings_of, task_tries
+from elephas_like.spark.session import is_local, is_on, settings_of
 from elephas_like.spark.slots import slots
 from elephas_like.spark.task_input import said_as_utf8, whole
 from elephas_like.spark.versions import check_versions
@@ -252,11 +252,6 @@ def finished_pairs(context: SparkContext, training: str, validation: str | None,
     return context.range(0, num_workers, 1, num_workers).map(found)
 
 
-def finished(context: SparkContext, dataset: str, num_workers: int) -> RDD:
-    """The shards of a dataset that are written already, or the Failures of those that are gone. Only for local mode, too."""
-    return context.range(0, num_workers, 1, num_workers).map(lambda index: _finished(index, dataset))
-
-
 def _finished(index: int, dataset: str) -> ShardRef | Failure:
     ref = find_shard(dataset, index)
     return ref or Failure.of(
@@ -450,19 +445,6 @@ class ShardedDataset:
                 self._references = self._write(options).persist(StorageLevel.MEMORY_AND_DISK)
                 self._options = options
             return self._references
-
-    def found(self) -> RDD | None:
-        """Return the references of rows that are on disk, found there; None if they are not, or where only Spark knows the place.
-
-        Tasks carry the rows of a `parallelize`d RDD, also where what is computed of them is persisted: in local mode each fit copied
-        all of them, to read none. Where tasks are tried again, the next attempt writes a missing shard, and needs the rows.
-        """
-        with self._lock:
-            refs, written = self._references, self._written
-        if refs is None or not written or not is_local(refs.context):
-            return None
-        once = task_tries(refs.context.master, settings_of(refs.context)) == 1
-        return finished(refs.context, self.dataset, self.num_workers) if once else None
 
     def written(self) -> None:
         """Note that a job has asked for the references, so the rows are on disk."""

@@ -77,7 +77,8 @@ class ModelSpec:
     @classmethod
     def _from_model(cls, model: keras.Model, carry: Carry) -> ModelSpec:
         complete_compile_arguments(model)
-        _check_normalizations(model)
+        if carry is not Carry.ALL:  # which brings constants, too
+            _check_normalizations(model)
         variables = Variables(model)
         without: list[object] = []
         if carry is Carry.NOTHING:
@@ -245,7 +246,8 @@ def _check_normalizations(model: keras.Model) -> None:
         if computes_with_others(layer):
             raise ElephasError(
                 f"the layer {layer.name!r} of the model {model.name!r} computes with another mean and variance than its weights hold: "
-                "Keras' `set_weights` leaves it as it was. Call the layer's `finalize_state()` after it, or `adapt(x)`."
+                "Keras leaves it as it was when `set_weights` or another dtype policy comes. Call the layer's `finalize_state()` then, or "
+                "`adapt(x)`."
             )
 
 

@@ -79,28 +79,6 @@ def test_threads_share_the_references_of_a_dataset(sc, monkeypatch: pytest.Monke
     dataset.release()
 
 
-@pytest.mark.spark
-def test_shards_that_are_written_are_found_without_the_rows(sc) -> None:
-    dataset = ShardedDataset(sc.parallelize(list(range(9000)), 2), 2, new_dataset())
-    refs = dataset.references(SpoolOptions(dataset.dataset, "float32", False, versions()))
-    assert dataset.found() is None  # nothing is written yet
-    written = refs.collect()
-    assert dataset.found() is None  # nobody has said so
-    dataset.written()
-    found = dataset.found()
-    assert [(ref.worker, ref.rows, ref.checksum) for ref in found.collect()] == [
-        (ref.worker, ref.rows, ref.checksum) for ref in written
-    ]
-    nbytes = sc._jvm.org.apache.spark.util.SizeEstimator.estimate  # of what tasks carry
-    carried = [nbytes(each._jrdd.rdd().partitions()) for each in (refs, found)]
-    assert carried[0] > 10_000 > carried[1]
-    sweep(sc, "gone", 2, [dataset.dataset])
-    assert [(each.worker, each.type_name) for each in found.collect()] == [(0, "ShardMissing"), (1, "ShardMissing")]
-    dataset.invalidate()
-    assert dataset.found() is None
-    dataset.release()
-
-
 @pytest.mark.parametrize(("partitions", "workers"), [(1, 4), (2, 4), (3, 4), (2, 3), (4, 6), (5, 2), (3, 3), (4, 1)])
 def test_every_row_is_in_one_partition_and_sizes_are_even(sc, partitions: int, workers: int) -> None:
     rdd = partitioned(sc.parallelize(range(60), partitions), workers)

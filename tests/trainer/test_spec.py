@@ -543,13 +543,13 @@ def test_a_normalization_that_computes_with_other_values_than_its_weights_is_ref
         1e5 * np.random.default_rng(0).random((9, 3))
     )  # whose variance half precision has not
     models[1].set_weights(models[0].get_weights())
-    ModelSpec.from_model(models[0])
+    ModelSpec.from_model(models[0], Carry.NOTHING)
     with pytest.raises(
         ElephasError, match=r"the layer 'n' of .* computes with another mean and variance than its weights"
     ):
-        ModelSpec.from_model(models[1])
+        ModelSpec.from_model(models[1], Carry.NOTHING)
     models[1].get_layer("n").finalize_state()
-    ModelSpec.from_model(models[1])
+    ModelSpec.from_model(models[1], Carry.NOTHING)
 
 
 def test_the_key_differs_with_what_preprocessing_layers_have_seen() -> None:

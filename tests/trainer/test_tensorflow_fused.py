@@ -99,6 +99,60 @@ def test_a_step_number_that_is_read_once_changes_no_bit(make) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+class AppliesTwice(keras.optimizers.Adam):
+    """Its step number goes on amid what the model calls one step."""
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        super().apply(grads, trainable_variables)
+
+
+class ReadsTheVariable(keras.optimizers.Adam):
+    """Code that Keras' update step calls, and that uses the variable."""
+
+    def assign_sub(self, variable, value):
+        super().assign_sub(variable, value * tf.cast(self.iterations.value >= 0, value.dtype))
+
+
+class StepsByItself(keras.Sequential):
+    """Calls the optimizer's update step past `apply`."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        for _ in range(2):
+            for gradient, variable in zip(gradients, self.trainable_variables, strict=True):
+                self.optimizer.update_step(gradient, variable, self.optimizer.learning_rate)
+            self.optimizer.iterations.assign_add(1)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        (keras.Sequential, AppliesTwice),
+        (keras.Sequential, ReadsTheVariable),
+        (StepsByItself, keras.optimizers.Adam),
+    ],
+)
+def test_code_of_the_user_s_finds_the_step_s_variable(kind, optimizer, eagerly: bool) -> None:
+    found = []
+    for once in (False, True):
+        keras.utils.set_random_seed(1)
+        made = kind([keras.Input((5,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3, "softmax")])
+        made.compile(optimizer(0.01), "sparse_categorical_crossentropy", run_eagerly=eagerly)
+        made.optimizer.build(made.trainable_variables)
+        if once:
+            read_step_once(own_optimizers(made))
+        made.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        found.append(made.get_weights())
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(("fused", "accumulated"), [(False, None), (True, None), (False, 2)])
 def test_the_step_number_is_read_once_for_all_variables(fused: bool, accumulated: int | None) -> None:
     """Of four variables; where gradients are accumulated, the two branches of a step read it."""

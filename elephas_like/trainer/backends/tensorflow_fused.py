@@ -23,31 +23,37 @@ def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Have the optimizers that step a model read `iterations` once a step, where Keras' update steps read it for each variable.
 
     What they compute of it, such as Adam's bias correction, TensorFlow then computes once, too: it merges equal ops, unless they read a
-    variable. The values are the same. Subclasses with an update step of their own keep it.
+    variable. The values are the same. Subclasses of the user's, and optimizers with methods of their own, are left as they are: their code may
+    use the variable.
     """
     for optimizer in optimizers:
-        own: Any = type(optimizer).update_step
-        if own.__module__.startswith("keras.") and hasattr(optimizer, "_iterations"):
+        own = {"update_step", "apply", "assign", "assign_add", "assign_sub"} & vars(optimizer).keys()
+        if own:
+            own -= {"update_step"} if getattr(optimizer.update_step, "__module__", "") == __name__ else set()  # `fuse`
+        if type(optimizer).__module__.startswith("keras.") and hasattr(optimizer, "_iterations") and not own:
             _read_step_once(optimizer)
 
 
 def _read_step_once(optimizer: Any) -> None:
     """Put a tensor in the place of the variable during update steps: there is no public way to have it read once."""
     read: dict[object, Any] = {}  # by graph: a branch of `tf.cond` has its own
+    applies = False
     apply, update_step = optimizer.apply, optimizer.update_step
 
     def apply_anew(*arguments: Any, **named: Any) -> Any:
-        read.clear()
+        nonlocal applies
+        applies = True
         try:
             return apply(*arguments, **named)
         finally:
+            applies = False
             read.clear()  # tensors hold their graph
 
     def step_with_tensor(*arguments: Any, **named: Any) -> None:
-        held, graph = optimizer._iterations, tf.compat.v1.get_default_graph()
-        if tf.distribute.has_strategy():  # a variable for each device
+        if not applies or tf.distribute.has_strategy():  # called by other code; a variable for each device
             update_step(*arguments, **named)
             return
+        held, graph = optimizer._iterations, tf.compat.v1.get_default_graph()
         if graph not in read:
             read[graph] = tf.convert_to_tensor(held)
         object.__setattr__(optimizer, "_iterations", read[graph])  # past Keras, which keeps account of attributes
