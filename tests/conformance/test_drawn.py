@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 
+import keras
 import pytest
 
 from conformance.compare import by_keras, by_spark_model, difference
 from conformance.drawn import drawn
 
+FEW = 4 if keras.backend.backend() == "jax" else 8  # JAX compiles for ten seconds each
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("ELEPHAS_LIKE_DRAWS", "8"))))
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ELEPHAS_LIKE_DRAWS", FEW))))
 def test_one_worker_trains_what_keras_trains_whatever_is_drawn(seed: int) -> None:
     words = []
 
