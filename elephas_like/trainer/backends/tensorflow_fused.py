@@ -1,8 +1,9 @@
 """Keras' optimizers in fewer ops: the number of the step read once for all variables, and TensorFlow's fused kernels.
 
-`read_step_once` changes no bit. A kernel is one op a variable, where Keras' own update step has about ten. The rules are Keras': Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), SGD with and without momentum, RMSprop. The optimizer
-stays Keras' object with Keras' slots, so learning rates, schedules, clipping, weight decay, gradient accumulation, EMA and saved states are
-what they were. Sums are rounded in another order: after 8 steps weights differ by less than 1e-6 (docs/performance.md).
+`read_step_once` changes no bit. A kernel is one op a variable, where Keras' own update step has about ten. The rules are Keras': Adam and AdamW
+(Kingma and Ba 2015; Loshchilov and Hutter 2019), SGD with and without momentum, RMSprop. The optimizer stays Keras' object with Keras' slots, so
+learning rates, schedules, clipping, weight decay, gradient accumulation, EMA and saved states are what they were. Sums are rounded in another
+order: after 8 steps weights differ by less than 2e-6 (docs/performance.md).
 """
 
 from __future__ import annotations
