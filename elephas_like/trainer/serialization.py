@@ -55,13 +55,9 @@ def computes_with_others(layer: object) -> bool:
     if type(layer) is not keras.layers.Normalization or not is_adapted(layer):  # a subclass may have its own ways
         return False
     pairs = ((layer.mean, layer.adapt_mean), (layer.variance, layer.adapt_variance))
-    try:
+    try:  # there may be none yet, or those of a graph in which the layer was built
         arrays = [(array_of(used), array_of(keras.ops.cast(held, layer.compute_dtype))) for used, held in pairs]
-    except (
-        TypeError,
-        ValueError,
-        NotImplementedError,
-    ):  # constants of a graph in which the layer was built, or none yet
+    except (TypeError, ValueError, NotImplementedError):
         return False
     return any(not np.array_equal(used.ravel(), held.ravel(), equal_nan=True) for used, held in arrays)
 

@@ -539,9 +539,8 @@ def test_a_normalization_that_computes_with_other_values_than_its_weights_is_ref
             models.append(made)
     finally:
         keras.config.set_dtype_policy("float32")
-    models[0].get_layer("n").adapt(
-        1e5 * np.random.default_rng(0).random((9, 3))
-    )  # whose variance half precision has not
+    rows = 1e5 * np.random.default_rng(0).random((9, 3))  # whose variance half precision has not
+    models[0].get_layer("n").adapt(rows)
     models[1].set_weights(models[0].get_weights())
     ModelSpec.from_model(models[0], Carry.NOTHING)
     with pytest.raises(

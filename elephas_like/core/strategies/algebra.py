@@ -95,9 +95,8 @@ class WeightedMean:
     def __init__(self, held: Mapping[str, Array] = NOTHING) -> None:
         self._sum: Vector | None = _copied(held["sum"]) if "sum" in held else None
         self._weight = float(held["weight"][0]) if "weight" in held else 0.0
-        self._alone = (
-            "alone" in held
-        )  # whether the sum is one vector, not yet multiplied by its weight: w d / w is seldom d
+        # Whether the sum is one vector, not yet multiplied by its weight: w d / w is seldom d.
+        self._alone = "alone" in held
 
     def add(self, delta: Vector, weight: float) -> None:
         """Add one vector; a weight of 0 adds nothing."""

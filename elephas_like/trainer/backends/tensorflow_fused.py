@@ -28,11 +28,15 @@ def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     use the variable.
     """
     for optimizer in optimizers:
-        own = {"update_step", "apply", "assign", "assign_add", "assign_sub"} & vars(optimizer).keys()
-        if own:
-            own -= {"update_step"} if getattr(optimizer.update_step, "__module__", "") == __name__ else set()  # `fuse`
-        if type(optimizer).__module__.startswith("keras.") and hasattr(optimizer, "_iterations") and not own:
+        if hasattr(optimizer, "_iterations") and _is_keras_own(optimizer):
             _read_step_once(optimizer)
+
+
+def _is_keras_own(optimizer: Any) -> bool:
+    """Return whether an optimizer is of a class of Keras' own, with no method of its own but an update step that `fuse` has given it."""
+    given = vars(optimizer).keys() & {"update_step", "apply", "assign", "assign_add", "assign_sub"}
+    fused = given == {"update_step"} and getattr(optimizer.update_step, "__module__", "") == __name__
+    return type(optimizer).__module__.startswith("keras.") and (fused or not given)
 
 
 def _read_step_once(optimizer: Any) -> None:
