@@ -12,7 +12,7 @@ from elephas_like.core import rounds
 from elephas_like.core.loop import FitPlan, fit_synchronously
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.row_checks import NO_VALIDATION_ROWS
-from elephas_like.core.strategies import Average
+from elephas_like.core.strategies.synchronous import OneWorker
 from elephas_like.core.types import (
     ASIDE,
     Evaluation,
@@ -72,7 +72,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
     """
     started = time.perf_counter()
     config = task.config
-    factory = TrainerFactory(spec, config, Average(), "", cores=task.cores, labels=task.labels)
+    factory = TrainerFactory(spec, config, OneWorker(), "", cores=task.cores, labels=task.labels)
     factory.limit_threads()
     factory.check_labels(shard, validation)
     if validation is not None and not validation.rows:
@@ -97,7 +97,7 @@ def fit_member(task: MemberFit, spec: ModelSpec, shard: ShardRef, validation: Sh
         plan = FitPlan(
             layout=program.variables.layout,
             mode=Mode.SYNCHRONOUS,
-            strategy=Average(),
+            strategy=OneWorker(),
             frequency=Frequency.EPOCH,
             rounds_per_epoch=1,
             worker_rounds=(1,),

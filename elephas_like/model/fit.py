@@ -19,6 +19,7 @@ from elephas_like.core.layout import Layout
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.schedules import Schedule
 from elephas_like.core.strategies import Median, Strategy, TrimmedMean
+from elephas_like.core.strategies.synchronous import of_one_worker
 from elephas_like.core.types import (
     EngineName,
     Frequency,
@@ -315,10 +316,12 @@ def _prepared(
     )
     with scaled_schedules(model, factor):  # the workers'
         spec = ModelSpec.from_model(model, Carry.NOTHING)
+    # One worker's weights are taken over as they are, where nothing packs what travels, and nobody asks for the mean step.
+    whole = num_workers == 1 and not (options.codec or options.state_codec or config.control_variates)
     factory = TrainerFactory(
         spec=spec,
         config=config,
-        strategy=strategy,
+        strategy=of_one_worker(strategy) if whole else strategy,
         layout_hash=hooks.variables.layout.hash,
         callbacks=shipped_callbacks(request.worker_callbacks),
         cores=cores,

@@ -16,7 +16,8 @@ from elephas_like.core.loop import FitPlan
 from elephas_like.core.progress import FitProgress
 from elephas_like.core.row_checks import NO_VALIDATION_ROWS
 from elephas_like.core.schedules import Schedule
-from elephas_like.core.strategies import Average, DownPour, Strategy
+from elephas_like.core.strategies import Average, DownPour, OneShot, Strategy
+from elephas_like.core.strategies.synchronous import OneWorker
 from elephas_like.core.types import FitConfig, Frequency, Joined, Mode, OnNaN, OptimizerState
 from elephas_like.model.checkpoints import Checkpoints
 from elephas_like.model.options import Options
@@ -40,7 +41,7 @@ class Fit:
 
     options, request: the arguments of SparkModel and of its `fit`.
     strategy, frequency: the options', defaults made concrete.
-    config: what workers are told; `factory` makes them.
+    config: what workers are told; `factory` makes them, with the strategy as so many workers need it.
     hooks: the driver's callbacks. progress: the state of the last finished round.
     spool: how training rows are written to disk. Validation rows have a target if training rows do.
     checkpoints: where the progress is saved, if it is.
@@ -103,11 +104,12 @@ def plan_of(fit: Fit, joined: Sequence[Joined]) -> FitPlan:
     _note_workers_without_rows(fit, training, len(joined))
     # One worker's weights, taken over as they are, obey the constraints, some of which (MinMaxNorm with a rate) must not be applied twice.
     packs = fit.options.codec is not None or fit.options.state_codec is not None
-    alone = training == 1 and fit.strategy in (Average(), DownPour()) and not packs
+    taken_over = fit.factory.strategy in (OneWorker(), Average(), OneShot(), DownPour())
+    alone = training == 1 and taken_over and not packs
     return FitPlan(
         layout=layout,
         mode=fit.options.mode,
-        strategy=fit.strategy,
+        strategy=fit.factory.strategy,
         frequency=fit.frequency,
         rounds_per_epoch=counts.rounds,
         finest_rounds=counts.finest,

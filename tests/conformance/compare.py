@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -14,6 +15,8 @@ from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import generators, name_of, value_of
 
 BATCH, EPOCHS, SEED = 8, 2, 11
+EXACT = keras.backend.backend() != "jax"
+"""Whether a worker's loop has the bits of Keras' own steps. XLA rounds otherwise what it compiles as a loop."""
 
 
 def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -61,13 +64,31 @@ def _parts(model: keras.Model) -> dict[str, Any]:
     return variables.read().parts() | {"seeds": np.concatenate([np.zeros(0, np.int64), *seeds])}
 
 
-def difference(one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]) -> str:
-    """What differs by more than 1e-5, of float64 by more than 1e-12, in a line; "" for nothing."""
+@contextmanager
+def graphs_as_written() -> Iterator[None]:
+    """Have TensorFlow run graphs as they are: what its optimizer of graphs makes of a step is rounded otherwise within a loop. Others have none."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+
+
+def difference(
+    one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]], *, exact: bool = False
+) -> str:
+    """What differs by more than 1e-5, of float64 by more than 1e-12, in a line; "" for nothing. `exact`: what differs at all."""
     for name, expected in one[0].items():
         found = other[0][name]
         if expected.shape != found.shape:
             return f"{name}: shapes {expected.shape} and {found.shape}"
-        most = 1e-12 if expected.dtype == np.float64 else 1e-5
+        most = 0 if exact else 1e-12 if expected.dtype == np.float64 else 1e-5
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if not np.allclose(found, expected, rtol=most, atol=most):
@@ -76,7 +97,7 @@ def difference(one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str
     if histories[0].keys() != histories[1].keys():
         return f"history: {sorted(histories[1])} where Keras has {sorted(histories[0])}"
     for name, values in histories[0].items():
-        if not np.allclose(histories[1][name], values, rtol=1e-5, atol=1e-5):
+        if not np.allclose(histories[1][name], values, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5):
             return f"history of {name}: {histories[1][name]} where Keras has {values}"
     return ""
 

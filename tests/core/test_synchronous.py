@@ -18,9 +18,11 @@ from plain_numpy import LAYOUT, floats, state, update
 
 from elephas_like.core.averaging import Round
 from elephas_like.core.layout import Layout, LayoutEntry
+from elephas_like.core.messages import Sender
 from elephas_like.core.strategies import (
     BMUF,
     Average,
+    Clipped,
     Context,
     DiLoCo,
     FedAdagrad,
@@ -33,7 +35,9 @@ from elephas_like.core.strategies import (
     OneShot,
     SlowMo,
     Strategy,
+    Total,
 )
+from elephas_like.core.strategies.synchronous import OneWorker, of_one_worker
 from elephas_like.core.types import Frequency, Mode, Role
 
 
@@ -50,6 +54,28 @@ def test_average() -> None:
 def test_one_shot_is_the_average_of_whole_fits() -> None:
     # three fits, one after the other: (1, -1) + (2, 2); + (0, 4); + (-2, 0)
     assert averages(OneShot(), (1, 1)) == ([[3, 1], [3, 5], [1, 5]], {})
+
+
+def test_one_worker_s_weights_are_taken_over_to_the_last_bit() -> None:
+    # 0.1 + (1e-9 - 0.1) is 0 in float32; the drift is still measured by the step, (-0.1, 1)
+    served, end = floats(0.1, 1), floats(1e-9, 2)
+    strategy = of_one_worker(Average())
+    message = Sender(strategy).message(served, end, 5, Context(0, 1))
+    exchange = Round(state(0.1, 1), {}, LAYOUT, strategy, Context(0, 1))
+    exchange.add(update(0, *message.tolist(), samples=21))
+    assert exchange.finish()[0].weights.tolist() == end.tolist()
+    assert exchange.monitor.directions[0].tolist() == pytest.approx([-0.1 / 1.01**0.5, 1 / 1.01**0.5])
+    assert served + (end - served) != pytest.approx(end, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("strategy", [Nesterov(), DiLoCo(), Average(reduce=Clipped(1.0)), OneShot(reduce=Total())])
+def test_other_strategies_of_one_worker_step_by_its_delta(strategy: Strategy) -> None:
+    assert of_one_worker(strategy) is strategy
+
+
+@pytest.mark.parametrize("strategy", [Average(reduce=Mean(equal=True)), OneShot(), OneShot(reduce=Mean())])
+def test_means_of_one_worker_are_its_weights(strategy: Strategy) -> None:
+    assert of_one_worker(strategy) == OneWorker()
 
 
 def test_one_shot_is_elephas_formula_where_shards_are_equal() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from elephas_like.core.checks import positive, share
 from elephas_like.core.drift import stretch_of
 from elephas_like.core.pieces import elementwise
-from elephas_like.core.strategies.algebra import Context, OuterState, Strategy
+from elephas_like.core.strategies.algebra import Context, Mean, Memory, OuterState, Strategy
 from elephas_like.core.types import Frequency, Vector
 
 STRETCH_LIKE = 8
@@ -43,6 +43,34 @@ class OneShot(Average):
 
     name: ClassVar[str] = "one_shot"
     frequencies: ClassVar[frozenset[Frequency] | None] = frozenset({Frequency.FIT})
+
+
+@dataclass(frozen=True)
+class OneWorker(Average):
+    """`average` of one worker: x <- x_1, the weights that it ends with. x + (x_1 - x) is seldom x_1 to the last bit.
+
+    No name stands for it: a fit takes it by itself (`of_one_worker`).
+    """
+
+    deltas: ClassVar[bool] = False
+
+    def encode(
+        self, served: Vector, end: Vector, steps: int, memory: Memory, context: Context
+    ) -> tuple[Vector, Memory]:
+        """Return the weights themselves."""
+        return end, memory
+
+    def step(
+        self, weights: Vector, direction: Vector, outer: OuterState, context: Context
+    ) -> tuple[Vector, OuterState]:
+        """Return the worker's weights."""
+        return direction, outer
+
+
+def of_one_worker(strategy: Strategy) -> Strategy:
+    """Return what a strategy comes to where there is one worker: `OneWorker` in place of averages, others as they are."""
+    averages = type(strategy) in (Average, OneShot) and strategy.reduce in (None, Mean(), Mean(equal=True))
+    return OneWorker() if averages else strategy
 
 
 @dataclass(frozen=True)
