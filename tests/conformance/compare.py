@@ -15,8 +15,6 @@ from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import generators, name_of, value_of
 
 BATCH, EPOCHS, SEED = 8, 2, 11
-EXACT = keras.backend.backend() != "jax"
-"""Whether a worker's loop has the bits of Keras' own steps. XLA rounds otherwise what it compiles as a loop."""
 
 
 def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -27,7 +25,7 @@ def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[d
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
-    return _parts(model), history
+    return parts(model), history
 
 
 def by_spark_model(
@@ -54,10 +52,10 @@ def by_spark_model(
     history = trained.fit(
         *data, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
-    return _parts(model), history
+    return parts(model), history
 
 
-def _parts(model: keras.Model) -> dict[str, Any]:
+def parts(model: keras.Model) -> dict[str, Any]:
     """The parts of the state, without PyTorch's own generator, from which Keras' loader of rows draws, too."""
     variables, own = Variables(model), [id(generator) for generator in generators()]
     seeds = [value_of(each).ravel() for each in variables if "seed_generator" in name_of(each) and id(each) not in own]
@@ -93,7 +91,7 @@ def difference(
             warnings.simplefilter("ignore")
             if not np.allclose(found, expected, rtol=most, atol=most):
                 return f"{name}: {found[~np.isclose(found, expected, most, most)][:4]} where Keras has {expected[:4]}"
-    histories = [_flat(each[1]) for each in (one, other)]
+    histories = [flat(each[1]) for each in (one, other)]
     if histories[0].keys() != histories[1].keys():
         return f"history: {sorted(histories[1])} where Keras has {sorted(histories[0])}"
     for name, values in histories[0].items():
@@ -102,7 +100,7 @@ def difference(
     return ""
 
 
-def _flat(history: dict[str, Any]) -> dict[str, list[float]]:
+def flat(history: dict[str, Any]) -> dict[str, list[float]]:
     """A history with a metric of several numbers as several metrics."""
     flat: dict[str, list[float]] = {}
     for name, values in history.items():
