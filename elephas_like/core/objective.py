@@ -55,9 +55,12 @@ def maximizes(metric: str) -> bool | None:
     """Return whether a larger value of a metric is better, judged by its name; None where the name does not say.
 
     A prefix `val_`, the name of an output before the metric's and Keras' number after it (`auc_1`) are ignored, and
-    so is case.
+    so is case. scikit-learn's `neg_` turns the answer.
     """
     name = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_"))
+    if turned := re.match("neg(ative)?_|minus_", name):
+        answer = maximizes(name.removeprefix(turned[0]))
+        return None if answer is None else not answer
     for names, answer in ((_DOWN, False), (_UP, True)):
         if any(name == known or name.endswith(f"_{known}") for known in names):
             return answer

@@ -257,7 +257,10 @@ def _prepared(
     source = None if columns is not None else _source(given.pair)
     seeds = member_seeds(asked.seed, asked.members)
     with keras_lock:
-        models = with_own_variables([_built(build_or_model, seed) for seed in seeds])
+        built = [_built(build_or_model, seed) for seed in seeds]
+        models = with_own_variables(built)
+        # What the first one shares with others is the function's own, and stays as it is.
+        models[:1] = with_own_variables(built[:1], besides=built[1:])
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)

@@ -23,15 +23,18 @@ def fresh_copy(model: keras.Model) -> keras.Model:
     return copy
 
 
-def with_own_variables(models: Iterable[keras.Model], *, share_frozen: bool = True) -> list[keras.Model]:
+def with_own_variables(
+    models: Iterable[keras.Model], *, share_frozen: bool = True, besides: Iterable[keras.Model] = ()
+) -> list[keras.Model]:
     """Return the models, but a copy in place of each that shares variables with an earlier one.
 
     So do models that a function builds on one base.
 
     Args:
         share_frozen: whether models may share what no training changes.
+        besides: further models that they are to share nothing with.
     """
-    seen: set[int] = set()
+    seen: set[int] = set().union(*(_own(model, share_frozen) for model in besides))
     found: list[keras.Model] = []
     for model in models:
         own = model

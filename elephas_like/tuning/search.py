@@ -444,6 +444,8 @@ class _Restorer:
 
     def __call__(self, number: int, params: Any, content: bytes, suffix: str) -> keras.Model:
         """Return the model of the trial of this number: `build` draws what it drew there, which need not be weights."""
+        with self.settings.applied(), seeded(self.seed, number):
+            beside = checked(self.build(with_own_objects(params)))
         with (
             self.settings.applied(),
             seeded(self.seed, number),
@@ -451,9 +453,9 @@ class _Restorer:
         ):
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
-            # Nothing is shared: one trial may have trained what another froze.
+            # Nothing is shared: one trial may have trained what another froze, and what two models of one function share is the function's.
             built = checked(self.build(with_own_objects(params)))
-            *_, model = with_own_variables([*self.made, built], share_frozen=False)
+            (model,) = with_own_variables([built], share_frozen=False, besides=[*self.made, beside])
             self.made.append(model)
             if self.source is not None:
                 self.source.for_model(model).build(model)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 
 from elephas_like.core.checks import did_you_mean
@@ -162,7 +165,23 @@ class Space:
 
     def described(self) -> str:
         """The space as text, the same in every process."""
-        return without_addresses(str(self.expression))
+        literals = [one for one in pyll.dfs(self.expression) if isinstance(one, pyll.Literal)]
+        told = {one: pyll.Literal(_told(one.obj)) for one in literals}
+        return without_addresses(str(pyll.clone(self.expression, told)))
+
+
+def _told(constant: Any) -> Any:
+    """A constant of a space, or text in its place where its own text does not tell it from others, or differs from process to process."""
+    if isinstance(constant, np.ndarray):
+        digest = hashlib.sha256(constant.dumps() if constant.dtype.hasobject else constant.tobytes()).hexdigest()
+        return f"array of {constant.dtype}, shape {constant.shape}, {digest[:16]}"
+    if isinstance(constant, set | frozenset):
+        return f"{{{', '.join(sorted(map(repr, constant)))}}}"
+    if isinstance(constant, keras.layers.Layer | keras.optimizers.Optimizer | keras.losses.Loss | keras.metrics.Metric):
+        with suppress(Exception):  # a class of the user's without get_config
+            config = {name: value for name, value in constant.get_config().items() if name != "name"}
+            return f"{type(constant).__name__}({config})"
+    return constant
 
 
 def _parameter(found: Any, chooses: bool) -> Parameter:
@@ -186,9 +205,9 @@ _BOUNDS = dict.fromkeys(("normal", "qnormal", "lognormal", "qlognormal"), ("mu",
 def _place(found: Any, value: Any) -> dict[str, int | float] | None:
     """The labels' values at which a node gives a value; None where it never does."""
     if isinstance(found, pyll.Literal):
-        if isinstance(value, np.generic) and not isinstance(found.obj, np.generic):  # of a table of earlier trials
-            value = value.item()
-        return {} if type(found.obj) is type(value) and found.obj == value else None
+        # A function gets Python's own numbers, and a table of earlier trials has NumPy's.
+        known, value = (one.item() if isinstance(one, np.generic) else one for one in (found.obj, value))
+        return {} if type(known) is type(value) and known == value else None
     if found.name == "hyperopt_param":
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             return None

@@ -14,10 +14,12 @@ from elephas_like.core.objective import Objective
 from elephas_like.core.trials import Report, TrialOrder, TrialResult
 from elephas_like.core.types import ShardRef
 from elephas_like.model.spark_model import SparkModel
+from elephas_like.trainer.copies import with_own_variables
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.metric_names import FreshNames
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.seeds import seeded
+from elephas_like.tuning.keras_options import with_own_objects
 from elephas_like.tuning.trial import TrialCallback, checked
 
 
@@ -48,10 +50,20 @@ class WideTrial:
         with self.settings.applied():
             return self._result(order, report)
 
+    def _model(self, order: TrialOrder) -> keras.Model:
+        """What `build` makes, or a copy if it makes its models on a base of the user's: no trial begins with what others have learned."""
+
+        def made() -> keras.Model:
+            with seeded(self.seed, order.number):
+                return checked(self.build(with_own_objects(order.params)))
+
+        (model,) = with_own_variables([made()], share_frozen=False, besides=[made()])
+        return model
+
     def _result(self, order: TrialOrder, report: Report) -> TrialResult:
         started = time.perf_counter()
-        with keras_lock, seeded(self.seed, order.number):
-            model = checked(self.build(order.params))
+        with keras_lock:
+            model = self._model(order)
         own = cloudpickle.loads(self.callbacks) if self.callbacks else []  # this process made them
         reporter = TrialCallback(self.objective, report, own)
         fitted = SparkModel(

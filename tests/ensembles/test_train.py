@@ -121,10 +121,12 @@ def test_members_begin_with_their_own_weights_while_others_make_models() -> None
 
 
 def test_members_that_a_function_builds_on_one_base_share_what_is_frozen_alone() -> None:
-    """Each member had the base of the last one."""
+    """Each member had the base of the last one; the first one's went on being the function's."""
     x = np.random.default_rng(1).normal(size=(60, 5)).astype("float32")
     y = (x[:, :1] > 0).astype("float32")
     trained, frozen = keras.layers.Dense(4), keras.layers.Dense(4, trainable=False)
+    trained.build((None, 4))
+    start = trained.kernel.numpy()
 
     def build() -> keras.Model:
         inputs = keras.Input(x.shape[1:])
@@ -135,6 +137,7 @@ def test_members_that_a_function_builds_on_one_base_share_what_is_frozen_alone()
     ensemble = train_ensemble(build, x, 2, y=y, seed=1, engine="in_process", validation_data=(x, y), verbose=0)
     kernels = [model.layers[2].kernel.numpy() for model in ensemble.models]
     assert not np.array_equal(*kernels)
+    np.testing.assert_array_equal(trained.kernel.numpy(), start)
     for model, history in zip(ensemble.models, ensemble.histories, strict=True):
         assert model.evaluate(x, y, verbose=0) == pytest.approx(history["val_loss"][-1], rel=1e-4)
 

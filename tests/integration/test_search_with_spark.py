@@ -106,6 +106,22 @@ def test_a_trial_may_be_a_fit_of_several_workers(sc) -> None:
         small((x, y), trial_workers=3)
 
 
+def test_trials_of_several_workers_do_not_learn_from_each_other(sc) -> None:
+    base = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8)])
+
+    def build(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((64,)), base, keras.layers.Dense(10, "softmax")])
+        model.compile(keras.optimizers.SGD(params["rate"]), "sparse_categorical_crossentropy")
+        return model
+
+    start, told = base.get_weights(), {"build": build, "epochs": 2, "objective": "val_loss"}
+    wide, plain = (small(some(), trial_workers=workers, **told) for workers in (1, None))
+    assert wide.trials["history"].map(len).tolist() == [2, 2]
+    np.testing.assert_allclose(wide.trials["val_loss"], plain.trials["val_loss"], rtol=1e-5)
+    for weight, before in zip(base.get_weights(), start, strict=True):
+        np.testing.assert_array_equal(weight, before)
+
+
 def test_two_fits_of_one_worker_run_together(sc) -> None:
     def judged(params: dict) -> keras.Model:
         model = build(params)

@@ -113,6 +113,23 @@ def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_th
     build(found.best_params).fit(x[:64], y[:64], verbose=0)  # the objects of the space are as they were given
 
 
+def test_what_models_are_built_on_stays_as_it_is() -> None:
+    x, y = cancer()
+    base = keras.Sequential([keras.Input((30,)), keras.layers.Dense(5)])
+    start = base.get_weights()
+
+    def build(params: dict) -> keras.Model:
+        model = keras.Sequential([keras.Input((30,)), base, keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.Adam(params["rate"]), "binary_crossentropy")
+        return model
+
+    told = {"max_evals": 2, "epochs": 1, "validation_data": (x[400:], y[400:]), "seed": 6, "verbose": 0}
+    found = search(build, {"rate": [0.1, 0.01]}, (x[:400], y[:400]), **told)
+    assert found.best_model.evaluate(x[400:], y[400:], verbose=0) == pytest.approx(found.best_value, rel=1e-5)
+    for weight, before in zip(base.get_weights(), start, strict=True):
+        np.testing.assert_array_equal(weight, before)
+
+
 def test_a_batch_size_that_is_none_is_said() -> None:
     told = {"max_evals": 2, "epochs": 1, "objective": "loss", "verbose": 0}
     with pytest.raises(WorkerError, match=r"(?s)all 2 trials failed.*batch_size must be .*; got 2\.5"):

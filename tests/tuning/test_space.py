@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import hyperopt
+import keras
+import numpy as np
 import pytest
 from hyperopt import hp
 
@@ -225,6 +227,42 @@ def test_a_space_is_described_alike_everywhere() -> None:
     one, other = Space({"x": [Option(), 1]}), Space({"x": [Option(), 1]})
     assert one.described() == other.described()
     assert one.described() != Space({"x": [Option(), 2]}).described()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0]), False),  # hyperopt tells shape, least and largest
+        (np.arange(3), np.arange(3), True),
+        ({"a", "b", "c"}, {"c", "b", "a"}, True),
+        ({"a"}, {"b"}, False),
+        (keras.layers.LeakyReLU(), keras.layers.LeakyReLU(), True),  # leaky_re_lu and leaky_re_lu_1
+        (keras.layers.LeakyReLU(0.1), keras.layers.LeakyReLU(0.2), False),
+    ],
+    ids=["arrays", "one array", "sets", "two sets", "layers", "two layers"],
+)
+def test_options_are_told_apart_by_what_they_are(one: object, other: object, alike: bool) -> None:
+    first, second = (Space({"x": [option, 1]}).described() for option in (one, other))
+    assert (first == second) is alike
+
+
+def test_the_description_of_a_set_does_not_hang_on_the_hashes_of_a_process() -> None:
+    names = {f"name {number}" for number in range(10, 60)}
+    assert f"{{{', '.join(map(repr, sorted(names)))}}}" in Space({"x": [names, 1]}).described()
+
+
+def test_plain_spaces_are_described_as_they_were() -> None:
+    """Searches of earlier versions go on."""
+    space = Space({**PLAIN, "again": hp.choice("again", [None, 1.5, "x", {"y": ("uniform", 0, 1)}])})
+    assert space.described() == str(space.expression)
+
+
+def test_the_point_of_options_that_are_numpy_s_numbers() -> None:
+    space = Space({"units": list(2 ** np.arange(4, 7)), "rate": list(np.logspace(-3, -1, 3))})
+    for seed in range(5):
+        point = space.drawn(seed)
+        assert space.point_of(space.at(point)) == point
+    assert space.point_of({"units": np.int64(32), "rate": 0.1}) == {"units": 1, "rate": 2}
 
 
 def test_an_algorithm_is_described_alike_in_every_process() -> None:
