@@ -78,6 +78,10 @@ class RunsInTurn(Generic[Result]):
             return number, call()
         except Exception as error:  # an outcome like any other
             return number, error
+        except SystemExit as exited:  # of the run, not of the program
+            error = ElephasError(f"it called sys.exit({exited.code!r}).")
+            error.__cause__ = exited
+            return number, error
 
     def outcomes(self, calls: Sequence[Callable[[], Result]]) -> Iterator[Outcome[Result]]:
         """The outcomes of calls, as they come; `at_once` of the calls are under way at a time."""

@@ -333,6 +333,13 @@ def is_foreign(thing: object) -> bool:
     return (getattr(thing, "__module__", None) or "").split(".")[0] in _FOREIGN
 
 
+def is_in_users_file(thing: object) -> bool:
+    """Return whether a class or function is in a file of the user's, a script or a notebook, and not in an installed package."""
+    name = getattr(thing, "__module__", None) or ""
+    module = sys.modules.get(name)
+    return name == _SCRIPT or (module is not None and _is_users_file(module))
+
+
 def _roots(thing: object) -> list[object]:
     return list(thing.values()) if isinstance(thing, dict) else thing if isinstance(thing, list) else [thing]
 

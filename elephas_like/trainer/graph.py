@@ -139,19 +139,19 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, o
     if function.__kwdefaults__:
         yield ".__kwdefaults__", function.__kwdefaults__
     if not is_foreign(function):
-        for name in _names_in(code):
+        for name in names_in(code):
             if name in function.__globals__:
                 yield f".__globals__[{name!r}]", function.__globals__[name]
     for name, value in function.__dict__.items():
         yield f".{name}", value
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
+def names_in(code: types.CodeType) -> Iterator[str]:
     """Yield the names of globals and attributes that code uses, functions inside of it included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            yield from names_in(constant)
 
 
 KERAS_KINDS: tuple[type, ...] = (
@@ -346,7 +346,7 @@ _NUMBERED = re.compile(r"_(\d|\\d|\[0-9]|$)")
 def reads_names(function: types.FunctionType) -> bool:
     """Return whether a function of the user's may go by how variables and layers are numbered: it reads paths, or names that it compares."""
     code = function.__code__
-    names = set(_names_in(code))
+    names = set(names_in(code))
     if "path" in names and "os" not in names:
         return True
     return "name" in names and any(map(_NUMBERED.search, _texts_in(code)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,8 @@ from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.rows.shards import new_dataset
 from elephas_like.spark.session import settings_of
 from elephas_like.spark.slots import task_cpus
-from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.code import is_foreign, is_in_users_file, pickle_by_value
+from elephas_like.trainer.graph import names_in
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, unpacked
 from elephas_like.tuning.log import ModelStore
 from elephas_like.tuning.runner import Limits, PruningMonitor, Search
@@ -203,16 +206,44 @@ class HyperParamModel:
 def _objects_of(function: Callable[..., Any]) -> dict[str, object]:
     """Classes and functions of the user's that a function refers to: custom objects of the models that it builds.
 
-    A partial refers to what its function does, and an object that is called to what its `__call__` does.
+    So do those that these refer to, and so on. A partial refers to what its function does, and an object that is called to what its
+    `__call__` does.
     """
     while isinstance(function, functools.partial):
         function = function.func
     code: Any = function if hasattr(function, "__code__") else type(function).__call__
     if not hasattr(code, "__code__"):  # compiled: there is nothing to read
         return {}
+    first = getattr(code, "__func__", code)
     found: dict[str, object] = {}
-    for name in code.__code__.co_names:
-        value = code.__globals__.get(name)
-        if isinstance(value, type) or inspect.isfunction(value):
-            found[name] = value
+    queue, seen = [first], {id(first)}
+    while queue:
+        place = queue.pop()
+        for name, value in _named_in(place):
+            if not isinstance(value, type | types.FunctionType):
+                continue
+            if place is first or not (is_foreign(value) or (inspect.isfunction(value) and _is_keras_name(name))):
+                found |= {name: value, value.__name__: value} | found
+            if id(value) not in seen and is_in_users_file(value):
+                seen.add(id(value))
+                queue.append(value)
     return found | dict(inspect.getclosurevars(code).nonlocals)
+
+
+def _is_keras_name(name: str) -> bool:
+    """Whether Keras has a function of that name, which a helper's of the user's is not to stand for: "softmax" of arrays, say."""
+    places = (keras.activations, keras.losses, keras.metrics, keras.initializers, keras.regularizers, keras.constraints)
+    return any(hasattr(place, name) for place in places)
+
+
+def _named_in(thing: Any) -> Iterator[tuple[str, object]]:
+    """Yield by name what a class has, and what a function's code refers to, also in modules."""
+    if isinstance(thing, type):
+        yield from ((name, getattr(value, "__func__", value)) for name, value in list(vars(thing).items()))
+        return
+    names, places = list(names_in(thing.__code__)), [thing.__globals__]
+    places += [vars(module) for name in names if isinstance(module := thing.__globals__.get(name), types.ModuleType)]
+    yield from ((name, place[name]) for place in places for name in names if name in place)
+    for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            yield name, cell.cell_contents

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from elephas_like.core.errors import WorkerError
+from elephas_like.core.errors import ElephasError, WorkerError
 from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.parallel import JobRuns, Runs, RunsInTurn, cancelled_by_caller
 
@@ -82,6 +83,15 @@ def test_runs_in_turn_are_made_when_their_outcome_is_asked_for() -> None:
     runs.start(3, partial(call, 3))
     runs.cancel()
     assert runs.finished(0.0) is None
+
+
+def test_a_run_in_turn_that_exits_has_failed() -> None:
+    runs: RunsInTurn[int] = RunsInTurn()
+    runs.start(0, partial(sys.exit, 3))
+    number, error = runs.finished(0.0)
+    assert number == 0
+    assert isinstance(error, ElephasError)
+    assert str(error) == "it called sys.exit(3)."
 
 
 def test_calls_that_were_not_started_never_are(sc) -> None:

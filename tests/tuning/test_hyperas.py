@@ -123,6 +123,74 @@ def test_what_a_function_refers_to_is_found_where_there_is_code_to_read() -> Non
     assert _objects_of(partial(max, 1)) == {}
 
 
+class Own(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+class Named:
+    Own = Own
+
+
+class Parted(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.parts = [in_a_helper(2)]
+
+    def call(self, x):
+        return self.parts[0](x)
+
+    def get_config(self):
+        return {}
+
+
+def own_loss(y, predicted):
+    return keras.ops.mean(keras.ops.abs(y - predicted))
+
+
+def in_a_helper(units):
+    return keras.Sequential([keras.Input((1,)), Own(), keras.layers.Dense(units)])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: in_a_helper(1),
+        lambda: keras.Sequential([keras.Input((1,)), *[Own() for _ in range(2)]]),
+        lambda: keras.Sequential([keras.Input((1,)), Named.Own()]),
+        Parted,
+    ],
+    ids=["in a helper", "in a comprehension", "by an attribute", "in a class"],
+)
+def test_models_come_back_wherever_their_classes_are_named(made) -> None:
+    def compiled(model):
+        model.compile("sgd", own_loss)
+        return model
+
+    def function(params, x):
+        model = compiled(made())
+        model(x)
+        return {"loss": params["x"], "status": "ok", "model": model}
+
+    elephas = HyperParamModel(None, algo="random", seed=0, verbose=0)
+    found = elephas.minimize(function, lambda: (np.ones((3, 1), "float32"),), 1, space={"x": ("uniform", 0, 1)})
+    assert found(np.ones((2, 1), "float32")).shape[0] == 2
+    assert found.loss is own_loss
+
+
+def softmax(values):
+    return np.exp(values) / np.exp(values).sum()
+
+
+def scored(values):
+    return softmax(values).max()
+
+
+def test_a_helper_s_helper_does_not_stand_for_a_function_of_keras() -> None:
+    assert _objects_of(lambda params: scored(params["x"])) == {"scored": scored}
+    assert _objects_of(lambda params: softmax(params["x"])) == {"softmax": softmax}
+
+
 def test_optuna_may_choose_the_points_of_functions_and_their_models_come_back() -> None:
     def function(params, *rows):
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(params["units"])])
