@@ -79,9 +79,9 @@ class RunsInTurn(Generic[Result]):
         except Exception as error:  # an outcome like any other
             return number, error
         except SystemExit as exited:  # of the run, not of the program
-            error = ElephasError(f"it called sys.exit({exited.code!r}).")
-            error.__cause__ = exited
-            return number, error
+            failed = ElephasError(f"it called sys.exit({exited.code!r}).")
+            failed.__cause__ = exited
+            return number, failed
 
     def outcomes(self, calls: Sequence[Callable[[], Result]]) -> Iterator[Outcome[Result]]:
         """The outcomes of calls, as they come; `at_once` of the calls are under way at a time."""
