@@ -55,12 +55,14 @@ class Piece:
 
     shares: rows of each worker that reads some of the group, in order. mine: which of them this is.
     mixed: whether the shares are spread evenly over the group; otherwise each is a run of rows.
+    first: the worker who takes the group's first row, where each worker in turn takes one and `shares` are of all workers.
     """
 
     group: RowGroup
     shares: tuple[int, ...]
     mine: int
     mixed: bool
+    first: int | None = None
 
     @property
     def rows(self) -> int:
@@ -139,12 +141,13 @@ class ParquetTable:
 
     def _shared_by_all(self, workers: int) -> list[Part]:
         pieces: list[list[Piece]] = [[] for _ in range(workers)]
-        first = 0  # who gets one row more: in turn, so that parts are even over all groups
+        # Each group goes on where the one before ended, so that row i of the table is worker i % workers', as of arrays.
+        first = 0
         for group in self.groups:
             shares = tuple(_even(group.rows, workers, (worker - first) % workers) for worker in range(workers))
             for worker in range(workers):
                 if shares[worker]:
-                    pieces[worker].append(Piece(group, shares, worker, mixed=True))
+                    pieces[worker].append(Piece(group, shares, worker, mixed=True, first=first))
             first = (first + group.rows) % workers
         return self._parts(pieces)
 

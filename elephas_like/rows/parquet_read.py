@@ -142,8 +142,12 @@ def _decoded_bytes(array: pa.Array) -> int:
 def rows_of(piece: Piece) -> Integers:
     """Return the rows of a piece, by their numbers in its row group.
 
-    Mixed shares are spread evenly: row i of a share of c rows lies at about (i + 1/2) / c of the group, as cards are dealt.
+    Mixed shares are spread evenly: row i of a share of c rows lies at about (i + 1/2) / c of the group. Where a worker is the
+    first, each takes one row in turn, as cards are dealt.
     """
+    if piece.first is not None:
+        workers = len(piece.shares)
+        return np.arange((piece.mine - piece.first) % workers, piece.group.rows, workers)
     begin, count = sum(piece.shares[: piece.mine]), piece.rows
     if not piece.mixed or len(piece.shares) == 1:
         return np.arange(begin, begin + count)

@@ -30,7 +30,8 @@ from elephas_like.rows.parquet_files import (
     spark_schema,
 )
 from elephas_like.rows.parquet_listing import ParquetFiles
-from elephas_like.rows.parquet_read import read_part
+from elephas_like.rows.parquet_read import read_part, rows_of
+from elephas_like.rows.shards import dealt
 
 
 def write(path: Path, values: Sequence[int], group: int | None = None) -> None:
@@ -176,8 +177,6 @@ def test_rows_of_a_small_table_are_dealt_one_by_one_whatever_its_row_groups() ->
 def test_each_row_is_in_exactly_one_part_and_parts_differ_by_one_row(
     rows: list[int], workers: int, small: bool, ordered: bool
 ) -> None:
-    from elephas_like.rows.parquet_read import rows_of
-
     found = table(*rows, nbytes=1 if small else 2**30)
     parts = found.in_order(workers) if ordered else found.dealt(workers)
     places = [[(piece.group.number, int(row)) for piece in part.pieces for row in rows_of(piece)] for part in parts]
@@ -190,6 +189,17 @@ def test_each_row_is_in_exactly_one_part_and_parts_differ_by_one_row(
     if ordered:
         flat = [place for mine in places for place in mine]
         assert flat == sorted(flat)
+
+
+@given(rows=st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_rows_of_a_small_table_go_to_the_workers_that_get_them_of_arrays(rows: list[int]) -> None:
+    begins = np.cumsum([0, *rows])
+    for workers in range(1, 6):
+        parts = table(*rows, nbytes=1).dealt(workers)
+        found = [
+            [int(row + begins[piece.group.number]) for piece in part.pieces for row in rows_of(piece)] for part in parts
+        ]
+        assert found == [block.columns[0].tolist() for block in dealt((np.arange(sum(rows)),), workers)]
 
 
 def test_every_worker_gets_rows_of_all_regions_of_a_sorted_file(tmp_path: Path) -> None:
