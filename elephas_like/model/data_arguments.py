@@ -339,7 +339,7 @@ def _array(tree: Any) -> Array:
         return _frame_values(tree)
     try:
         found: Array = tree.to_numpy() if hasattr(tree, "to_numpy") else np.asarray(tree)
-        return found
+        return unmixed(found, tree) if isinstance(tree, list) else found
     except ValueError as error:  # NumPy's words for nested lists
         if not isinstance(tree, list):
             raise
@@ -347,6 +347,18 @@ def _array(tree: Any) -> Array:
             "the rows of a list have unequal shapes: pad them (keras.utils.pad_sequences), as each batch needs one shape. "
             f"NumPy says: {error}"
         ) from error
+
+
+def unmixed(array: Array, given: Sequence[Any]) -> Array:
+    """Return the array that NumPy made of lists, or objects where it made text of numbers beside text: 5 is no "5", and NaN no "nan".
+
+    As objects they are refused by those who read the rows, which say where they are.
+    """
+    if array.dtype.kind not in "SUT":
+        return array
+    objects = np.array(given, dtype=object)
+    kinds = set(map(type, objects.reshape(-1).tolist()))
+    return array if all(issubclass(kind, str | bytes) for kind in kinds) else objects
 
 
 def column_values(column: pd.Series) -> Array:

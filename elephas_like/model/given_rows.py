@@ -15,7 +15,7 @@ from pyspark import RDD
 from elephas_like.core.checks import did_you_mean
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Slot
-from elephas_like.model.data_arguments import column_choice, column_values, has_one_input, refuse_foreign
+from elephas_like.model.data_arguments import column_choice, column_values, has_one_input, refuse_foreign, unmixed
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
@@ -167,7 +167,7 @@ def _apart(data: Any, model: keras.Model | None, *, target: bool) -> tuple[Any, 
     Where a tuple may be the arrays of several inputs, it is.
     """
     if isinstance(data, list) and not target and model is not None and _are_features(data, model):
-        return np.array(data), None, None
+        return unmixed(np.array(data), data), None, None
     listed = isinstance(data, list) and _are_pairs(data)
     if listed:
         data = _stacked(data)
@@ -199,7 +199,7 @@ def _stacked(rows: Sequence[Any]) -> tuple[Any, ...]:
         for column, part in zip(columns, parts, strict=True):
             column.append(part)
     try:
-        arrays = [np.stack([np.asarray(part) for part in column]) for column in columns]
+        arrays = [unmixed(np.stack([np.asarray(part) for part in column]), column) for column in columns]
     except ValueError as error:
         raise ValueError(f"the rows of a list must have one shape: {error}.") from None
     tree = unflatten(structure, arrays)
@@ -266,7 +266,13 @@ def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], slots: 
         return values if flat or values.ndim > 1 else values[:, None]
     parts = [_columns(frame, name, shapes, 1) for name in names]
     alike = len({part.shape for part in parts}) == 1
-    return tuple(parts) if len(parts) == slots > 1 and not (flat and alike) else np.concatenate(parts, axis=-1)
+    if len(parts) == slots > 1 and not (flat and alike):
+        return tuple(parts)
+    # Text of lists in cells, which NumPy would make of numbers beside it, too.
+    text = [part.dtype.kind in "SUT" for part in parts]
+    if any(text) and not all(text):
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts, axis=-1)
 
 
 def _is_one_name(frame: pd.DataFrame, names: Any) -> bool:
@@ -299,5 +305,6 @@ def _column(frame: pd.DataFrame, name: Any, shapes: Mapping[str, Any]) -> Any:
         )
     values = column_values(found)
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
-        values = np.stack([np.asarray(value) for value in values])  # arrays in cells
+        cells = list(values)
+        values = unmixed(np.stack([np.asarray(cell) for cell in cells]), cells)
     return values.reshape(len(values), *shapes[name]) if name in shapes else values

@@ -116,6 +116,18 @@ def test_masked_values_are_refused() -> None:
     assert arrays(np.ma.array([1.0])).tolist() == [1.0]
 
 
+@pytest.mark.parametrize("odd", [np.nan, 5, True, np.float32(2)])
+def test_numbers_beside_text_in_lists_do_not_become_text(odd: object) -> None:
+    """NumPy makes "nan" of NaN there."""
+    for given in (["a", odd, "b"], [["a", "b"], [odd, "c"]], {"x": [odd, "a"]}):
+        (found,) = keras.tree.flatten(arrays(given))
+        assert odd in found.ravel().tolist()
+    for text in (["a", "nan"], [np.str_("a"), "b"], [b"a", b"bc"], [["a"], ["b"]]):
+        found = arrays(text)
+        assert found.dtype == np.asarray(text).dtype
+        assert found.tolist() == np.asarray(text).tolist()
+
+
 def test_text_beside_numbers_stays_objects() -> None:
     assert arrays(pd.DataFrame({"a": [True], "b": ["x"]})).tolist() == [[True, "x"]]
     assert arrays(pd.DataFrame(index=[0, 1])).shape == (2, 0)

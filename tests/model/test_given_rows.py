@@ -274,6 +274,45 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(call, kind: type[Exception],
         call(SparkModel(model(), engine="in_process"))
 
 
+def column(*values: object, dtype: str = "object") -> pd.DataFrame:
+    return pd.DataFrame(
+        {"t": pd.Series(list(values), dtype=dtype), "n": [0.5] * len(values), "label": [0] * len(values)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        (column(np.nan, "a", "b"), "t"),
+        (column("a", np.nan, "b"), "t"),
+        (column(5, "a"), "t"),
+        (column(True, "a"), "t"),
+        (column([5, "a"], ["a", "b"]), "t"),
+        (column(["a", "b"], ["a", "b"]), ["t", "n"]),
+        ([(["a"], 1), ([np.nan], 0)], None),
+        ([(["a", "b"], 1), (["a", 2], 0)], None),
+        (([["a"], [np.nan]], [0, 1]), None),
+    ],
+    ids=["first", "second", "number", "boolean", "list", "columns", "rows", "rows of lists", "x"],
+)
+def test_numbers_and_missing_values_beside_text_are_refused(given: object, columns: object) -> None:
+    """They became text: an empty cell of a CSV file was the word "nan"."""
+    text = keras.Sequential(
+        [keras.Input((None,), dtype="string"), keras.layers.StringLookup(vocabulary=["a", "nan", "5"])]
+    )
+    text.add(keras.layers.Embedding(5, 3))
+    text.add(keras.layers.GlobalAveragePooling1D())
+    text.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(
+        DataError,
+        match=r"feature 'x.*' expected integers, floats, booleans or text of one kind .* got (float|int|bool)",
+    ):
+        SparkModel(text, engine="in_process").fit(given, features_col=columns, verbose=0)
+    assert Given.of([("a", 1), (np.nan, 2)]).x.dtype == object
+    rows = [("a", "b"), ("b", np.nan)]
+    assert Given.of(rows, model=model(), target=False).x.dtype == object
+
+
 def test_one_model_is_no_list() -> None:
     with pytest.raises(TypeError, match=r"VotingModel\(\[model\]\); got Functional"):
         VotingModel(model())
