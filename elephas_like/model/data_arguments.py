@@ -365,15 +365,17 @@ def column_values(column: pd.Series) -> Array:
     """Return a column of pandas' as NumPy's array: of numbers and booleans also where pandas' type of them has missing values.
 
     Raises:
-        ValueError: such a type, and there are some.
+        ValueError: such a type, or one of categories, and there are some.
     """
     kind = _numpy_dtype(column.dtype)
-    if kind is None or kind == column.dtype or not hasattr(column.dtype, "numpy_dtype"):
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        kind = _numpy_dtype(column.dtype.categories.dtype)
+    elif kind is None or kind == column.dtype or not hasattr(column.dtype, "numpy_dtype"):
         return column.to_numpy()
     if column.isna().any():
         raise ValueError(
             f"column {column.name!r} of type {column.dtype} has missing values: fill them, as fillna(0) does, or leave out their "
-            "rows with dropna(). They are NaN after astype('float64')."
+            "rows with dropna()." + ("" if kind is None else " They are NaN after astype('float64').")
         )
     return column.to_numpy(dtype=kind)
 
@@ -382,9 +384,10 @@ def _frame_values(frame: pd.DataFrame) -> Array:
     """Return a DataFrame as one array: of numbers if all columns are numbers or booleans, which pandas would make objects."""
     kinds = list(frame.dtypes)
     alike = len(set(kinds)) < 2 and all(isinstance(kind, np.dtype) for kind in kinds)
-    if alike or any(_numpy_dtype(kind) is None for kind in kinds):
+    if alike:
         return frame.to_numpy()
-    return np.stack([column_values(frame.iloc[:, number]) for number in range(len(kinds))], axis=1)
+    columns = [column_values(frame.iloc[:, number]) for number in range(len(kinds))]
+    return frame.to_numpy() if any(_numpy_dtype(kind) is None for kind in kinds) else np.stack(columns, axis=1)
 
 
 def _numpy_dtype(kind: Any) -> np.dtype[Any] | None:

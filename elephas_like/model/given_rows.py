@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark import RDD
 
 from elephas_like.core.checks import did_you_mean
@@ -19,6 +20,7 @@ from elephas_like.model.data_arguments import column_choice, column_values, has_
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
+from elephas_like.rows.vectors import first_null, without_decimals
 from elephas_like.spark.session import is_remote
 from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
@@ -63,7 +65,7 @@ class Given:
             TypeError: data of a kind that is not taken, with what to use instead.
         """
         named = {name: value for name, value in columns.items() if value is not None}
-        data = _as_table(data, named)
+        data = _as_table(data, named, model, target=target)
         if isinstance(data, pd.DataFrame) and named:
             if y is not None or sample_weight is not None:
                 raise ValueError(
@@ -115,7 +117,7 @@ class Given:
             raise ValueError(
                 "validation_data has no labels, and the rows to train on have: give (x, y) or (x, y, sample_weight)."
             )
-        data = _as_table(data, self.named)
+        data = _as_table(data, self.named, model, target=True)
         if isinstance(data, pd.DataFrame) and self.named is not None:
             return tuple(part for part in _of_pandas(data, self.named, model, target=True) if part is not None)
         if isinstance(data, list) and _are_pairs(data):
@@ -123,15 +125,40 @@ class Given:
         return data
 
 
-def _as_table(data: Any, named: Mapping[str, Any] | None) -> Any:
-    """Return a table of pandas-on-Spark as Spark's DataFrame; one of Polars or PyArrow whose columns are named as pandas'; other data as it is."""
+def _as_table(data: Any, named: Mapping[str, Any] | None, model: keras.Model | None, *, target: bool) -> Any:
+    """Return a table of pandas-on-Spark as Spark's DataFrame; one of Polars or PyArrow whose columns are named as pandas'; other data as it is.
+
+    Raises:
+        ValueError: a column of Polars or PyArrow that is read has missing values.
+    """
     library = type(data).__module__
     if library.startswith("pyspark.pandas") and hasattr(data, "to_spark"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the index, which no column names
             return data.to_spark()
-    tabular = named and library.partition(".")[0] in ("polars", "pyarrow") and hasattr(data, "to_pandas")
-    return data.to_pandas() if tabular else data
+    if not named or library.partition(".")[0] not in ("polars", "pyarrow") or not hasattr(data, "to_pandas"):
+        return data
+    table = data.to_arrow() if hasattr(data, "to_arrow") else data
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    return _of_arrow(table, named, model, target=target) if isinstance(table, pa.Table) else data.to_pandas()
+
+
+def _of_arrow(table: pa.Table, named: Mapping[str, Any], model: keras.Model | None, *, target: bool) -> pd.DataFrame:
+    """Return a table of PyArrow's as pandas', where nulls would make floats of whole numbers. Decimals are read as Parquet's."""
+    read = {str(name) for name in _read(table.slice(0, 0).to_pandas(), named, model, target=target)}
+    for number, field in enumerate(table.schema):
+        column = table.column(number)
+        if field.name not in read:
+            continue
+        if (row := first_null(column)) is not None:
+            raise ValueError(
+                f"column {field.name!r} of type {field.type} has missing values, the first in row {row}: fill them, as fill_null(0) "
+                "does, or leave out their rows."
+            )
+        if (plain := without_decimals(column)).type != field.type:
+            table = table.set_column(number, field.with_type(plain.type), plain)
+    return table.to_pandas()
 
 
 def _are_blocks(data: object) -> bool:
@@ -233,7 +260,7 @@ def _of_pandas(
     shapes = named.get("column_shapes") or {}
     x = _columns(frame, named.get("features_col", "features"), shapes, 1 if model is None else input_count(model))
     y = weight = None
-    if target and (model is None or _needs_labels(model) or "label_col" in named):
+    if target and _reads_labels(named, model):
         y = _columns(
             frame, named.get("label_col", "label"), shapes, 1 if model is None else target_count(model), flat=True
         )
@@ -250,6 +277,27 @@ def _of_pandas(
     if target and "sample_weight_col" in named:
         weight = _columns(frame, named["sample_weight_col"], shapes, 1, flat=True)
     return x, y, weight
+
+
+def _reads_labels(named: Mapping[str, Any], model: keras.Model | None) -> bool:
+    return model is None or _needs_labels(model) or "label_col" in named
+
+
+def _read(frame: pd.DataFrame, named: Mapping[str, Any], model: keras.Model | None, *, target: bool) -> list[Any]:
+    """Return the names of the columns that are read."""
+    chosen = [named.get("features_col", "features")]
+    if target and _reads_labels(named, model):
+        chosen.append(named.get("label_col", "label"))
+    if target and "sample_weight_col" in named:
+        chosen.append(named["sample_weight_col"])
+    return [name for each in chosen for name in _names(frame, each)]
+
+
+def _names(frame: pd.DataFrame, chosen: Any) -> list[Any]:
+    if not isinstance(chosen, Mapping) and _is_one_name(frame, chosen):
+        return [chosen]
+    parts = chosen.values() if isinstance(chosen, Mapping) else chosen
+    return [name for each in parts for name in _names(frame, each)]
 
 
 def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], slots: int, *, flat: bool = False) -> Any:

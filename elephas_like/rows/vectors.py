@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elephas_like.core.types import Array, Integers
 
@@ -160,6 +161,26 @@ def filled(array: pa.Array, per_row: int = 1) -> None:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         where = "null" if per_row == 1 else "an array with a null in it"
         raise Unfit(place // max(1, per_row), f"expected a value, got {where}. Fill or drop nulls first (df.na).")
+
+
+def first_null(column: pa.ChunkedArray) -> int | None:
+    """Return the first row that is null, or a list with a null in it; None if there is none."""
+    begin = 0
+    for chunk in column.chunks:
+        values, rows, found = chunk, np.arange(len(chunk)), []
+        while True:
+            if values.null_count:
+                null = values.is_null().to_numpy(zero_copy_only=False)
+                found.append(begin + int(rows[null][0]))
+                values, rows = values.drop_null(), rows[~null]
+            if not _is_list(values.type):
+                break
+            rows = rows[pc.list_parent_indices(values).to_numpy(zero_copy_only=False)]
+            values = values.flatten()
+        if found:
+            return min(found)
+        begin += len(chunk)
+    return None
 
 
 def _one_length(lengths: Integers, per_row: int = 1) -> int:

@@ -74,6 +74,22 @@ def test_missing_values_of_columns_that_know_them_are_refused(kind: str) -> None
         assert np.isnan(arrays(frame.astype({"b": "float64"}))[1, 1])
 
 
+@pytest.mark.parametrize(("values", "advice"), [([7, None, 8], "They are NaN after "), (["a", None, "b"], "")])
+def test_missing_values_of_categories_are_refused(values: list[object], advice: str) -> None:
+    frame = pd.DataFrame({"a": [0.5, 1.0, 1.5], "b": pd.Categorical(values)})
+    said = (
+        rf"^column 'b' of type category has missing values: .* or leave out their rows with dropna\(\)\.( {advice}.*)?$"
+    )
+    for given in (frame, frame["b"], frame[["b"]]):
+        with pytest.raises(ValueError, match=said) as caught:
+            arrays(given)
+        assert str(caught.value).endswith("astype('float64').") == bool(advice)
+    with pytest.raises(ValueError, match=said):
+        Given.of(frame, features_col="b", label_col="a")
+    full = Given.of(frame.dropna(), features_col="b", label_col="a").x
+    assert full.ravel().tolist() == [values[0], values[2]]
+
+
 def test_lists_of_rows_of_unequal_length_are_refused_in_a_sentence() -> None:
     for given in ([[1, 2], [3]], {"a": [[1, 2], [3]]}):
         with pytest.raises(ValueError, match=r"unequal shapes: pad them"):

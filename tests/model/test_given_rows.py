@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import keras
 import numpy as np
 import pandas as pd
@@ -311,6 +313,45 @@ def test_numbers_and_missing_values_beside_text_are_refused(given: object, colum
     assert Given.of([("a", 1), (np.nan, 2)]).x.dtype == object
     rows = [("a", "b"), ("b", np.nan)]
     assert Given.of(rows, model=model(), target=False).x.dtype == object
+
+
+@pytest.mark.parametrize(
+    ("values", "row"),
+    [
+        (pa.array([16_777_217, 2, None]), 2),
+        (pa.chunked_array([[1.5], [2.5, None]]), 2),
+        (pa.array(["a", None, "c"]), 1),
+        (pa.array([[16_777_217, 1], [2, None], [3, 4]]), 1),
+        (pa.array([[[1], [2]], [[3], [4]], [[5], [None]]]), 2),
+        (pa.array([None, [1], [2]], pa.list_(pa.int64(), 1)), 0),
+        (pa.array(["a", "b", None]).dictionary_encode(), 2),
+    ],
+    ids=["numbers", "chunks", "text", "lists", "nested lists", "fixed lists", "dictionary"],
+)
+def test_nulls_of_an_arrow_table_are_refused_where_they_are_read(values: pa.Array, row: int) -> None:
+    """PyArrow makes floats of whole numbers beside a null, in which the number of one customer is that of the next."""
+    table = pa.table({"t": values, "n": [0.5, 1.5, 2.5], "label": [0, 1, 2]})
+    said = rf"^column 't' of type .* has missing values, the first in row {row}: fill them, as fill_null\(0\) does"
+    for each in (table, *table.combine_chunks().to_batches()):
+        for features, label in (("t", "label"), (["n", "t"], "label"), ({"n": "n", "t": "t"}, "label"), ("n", "t")):
+            with pytest.raises(ValueError, match=said):
+                Given.of(each, features_col=features, label_col=label)
+        with pytest.raises(ValueError, match=said):
+            Given.of(each, features_col="n", sample_weight_col="t")
+        assert Given.of(each, features_col="n", label_col="label").x.tolist() == [[0.5], [1.5], [2.5]]
+        assert Given.of(each, features_col="n", label_col="t", target=False).y is None
+
+
+def test_decimals_of_an_arrow_table_are_read_as_parquets() -> None:
+    """Those without a fraction are whole numbers."""
+    ids = [Decimal(16_777_217), Decimal(16_777_216)]
+    prices = [Decimal("1.25"), Decimal("2.50")]
+    table = pa.table({"id": pa.array(ids, pa.decimal128(9, 0)), "label": prices, "ids": [[each] for each in ids]})
+    given = Given.of(table, features_col="id")
+    assert (given.x.dtype, given.x.tolist()) == (np.int64, [[16_777_217], [16_777_216]])
+    assert (given.y.dtype, given.y.tolist()) == (np.float64, [1.25, 2.5])
+    assert Given.of(table, features_col="ids").x.dtype == np.int64
+    assert given.validation(table, None)[0].dtype == np.int64
 
 
 def test_one_model_is_no_list() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elephas_like.rows.vectors import Unfit, as_arrow, binaries, images, nested, numbers, texts, vectors
+from elephas_like.rows.vectors import Unfit, as_arrow, binaries, first_null, images, nested, numbers, texts, vectors
 
 VECTOR = pa.struct(
     [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
@@ -112,3 +112,15 @@ def test_arrays_go_back_to_arrow_as_exactly_the_type_that_is_said() -> None:
     assert array.to_pylist() == values.tolist()
     assert as_arrow(np.zeros((0, 3)), pa.list_(pa.float32())).to_pylist() == []
     assert as_arrow(np.array([1, 2], np.int32), pa.float64()).type == pa.float64()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.list_(pa.int64())), pa.large_list(pa.list_(pa.int64(), 2))])
+def test_the_first_row_with_a_null_is_found_in_lists_chunks_and_slices(kind: pa.DataType) -> None:
+    full = pa.array([[[1, 2]], [[3, 4], [5, 6]], []], kind)
+    holes = pa.array([[[1, 2]], [[3, 4], [5, None]], [None], None], kind)
+    assert first_null(pa.chunked_array([full, full])) is None
+    assert first_null(pa.chunked_array([full, holes])) == 4
+    for begin, row in ((0, 1), (1, 0), (2, 0), (3, 0)):
+        assert first_null(pa.chunked_array([holes.slice(begin)])) == row
+    assert first_null(pa.chunked_array([holes.slice(0, 1)])) is None
+    assert first_null(pa.chunked_array([holes.slice(0, 2).slice(1), full])) == 0
