@@ -15,7 +15,9 @@ from pyspark import RDD
 
 from elephas_like.core import checks, scores
 from elephas_like.core.columns import example_batch, signature
+from elephas_like.core.errors import DataError
 from elephas_like.core.strategies.registry import resolve
+from elephas_like.core.structure import flatten
 from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
 from elephas_like.engine.map_frames import map_frame
 from elephas_like.engine.map_shards import (
@@ -35,6 +37,7 @@ from elephas_like.model.parquet_rows import ParquetRows
 from elephas_like.model.source import Source
 from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
+from elephas_like.rows.row_values import BadRow, as_array, leaf_names
 from elephas_like.rows.shard_files import attempt_directory
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, is_unpickled
 from elephas_like.rows.spool import spool
@@ -75,7 +78,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
 
     Raises:
         TypeError: data of a kind that is not taken, with what to use instead.
-        DataError: arrays that the model does not take.
+        DataError: arrays that the model does not take, or that no model does.
     """
     if isinstance(data, ShardedDataset):
         raise TypeError(
@@ -83,10 +86,25 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
         )
     refuse_foreign(data)
     if prepares_rows(model):
-        return text_tensors(arrays(data))
-    features = cut_inputs(arrays(data), model)
+        return text_tensors(_checked(arrays(data)))
+    features = _checked(cut_inputs(arrays(data), model))
     check_rows_fit(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
     return text_tensors(features)
+
+
+def _checked(features: Any) -> Any:
+    """Return arrays of features as they are if a fit could read them: of complex numbers Keras would drop the imaginary part.
+
+    Raises:
+        DataError: it names the array.
+    """
+    leaves, structure = flatten((features,))
+    try:
+        for name, leaf in zip(leaf_names(structure, absent=True), leaves, strict=True):
+            as_array(leaf, name)
+    except BadRow as error:
+        raise DataError(str(error)) from error.__cause__
+    return features
 
 
 def no_rows(features: Any) -> bool:

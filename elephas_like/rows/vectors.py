@@ -165,6 +165,8 @@ def filled(array: pa.Array, per_row: int = 1) -> None:
 
 def first_null(column: pa.ChunkedArray) -> int | None:
     """Return the first row that is null, or a list with a null in it; None if there is none."""
+    if not _has_null(column):
+        return None
     begin = 0
     for chunk in column.chunks:
         values, rows, found = chunk, np.arange(len(chunk)), []
@@ -181,6 +183,15 @@ def first_null(column: pa.ChunkedArray) -> int | None:
             return min(found)
         begin += len(chunk)
     return None
+
+
+def _has_null(column: pa.ChunkedArray) -> bool:
+    for values in column.chunks:
+        while not values.null_count and _is_list(values.type):
+            values = values.flatten()
+        if values.null_count:
+            return True
+    return False
 
 
 def _one_length(lengths: Integers, per_row: int = 1) -> int:

@@ -6,10 +6,13 @@ import os
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from small import classifier, digits, line, parts_of, points, rows
 
 from elephas_like import ElephasError, SparkModel, VotingModel, WorkerError, shard
+from elephas_like.core.errors import DataError
+from elephas_like.model.given_rows import Given
 
 layers = keras.layers
 
@@ -115,6 +118,31 @@ def test_empty_arrays_are_what_empty_rdds_are(sc) -> None:
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
         with pytest.raises(ValueError, match="no rows to evaluate"):
             each.evaluate(x, y)
+
+
+@pytest.mark.parametrize(
+    ("x", "columns", "said"),
+    [
+        (np.array([[1j, 2], [3, 4]]), None, "'x' expected integers, floats, booleans or text, got dtype complex128"),
+        (
+            pd.DataFrame({"t": [["a", "b"], ["c", np.nan]]}),
+            "t",
+            "'x' expected .* got float in an array of dtype object",
+        ),
+        (pd.DataFrame({"t": pd.Series([None, 1], dtype=object)}), "t", "'x' expected .* got NoneType in an array"),
+        (pd.DataFrame({"t": pd.date_range("2020", periods=2)}), "t", "'x' expected .* got dtype datetime64"),
+    ],
+    ids=["complex", "text", "numbers", "dates"],
+)
+def test_arrays_that_a_fit_refuses_are_refused_in_its_words(x: object, columns: object, said: str) -> None:
+    """Complex numbers lost their imaginary part, and of the others Keras said that object is an invalid dtype."""
+    model = SparkModel(line(), engine="in_process")
+    with pytest.raises(DataError, match=f"^feature {said}"):
+        model.predict(x, features_col=columns)
+    with pytest.raises(DataError, match=f"^feature {said}"):
+        model.evaluate(Given.of(x, features_col=columns, target=False).x, np.zeros(2))
+    with pytest.raises(DataError, match=f"^feature {said}"):
+        VotingModel([line()], "soft").predict(x, features_col=columns)
 
 
 @pytest.mark.parametrize(
