@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import RDD
 
-from elephas_like.core.checks import did_you_mean
+from elephas_like.core.checks import did_you_mean, shortly
 from elephas_like.core.structure import flatten, unflatten
-from elephas_like.core.types import Slot
+from elephas_like.core.types import Array, Slot
 from elephas_like.model.data_arguments import column_choice, column_values, has_one_input, refuse_foreign, unmixed
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
@@ -24,6 +24,7 @@ from elephas_like.rows.vectors import first_null, without_decimals
 from elephas_like.spark.session import is_remote
 from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
+from elephas_like.trainer.tensors import is_text
 
 _FOR_SPARK = ("column_dtypes", "handle_invalid")
 
@@ -258,6 +259,10 @@ def _of_pandas(
         if name in named:
             raise ValueError(f"{name}= is for DataFrames of Spark; convert the columns of pandas' first.")
     shapes = named.get("column_shapes") or {}
+    read = _read(frame, named, model, target=target)
+    for name in shapes:
+        if name not in read:
+            raise ValueError(f"column_shapes names {name!r}, which is not read; read are {', '.join(map(repr, read))}.")
     x = _columns(frame, named.get("features_col", "features"), shapes, 1 if model is None else input_count(model))
     y = weight = None
     if target and _reads_labels(named, model):
@@ -276,7 +281,16 @@ def _of_pandas(
             y = keras.utils.to_categorical(y, classes)  # as of Spark's DataFrames
     if target and "sample_weight_col" in named:
         weight = _columns(frame, named["sample_weight_col"], shapes, 1, flat=True)
+        _check_weights(named["sample_weight_col"], weight)
     return x, y, weight
+
+
+def _check_weights(name: Any, weights: Any) -> None:
+    """Raise TypeError if weights are no numbers, or several a row."""
+    for part in keras.tree.flatten(weights):
+        wide, text = part.size != len(part), is_text(part)
+        if wide or text:
+            raise TypeError(f"sample_weight_col={name!r} must hold numbers; it holds {'text' if text else 'arrays'}.")
 
 
 def _reads_labels(named: Mapping[str, Any], model: keras.Model | None) -> bool:
@@ -313,6 +327,8 @@ def _columns(frame: pd.DataFrame, names: Any, shapes: Mapping[str, Any], slots: 
         values = _column(frame, names, shapes)
         return values if flat or values.ndim > 1 else values[:, None]
     parts = [_columns(frame, name, shapes, 1) for name in names]
+    if not parts:
+        raise ValueError(f"expected the name of a column, or a list of names; got {names!r}, which names none.")
     alike = len({part.shape for part in parts}) == 1
     if len(parts) == slots > 1 and not (flat and alike):
         return tuple(parts)
@@ -353,6 +369,30 @@ def _column(frame: pd.DataFrame, name: Any, shapes: Mapping[str, Any]) -> Any:
         )
     values = column_values(found)
     if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
-        cells = list(values)
-        values = unmixed(np.stack([np.asarray(cell) for cell in cells]), cells)
+        values = _of_cells(name, list(values))
     return values.reshape(len(values), *shapes[name]) if name in shapes else values
+
+
+def _of_cells(name: Any, cells: list[Any]) -> Array:
+    """Return the lists or arrays in the cells of a column as one array.
+
+    Raises:
+        ValueError: they differ in shape, or one is missing.
+    """
+    arrays: list[Array] = []
+    for row, cell in enumerate(cells):
+        try:
+            arrays.append(np.asarray(cell))
+        except ValueError as error:  # NumPy's words for nested lists
+            raise ValueError(
+                f"column {name!r}, row {row}: expected lists of one length, got {shortly(cell)}."
+            ) from error
+    shape = next((array.shape for array in arrays if array.shape), ())
+    for row, array in enumerate(arrays):
+        if array.shape != shape:
+            got = f"values of shape {array.shape}" if array.shape else shortly(cells[row])
+            raise ValueError(
+                f"column {name!r}, row {row}: expected values of shape {shape}, as in other rows, got {got}. All rows must have one "
+                "shape: pad lists (keras.utils.pad_sequences), or leave such rows out."
+            )
+    return unmixed(np.stack(arrays), cells)

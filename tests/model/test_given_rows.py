@@ -354,6 +354,67 @@ def test_decimals_of_an_arrow_table_are_read_as_parquets() -> None:
     assert given.validation(table, None)[0].dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    ("named", "kind", "said"),
+    [
+        ({"sample_weight_col": "pair"}, TypeError, "sample_weight_col='pair' must hold numbers; it holds arrays"),
+        ({"sample_weight_col": "text"}, TypeError, "sample_weight_col='text' must hold numbers; it holds text"),
+        (
+            {"column_shapes": {"pairs": (2,)}},
+            ValueError,
+            "column_shapes names 'pairs', which is not read; read are 'a', 'label'",
+        ),
+        (
+            {"column_shapes": {"pair": (2,)}},
+            ValueError,
+            "column_shapes names 'pair', which is not read; read are 'a', 'label'",
+        ),
+        (
+            {"features_col": []},
+            ValueError,
+            r"expected the name of a column, or a list of names; got \[\], which names none",
+        ),
+        (
+            {"features_col": "long"},
+            ValueError,
+            r"column 'long', row 1: expected values of shape \(2,\), .* got values of shape \(1,\)",
+        ),
+        (
+            {"features_col": "null"},
+            ValueError,
+            r"column 'null', row 1: expected values of shape \(2,\), as in other rows, got None",
+        ),
+        (
+            {"features_col": "first"},
+            ValueError,
+            r"column 'first', row 0: expected values of shape \(2,\), as in other rows, got nan",
+        ),
+        (
+            {"features_col": "nested"},
+            ValueError,
+            r"column 'nested', row 1: expected lists of one length, got \[\[1\], \[2, 3\]\]",
+        ),
+    ],
+    ids=["weights", "text", "no column", "not read", "none", "lengths", "null", "first", "nested"],
+)
+def test_columns_of_pandas_are_refused_where_sparks_are(
+    named: dict[str, object], kind: type[Exception], said: str
+) -> None:
+    pairs = {"pair": [[1, 2], [3, 4]], "text": ["1", "2"], "long": [[1, 2], [3]], "null": [[1, 2], None]}
+    others = {"first": [np.nan, [1, 2]], "nested": [[[1], [2]], [[1], [2, 3]]]}
+    frame = pd.DataFrame({"a": [0.5, 1.5], "label": [0, 1], **pairs, **others})
+    with pytest.raises(kind, match=f"^{said}"):
+        Given.of(frame, **{"features_col": "a", **named})
+
+
+def test_weights_and_shapes_of_columns_that_are_read_are_taken() -> None:
+    frame = pd.DataFrame({"a": [[1, 2], [3, 4]], "label": [0, 1], "w": [Decimal("0.5"), Decimal(2)]})
+    for weights in ("w", ["w"], {"one": "w", "two": "w"}):
+        given = Given.of(frame, features_col="a", sample_weight_col=weights, column_shapes={"a": (1, 2)})
+        assert given.x.shape == (2, 1, 2)
+        assert {float(each) for part in keras.tree.flatten(given.sample_weight) for each in part.ravel()} == {0.5, 2}
+
+
 def test_one_model_is_no_list() -> None:
     with pytest.raises(TypeError, match=r"VotingModel\(\[model\]\); got Functional"):
         VotingModel(model())
