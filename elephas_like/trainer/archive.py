@@ -55,13 +55,31 @@ def architecture(model: keras.Model) -> str:
     The digest ignores how the model is trained (initializers, regularizers, dropout rates, seeds, compile arguments),
     its own name and automatic names.
     """
-    with zipfile.ZipFile(io.BytesIO(archive_of(model))) as entries:
+    return hashlib.blake2b(_inference_in(archive_of(model)).encode(), digest_size=16).hexdigest()
+
+
+def is_rebuilt(archive: bytes, model: keras.Model) -> bool:
+    """Return whether a model has the architecture of one in an archive of Keras', which the same function made.
+
+    Numbers of names, shapes that layers were built for, and which layers others share do not count.
+
+    Raises:
+        ElephasError: Keras cannot save the model.
+    """
+
+    def plain(content: bytes) -> str:
+        return re.sub(r'"build_config": {[^{}]*}|, "shared_object_id": \d+|_\d+(?=")', "", _inference_in(content))
+
+    return plain(archive) == plain(archive_of(model))
+
+
+def _inference_in(archive: bytes) -> str:
+    with zipfile.ZipFile(io.BytesIO(archive)) as entries:
         config = json.loads(entries.read("config.json"))
     config.pop("compile_config", None)
     if isinstance(config.get("config"), dict):
         config["config"].pop("name", None)
-    text = _renumbered(_canonical(_inference_config(config), {}))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _renumbered(_canonical(_inference_config(config), {}))
 
 
 _TRAINING_KEYS = ("_initializer", "_regularizer", "_constraint", "seed", "momentum")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
 from elephas_like.core.described import without_addresses
+from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.core.objective import Objective, objective_of
 from elephas_like.core.pruning import NumberedRule, Rule, rule_of
 from elephas_like.core.types import EngineName, FitConfig, ShardRef
@@ -34,6 +36,7 @@ from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.session import conf_of, context_for, remote_session, settings_of
 from elephas_like.spark.settings import largest_result
 from elephas_like.spark.slots import task_cpus
+from elephas_like.trainer.archive import is_rebuilt
 from elephas_like.trainer.callback_checks import check_copied_callbacks, class_of, is_of_the_user, shipped_callbacks
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.copies import with_own_variables
@@ -459,4 +462,20 @@ class _Restorer:
             self.made.append(model)
             if self.source is not None:
                 self.source.for_model(model).build(model)
-            return restore(model, path, self.sample)
+            restore(model, path, self.sample)
+            if suffix == ".keras":
+                _warn_of_another(number, content, model)
+            return model
+
+
+def _warn_of_another(number: int, content: bytes, model: keras.Model) -> None:
+    """Warn if the model in a trial's file is another one than `build` makes now, into which its weights were read."""
+    with suppress(ElephasError):  # Keras cannot save what it makes now
+        if is_rebuilt(content, model):
+            return
+    warnings.warn(
+        f"build(params) makes another model now than trial {number} has trained: it has changed since, and the trained weights are in layers "
+        "that may compute something else. Go on with the function that trained them, or search anew.",
+        ElephasWarning,
+        stacklevel=4,
+    )

@@ -11,7 +11,7 @@ import pytest
 from small_search import SPACE, build, cancer, plain, small
 
 from elephas_like import MedianRule, search
-from elephas_like.core.errors import WorkerError
+from elephas_like.core.errors import ElephasWarning, WorkerError
 
 
 @pytest.mark.parametrize("algo", ["random", "tpe"])
@@ -258,6 +258,20 @@ def test_a_rule_of_ones_own_and_medians() -> None:
     assert [found.epochs_trained, found.epochs_saved] == [7, 2]
     assert found.best_trial == 0
     assert small(pruning=MedianRule(min_trials=1)).trials["status"].isin(["ok", "pruned"]).all()
+
+
+def test_a_model_that_build_makes_otherwise_by_now_is_said(tmp_path: Path) -> None:
+    """Weights of another activation have the same shapes."""
+
+    def changed(params: dict) -> keras.Model:
+        model = build(params)
+        model.layers[0].activation = keras.activations.sigmoid
+        return model
+
+    told = {"algo": "random", "checkpoint_dir": tmp_path}
+    assert small(max_evals=1, **told).best_model is not None
+    with pytest.warns(ElephasWarning, match=r"^build\(params\) makes another model now than trial 0 has trained"):
+        assert small(max_evals=1, resume="auto", build=changed, **told).best_model is not None
 
 
 def test_a_search_by_optuna_is_resumed_as_it_would_have_gone_on(tmp_path: Path) -> None:
