@@ -51,16 +51,20 @@ _DOWN = (
 )
 
 
+_NEGATED = "neg_(mean|root_mean|median|log_loss|brier_score|max_error)"
+"""Scorers of scikit-learn's that are better where they are larger."""
+
+
 def maximizes(metric: str) -> bool | None:
     """Return whether a larger value of a metric is better, judged by its name; None where the name does not say.
 
     A prefix `val_`, the name of an output before the metric's and Keras' number after it (`auc_1`) are ignored, and
-    so is case. scikit-learn's `neg_` turns the answer.
+    so is case. "neg_mean_squared_error" does not say: to scikit-learn it is an error with its sign turned, to Keras that of an
+    output called "neg".
     """
+    if re.match(_NEGATED, metric):
+        return None
     name = re.sub(r"_\d+$", "", metric.lower().removeprefix("val_"))
-    if turned := re.match("neg(ative)?_|minus_", name):
-        answer = maximizes(name.removeprefix(turned[0]))
-        return None if answer is None else not answer
     for names, answer in ((_DOWN, False), (_UP, True)):
         if any(name == known or name.endswith(f"_{known}") for known in names):
             return answer

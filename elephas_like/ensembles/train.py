@@ -260,7 +260,8 @@ def _prepared(
         built = [_built(build_or_model, seed) for seed in seeds]
         models = with_own_variables(built)
         # What the first one shares with others is the function's own, and stays as it is.
-        models[:1] = with_own_variables(built[:1], besides=built[1:])
+        if not isinstance(build_or_model, keras.Model):
+            models[:1] = with_own_variables(built[:1], besides=built[1:] or [_built(build_or_model, seeds[0])])
     kind = voting_of(models[0]) if asked.voting == "auto" else asked.voting
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)

@@ -31,6 +31,7 @@ from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
 from elephas_like.model.given_rows import Given
 from elephas_like.model.predict import (
+    check_arrays,
     feature_arrays,
     feature_rows,
     no_rows,
@@ -252,7 +253,9 @@ class VotingModel:
         else:
             features, targets = feature_arrays(given.x, self.models[0]), cut_targets(arrays(given.y), self.models[0])
             refuse_no_rows(features)
-            results = judge.evaluate(features, targets, arrays(given.sample_weight), rows)
+            of_rows = arrays(given.sample_weight)
+            check_arrays(features, targets, of_rows)
+            results = judge.evaluate(features, targets, of_rows, rows)
         if return_dict:
             return results
         values = list(results.values())

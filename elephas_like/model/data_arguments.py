@@ -368,14 +368,16 @@ def column_values(column: pd.Series) -> Array:
         ValueError: such a type, or one of categories, and there are some.
     """
     kind = _numpy_dtype(column.dtype)
-    if isinstance(column.dtype, pd.CategoricalDtype):
+    categories = isinstance(column.dtype, pd.CategoricalDtype)
+    if categories:
         kind = _numpy_dtype(column.dtype.categories.dtype)
     elif kind is None or kind == column.dtype or not hasattr(column.dtype, "numpy_dtype"):
         return column.to_numpy()
     if column.isna().any():
+        filled = "add a category for them (.cat.add_categories)" if categories else "fill them, as fillna(0) does,"
         raise ValueError(
-            f"column {column.name!r} of type {column.dtype} has missing values: fill them, as fillna(0) does, or leave out their "
-            "rows with dropna()." + ("" if kind is None else " They are NaN after astype('float64').")
+            f"column {column.name!r} of type {column.dtype} has missing values: {filled} or leave out their rows with dropna()."
+            + ("" if kind is None else " They are NaN after astype('float64').")
         )
     return column.to_numpy(dtype=kind)
 
@@ -392,5 +394,6 @@ def _frame_values(frame: pd.DataFrame) -> Array:
 
 def _numpy_dtype(kind: Any) -> np.dtype[Any] | None:
     """Return NumPy's type of the values of a pandas type of numbers or booleans; None of others."""
-    found = getattr(kind, "numpy_dtype", None) or getattr(kind, "subtype", None) or kind
+    sparse = kind.subtype if isinstance(kind, pd.SparseDtype) else None
+    found = getattr(kind, "numpy_dtype", None) or sparse or kind
     return found if isinstance(found, np.dtype) and found.kind in "biuf" else None

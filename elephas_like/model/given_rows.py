@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class Given:
             ValueError: what cannot be meant: columns of what has none, labels that are given twice or not at all.
             TypeError: data of a kind that is not taken, with what to use instead.
         """
+        columns = {name: list(value) if isinstance(value, Iterator) else value for name, value in columns.items()}
         named = {name: value for name, value in columns.items() if value is not None}
         data = _as_table(data, named, model, target=target)
         if isinstance(data, pd.DataFrame) and named:
@@ -147,19 +148,25 @@ def _as_table(data: Any, named: Mapping[str, Any] | None, model: keras.Model | N
 
 def _of_arrow(table: pa.Table, named: Mapping[str, Any], model: keras.Model | None, *, target: bool) -> pd.DataFrame:
     """Return a table of PyArrow's as pandas', where nulls would make floats of whole numbers. Decimals are read as Parquet's."""
+    _refuse_spark_s(named)
     read = {str(name) for name in _read(table.slice(0, 0).to_pandas(), named, model, target=target)}
     for number, field in enumerate(table.schema):
         column = table.column(number)
         if field.name not in read:
             continue
         if (row := first_null(column)) is not None:
+            filled = " (fill_null(0), or fill_null(float('nan')) of floats)" if _is_number(field.type) else ""
             raise ValueError(
-                f"column {field.name!r} of type {field.type} has missing values, the first in row {row}: fill them, as fill_null(0) "
-                "does, or leave out their rows."
+                f"column {field.name!r} of type {field.type} has missing values, the first in row {row}: fill them{filled}, or leave out "
+                "their rows."
             )
         if (plain := without_decimals(column)).type != field.type:
             table = table.set_column(number, field.with_type(plain.type), plain)
     return table.to_pandas()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _are_blocks(data: object) -> bool:
@@ -255,13 +262,13 @@ def _of_pandas(
     frame: pd.DataFrame, named: Mapping[str, Any], model: keras.Model | None, *, target: bool
 ) -> tuple[Any, Any, Any]:
     """Return (x, y, sample_weight) of a pandas DataFrame's columns."""
-    for name in _FOR_SPARK:
-        if name in named:
-            raise ValueError(f"{name}= is for DataFrames of Spark; convert the columns of pandas' first.")
+    _refuse_spark_s(named)
     shapes = named.get("column_shapes") or {}
     read = _read(frame, named, model, target=target)
+    # Predictions may be given the arguments of a fit.
+    unread = () if target else (named.get("label_col", "label"), named.get("sample_weight_col"))
     for name in shapes:
-        if name not in read:
+        if name not in read and name not in unread:
             raise ValueError(f"column_shapes names {name!r}, which is not read; read are {', '.join(map(repr, read))}.")
     x = _columns(frame, named.get("features_col", "features"), shapes, 1 if model is None else input_count(model))
     y = weight = None
@@ -281,16 +288,22 @@ def _of_pandas(
             y = keras.utils.to_categorical(y, classes)  # as of Spark's DataFrames
     if target and "sample_weight_col" in named:
         weight = _columns(frame, named["sample_weight_col"], shapes, 1, flat=True)
-        _check_weights(named["sample_weight_col"], weight)
+        _check_weights(frame, named["sample_weight_col"], weight)
     return x, y, weight
 
 
-def _check_weights(name: Any, weights: Any) -> None:
-    """Raise TypeError if weights are no numbers, or several a row."""
-    for part in keras.tree.flatten(weights):
-        wide, text = part.size != len(part), is_text(part)
-        if wide or text:
-            raise TypeError(f"sample_weight_col={name!r} must hold numbers; it holds {'text' if text else 'arrays'}.")
+def _refuse_spark_s(named: Mapping[str, Any]) -> None:
+    for name in _FOR_SPARK:
+        if name in named:
+            raise ValueError(f"{name}= is for DataFrames of Spark; convert the columns of pandas' first.")
+
+
+def _check_weights(frame: pd.DataFrame, name: Any, weights: Any) -> None:
+    """Raise TypeError if weights are several columns, or text. Arrays in cells may be the weights of a row's steps."""
+    if isinstance(name, list | tuple) and len(name) > 1 and not _is_one_name(frame, name):
+        raise TypeError(f"sample_weight_col={name!r} must be one column, whose weights are those of all outputs.")
+    if any(map(is_text, keras.tree.flatten(weights))):
+        raise TypeError(f"sample_weight_col={name!r} must hold numbers; it holds text.")
 
 
 def _reads_labels(named: Mapping[str, Any], model: keras.Model | None) -> bool:

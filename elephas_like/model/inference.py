@@ -17,6 +17,7 @@ from elephas_like.model.frame_predictions import appended
 from elephas_like.model.given_rows import Given
 from elephas_like.model.one_at_a_time import evaluating
 from elephas_like.model.predict import (
+    check_arrays,
     evaluate_rows,
     feature_arrays,
     feature_rows,
@@ -157,12 +158,14 @@ class Inference(ABC):
             check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
             features = feature_arrays(given.x, self._model)
             refuse_no_rows(features)
+            targets, weights = cut_targets(arrays(given.y), self._model), arrays(given.sample_weight)
+            check_arrays(features, targets, weights)
             with evaluating(self._model):
                 return self._model.evaluate(
                     features,
-                    cut_targets(arrays(given.y), self._model),
+                    targets,
                     batch_size=rows,
-                    sample_weight=arrays(given.sample_weight),
+                    sample_weight=weights,
                     return_dict=return_dict,
                     verbose=shown,
                     callbacks=callbacks,

@@ -58,7 +58,7 @@ from elephas_like.trainer.model_facts import prepares_rows
 from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
-from elephas_like.trainer.tensors import text_tensors
+from elephas_like.trainer.tensors import is_text, text_tensors
 
 Score = TypeVar("Score")
 
@@ -85,26 +85,29 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
             "the rows of a ShardedDataset have no order: predict what it was made from. (fit and evaluate take it.)"
         )
     refuse_foreign(data)
-    if prepares_rows(model):
-        return text_tensors(_checked(arrays(data)))
-    features = _checked(cut_inputs(arrays(data), model))
+    if prepares_rows(model):  # what its own code takes is its own matter
+        return text_tensors(arrays(data))
+    features = cut_inputs(arrays(data), model)
+    check_arrays(features)
     check_rows_fit(model, (keras.tree.map_structure(lambda array: None if array is None else array[:1], features),))
     return text_tensors(features)
 
 
-def _checked(features: Any) -> Any:
-    """Return arrays of features as they are if a fit could read them: of complex numbers Keras would drop the imaginary part.
+def check_arrays(features: Any, targets: Any = None, weights: Any = None) -> None:
+    """Do nothing if arrays hold numbers or text: of complex numbers Keras would drop the imaginary part, and it names no array.
 
     Raises:
         DataError: it names the array.
     """
-    leaves, structure = flatten((features,))
+    given = (features,) if targets is None else (features, targets) if weights is None else (features, targets, weights)
+    leaves, structure = flatten(given)
     try:
         for name, leaf in zip(leaf_names(structure, absent=True), leaves, strict=True):
-            as_array(leaf, name)
+            text = is_text(leaf) or "string" in str(getattr(leaf, "dtype", ""))  # which may be any bytes here
+            if leaf is not None and not text:
+                as_array(leaf, name)
     except BadRow as error:
         raise DataError(str(error)) from error.__cause__
-    return features
 
 
 def no_rows(features: Any) -> bool:

@@ -222,8 +222,12 @@ def _objects_of(function: Callable[..., Any]) -> dict[str, object]:
         for name, value in _named_in(place):
             if not isinstance(value, type | types.FunctionType):
                 continue
-            if place is first or not (is_foreign(value) or (inspect.isfunction(value) and _is_keras_name(name))):
-                found |= {name: value, value.__name__: value} | found
+            # Only what the function itself names may stand for a function of Keras.
+            direct = place is first and first.__globals__.get(name) is value and name in first.__code__.co_names
+            for called in dict.fromkeys((name, value.__name__)):
+                keras_s = is_foreign(value) or (inspect.isfunction(value) and _is_keras_name(called))
+                if (direct and called == name) or not keras_s:
+                    found.setdefault(called, value)
             if id(value) not in seen and is_in_users_file(value):
                 seen.add(id(value))
                 queue.append(value)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 
 from elephas_like.core.checks import did_you_mean
@@ -177,11 +176,17 @@ def _told(constant: Any) -> Any:
         return f"array of {constant.dtype}, shape {constant.shape}, {digest[:16]}"
     if isinstance(constant, set | frozenset):
         return f"{{{', '.join(sorted(map(repr, constant)))}}}"
-    if isinstance(constant, keras.layers.Layer | keras.optimizers.Optimizer | keras.losses.Loss | keras.metrics.Metric):
-        with suppress(Exception):  # a class of the user's without get_config
-            config = {name: value for name, value in constant.get_config().items() if name != "name"}
-            return f"{type(constant).__name__}({config})"
+    if hasattr(constant, "get_config") and not isinstance(constant, type):
+        with suppress(Exception):  # a class of the user's without one
+            return f"{type(constant).__name__}({_nameless(constant.get_config())})"
     return constant
+
+
+def _nameless(config: Any) -> Any:
+    """A configuration of Keras' without names, which are numbered through a process."""
+    if isinstance(config, dict):
+        return {name: _nameless(value) for name, value in config.items() if name != "name"}
+    return [_nameless(each) for each in config] if isinstance(config, list | tuple) else config
 
 
 def _parameter(found: Any, chooses: bool) -> Parameter:

@@ -28,12 +28,12 @@ from elephas_like.core.objective import Objective, maximizes, objective_of, pare
         ("kld", False),
         ("val_happiness", None),
         ("gloss", None),
-        ("neg_mean_squared_error", True),
-        ("neg_log_loss", True),
-        ("val_negative_mae", True),
-        ("minus_accuracy", False),
-        ("neg_happiness", None),
-        ("negatives", None),
+        ("neg_mean_squared_error", None),  # scikit-learn's, or of an output called "neg"
+        ("neg_root_mean_squared_error", None),
+        ("neg_log_loss", None),
+        ("val_neg_mean_squared_error", False),  # Keras'
+        ("val_neg_loss", False),
+        ("neg_accuracy", True),
     ],
 )
 def test_direction_is_read_off_the_name_or_refused(metric: str, up: bool | None) -> None:

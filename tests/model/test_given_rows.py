@@ -331,7 +331,7 @@ def test_numbers_and_missing_values_beside_text_are_refused(given: object, colum
 def test_nulls_of_an_arrow_table_are_refused_where_they_are_read(values: pa.Array, row: int) -> None:
     """PyArrow makes floats of whole numbers beside a null, in which the number of one customer is that of the next."""
     table = pa.table({"t": values, "n": [0.5, 1.5, 2.5], "label": [0, 1, 2]})
-    said = rf"^column 't' of type .* has missing values, the first in row {row}: fill them, as fill_null\(0\) does"
+    said = rf"^column 't' of type .* has missing values, the first in row {row}: fill them"
     for each in (table, *table.combine_chunks().to_batches()):
         for features, label in (("t", "label"), (["n", "t"], "label"), ({"n": "n", "t": "t"}, "label"), ("n", "t")):
             with pytest.raises(ValueError, match=said):
@@ -357,7 +357,7 @@ def test_decimals_of_an_arrow_table_are_read_as_parquets() -> None:
 @pytest.mark.parametrize(
     ("named", "kind", "said"),
     [
-        ({"sample_weight_col": "pair"}, TypeError, "sample_weight_col='pair' must hold numbers; it holds arrays"),
+        ({"sample_weight_col": ["a", "label"]}, TypeError, r"sample_weight_col=\['a', 'label'\] must be one column"),
         ({"sample_weight_col": "text"}, TypeError, "sample_weight_col='text' must hold numbers; it holds text"),
         (
             {"column_shapes": {"pairs": (2,)}},
@@ -413,6 +413,20 @@ def test_weights_and_shapes_of_columns_that_are_read_are_taken() -> None:
         given = Given.of(frame, features_col="a", sample_weight_col=weights, column_shapes={"a": (1, 2)})
         assert given.x.shape == (2, 1, 2)
         assert {float(each) for part in keras.tree.flatten(given.sample_weight) for each in part.ravel()} == {0.5, 2}
+
+
+def test_weights_of_steps_are_arrays_in_cells() -> None:
+    frame = pd.DataFrame({"a": [[1, 2], [3, 4]], "label": [[0, 1], [1, 0]], "w": [[0.5, 1], [2, 0]]})
+    given = Given.of(frame, features_col="a", sample_weight_col="w")
+    assert given.sample_weight.tolist() == [[0.5, 1], [2, 0]]
+
+
+def test_names_may_come_from_an_iterator_and_arguments_from_a_fit() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4], "label": [0, 1]})
+    given = Given.of(frame, features_col=(name for name in frame.columns if name != "label"), label_col="label")
+    assert given.x.tolist() == [[1, 3], [2, 4]]
+    shapes = {"a": (1,), "label": ()}
+    assert Given.of(frame, target=False, features_col="a", column_shapes=shapes).x.shape == (2, 1)
 
 
 def test_one_model_is_no_list() -> None:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from small import classifier, digits, line, parts_of, points, rows
 
 from elephas_like import ElephasError, SparkModel, VotingModel, WorkerError, shard
@@ -143,6 +144,32 @@ def test_arrays_that_a_fit_refuses_are_refused_in_its_words(x: object, columns: 
         model.evaluate(Given.of(x, features_col=columns, target=False).x, np.zeros(2))
     with pytest.raises(DataError, match=f"^feature {said}"):
         VotingModel([line()], "soft").predict(x, features_col=columns)
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "said"),
+    [
+        (np.arange(2) + 1j, None, "label 'y' expected integers, .* got dtype complex128"),
+        (np.arange(2), np.arange(2) + 1j, "sample weight 'sample_weight' expected integers, .* got dtype complex128"),
+        ([1, "2"], None, "label 'y' expected integers, .* got int in an array of dtype object"),
+    ],
+    ids=["labels", "weights", "numbers beside text"],
+)
+def test_labels_and_weights_that_a_fit_refuses_are_refused(labels: object, weights: object, said: str) -> None:
+    for each in (SparkModel(line(), engine="in_process"), VotingModel([line()])):
+        with pytest.raises(DataError, match=f"^{said}"):
+            each.evaluate(np.zeros((2, 2)), labels, sample_weight=weights)
+
+
+def test_bytes_that_are_no_text_are_predicted() -> None:
+    entry = keras.Input((), dtype="string")
+    length = keras.layers.Lambda(lambda z: tf.cast(tf.strings.length(z), "float32")[:, None], output_shape=(1,))
+    model = keras.Model(entry, length(entry))
+    model.compile("sgd", "mse")
+    images = np.array([b"\xff\xfe\x00", b"\x01"], object)
+    for given in (images, tf.constant(images.tolist())):
+        assert SparkModel(model, engine="in_process").predict(given).tolist() == [[3], [1]]
+        assert SparkModel(model, engine="in_process").evaluate(given, np.zeros(2)) == 5
 
 
 @pytest.mark.parametrize(

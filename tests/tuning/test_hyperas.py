@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from functools import partial
 
 import keras
@@ -182,6 +183,10 @@ def softmax(values):
     return np.exp(values) / np.exp(values).sum()
 
 
+aliased, scores = softmax, types.ModuleType("scores")
+scores.softplus = softmax
+
+
 def scored(values):
     return softmax(values).max()
 
@@ -189,6 +194,8 @@ def scored(values):
 def test_a_helper_s_helper_does_not_stand_for_a_function_of_keras() -> None:
     assert _objects_of(lambda params: scored(params["x"])) == {"scored": scored}
     assert _objects_of(lambda params: softmax(params["x"])) == {"softmax": softmax}
+    assert _objects_of(lambda params: aliased(params["x"])) == {"aliased": softmax}
+    assert _objects_of(lambda params: scores.softplus(params["x"])) == {}
 
 
 def test_optuna_may_choose_the_points_of_functions_and_their_models_come_back() -> None:

@@ -238,8 +238,10 @@ def test_a_space_is_described_alike_everywhere() -> None:
         ({"a"}, {"b"}, False),
         (keras.layers.LeakyReLU(), keras.layers.LeakyReLU(), True),  # leaky_re_lu and leaky_re_lu_1
         (keras.layers.LeakyReLU(0.1), keras.layers.LeakyReLU(0.2), False),
+        (keras.regularizers.L2(0.1), keras.regularizers.L2(0.2), False),
+        (keras.layers.Bidirectional(keras.layers.LSTM(2)), keras.layers.Bidirectional(keras.layers.LSTM(2)), True),
     ],
-    ids=["arrays", "one array", "sets", "two sets", "layers", "two layers"],
+    ids=["arrays", "one array", "sets", "two sets", "layers", "two layers", "two penalties", "layers in layers"],
 )
 def test_options_are_told_apart_by_what_they_are(one: object, other: object, alike: bool) -> None:
     first, second = (Space({"x": [option, 1]}).described() for option in (one, other))
