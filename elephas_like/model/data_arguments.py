@@ -11,6 +11,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark import RDD
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -24,6 +25,7 @@ from elephas_like.rows.frame_schema import plan
 from elephas_like.rows.parquet_listing import ParquetFiles
 from elephas_like.rows.row_values import plain_numbers
 from elephas_like.rows.spool import Block
+from elephas_like.rows.vectors import first_null
 from elephas_like.spark.session import check_frame_runs, ignores_capitals, is_remote
 from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets
@@ -337,6 +339,8 @@ def _array(tree: Any) -> Array:
         return column_values(tree)[:, None]  # a column, as in Keras
     if isinstance(tree, pd.DataFrame):
         return _frame_values(tree)
+    if isinstance(tree, pa.Table | pa.ChunkedArray | pa.Array):
+        _refuse_nulls(tree)
     try:
         found: Array = tree.to_numpy() if hasattr(tree, "to_numpy") else np.asarray(tree)
         return unmixed(found, tree) if isinstance(tree, list) else found
@@ -349,16 +353,31 @@ def _array(tree: Any) -> Array:
         ) from error
 
 
+def _refuse_nulls(given: pa.Table | pa.ChunkedArray | pa.Array) -> None:
+    """Raise ValueError if arrays of PyArrow's have nulls, which make floats of whole numbers."""
+    named = dict(zip(given.column_names, given.columns, strict=True)) if isinstance(given, pa.Table) else {"": given}
+    for name, column in named.items():
+        chunks = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
+        if (row := first_null(chunks)) is not None:
+            place = f"column {name!r}" if name else "an array"
+            raise ValueError(
+                f"{place} of type {chunks.type} has missing values, the first in row {row}: fill them, or leave out their rows."
+            )
+
+
 def unmixed(array: Array, given: Sequence[Any]) -> Array:
     """Return the array that NumPy made of lists, or objects where it made text of numbers beside text: 5 is no "5", and NaN no "nan".
 
-    As objects they are refused by those who read the rows, which say where they are.
+    As objects they are refused by those who read the rows, which say where they are. Objects are also text with zeros at its end, which
+    NumPy drops.
     """
     if array.dtype.kind not in "SUT":
         return array
     objects = np.array(given, dtype=object)
-    kinds = set(map(type, objects.reshape(-1).tolist()))
-    return array if all(issubclass(kind, str | bytes) for kind in kinds) else objects
+    items = objects.reshape(-1).tolist()
+    if not all(issubclass(kind, str | bytes) for kind in set(map(type, items))):
+        return objects
+    return objects if any(item[-1:] in ("\0", b"\0") for item in items) else array
 
 
 def column_values(column: pd.Series) -> Array:

@@ -9,6 +9,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from pyspark.sql import functions
@@ -235,3 +236,23 @@ def test_arrays_lists_and_tables_are_not() -> None:
         range(3),
     ):
         assert refuse_foreign(data) is None
+
+
+@pytest.mark.parametrize("texts", [["a\0\0", "b"], [b"a\0", b"bc"]], ids=["text", "bytes"])
+def test_zeros_at_the_end_of_text_stay(texts: list[object]) -> None:
+    """NumPy's arrays of text drop them."""
+    assert arrays(texts).tolist() == texts
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (pa.table({"a": [1, 2], "b": [3, None]}), "column 'b' of type int64"),
+        (pa.array([1, None]), "an array of type int64"),
+        (pa.chunked_array([[1], [None]]), "an array of type int64"),
+    ],
+    ids=["table", "array", "chunks"],
+)
+def test_nulls_of_arrow_are_refused_where_no_column_is_named(given: object, place: str) -> None:
+    with pytest.raises(ValueError, match=f"^{place} has missing values, the first in row 1"):
+        arrays(given)
