@@ -95,6 +95,8 @@ MUTANTS = [
     ),
     *_of(
         "strategies/synchronous.py",
+        ("one worker: its step sent", "        return end, memory", "        return end - served, memory"),
+        ("one worker: weights added", "        return direction, outer", "        return weights + direction, outer"),
         ("nesterov: momentum off", 'mu * outer["momentum"] + direction', "direction", "class Nesterov(S"),
         ("nesterov: no look ahead", "direction + mu * buffer", "1.0 * buffer"),
         ("nesterov: learning rate off", "self.learning_rate * ahead", "1.0 * ahead"),
