@@ -339,8 +339,11 @@ def _array(tree: Any) -> Array:
         return column_values(tree)[:, None]  # a column, as in Keras
     if isinstance(tree, pd.DataFrame):
         return _frame_values(tree)
-    if isinstance(tree, pa.Table | pa.ChunkedArray | pa.Array):
-        _refuse_nulls(tree)
+    if isinstance(tree, pa.Table):
+        for name, column in zip(tree.column_names, tree.columns, strict=True):
+            refuse_nulls(column, f"column {name!r}")
+    elif isinstance(tree, pa.ChunkedArray | pa.Array):
+        refuse_nulls(pa.chunked_array([tree]) if isinstance(tree, pa.Array) else tree, "an array")
     try:
         found: Array = tree.to_numpy() if hasattr(tree, "to_numpy") else np.asarray(tree)
         return unmixed(found, tree) if isinstance(tree, list) else found
@@ -353,16 +356,20 @@ def _array(tree: Any) -> Array:
         ) from error
 
 
-def _refuse_nulls(given: pa.Table | pa.ChunkedArray | pa.Array) -> None:
-    """Raise ValueError if arrays of PyArrow's have nulls, which make floats of whole numbers."""
-    named = dict(zip(given.column_names, given.columns, strict=True)) if isinstance(given, pa.Table) else {"": given}
-    for name, column in named.items():
-        chunks = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
-        if (row := first_null(chunks)) is not None:
-            place = f"column {name!r}" if name else "an array"
-            raise ValueError(
-                f"{place} of type {chunks.type} has missing values, the first in row {row}: fill them, or leave out their rows."
-            )
+def refuse_nulls(column: pa.ChunkedArray, place: str) -> None:
+    """Raise ValueError if a column of PyArrow's has nulls, which make floats of whole numbers.
+
+    Args:
+        place: what the message calls it.
+    """
+    row, kind = first_null(column), column.type
+    if row is None:
+        return
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    filled = " (fill_null(0), or fill_null(float('nan')) of floats)" if numbers else ""
+    raise ValueError(
+        f"{place} of type {kind} has missing values, the first in row {row}: fill them{filled}, or leave out their rows."
+    )
 
 
 def unmixed(array: Array, given: Sequence[Any]) -> Array:

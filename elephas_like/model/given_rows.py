@@ -16,11 +16,18 @@ from pyspark import RDD
 from elephas_like.core.checks import did_you_mean, shortly
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Slot
-from elephas_like.model.data_arguments import column_choice, column_values, has_one_input, refuse_foreign, unmixed
+from elephas_like.model.data_arguments import (
+    column_choice,
+    column_values,
+    has_one_input,
+    refuse_foreign,
+    refuse_nulls,
+    unmixed,
+)
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.shards import ShardedDataset
 from elephas_like.rows.spool import Block
-from elephas_like.rows.vectors import first_null, without_decimals
+from elephas_like.rows.vectors import without_decimals
 from elephas_like.spark.session import is_remote
 from elephas_like.trainer.model_facts import input_count, overrides, target_count, wants_target
 from elephas_like.trainer.task import inputs, one_hot_classes, targets
@@ -154,19 +161,10 @@ def _of_arrow(table: pa.Table, named: Mapping[str, Any], model: keras.Model | No
         column = table.column(number)
         if field.name not in read:
             continue
-        if (row := first_null(column)) is not None:
-            filled = " (fill_null(0), or fill_null(float('nan')) of floats)" if _is_number(field.type) else ""
-            raise ValueError(
-                f"column {field.name!r} of type {field.type} has missing values, the first in row {row}: fill them{filled}, or leave out "
-                "their rows."
-            )
+        refuse_nulls(column, f"column {field.name!r}")
         if (plain := without_decimals(column)).type != field.type:
             table = table.set_column(number, field.with_type(plain.type), plain)
     return table.to_pandas()
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _are_blocks(data: object) -> bool:
