@@ -38,27 +38,26 @@ class SearchLog:
         self.models = directory / "models"
 
     @contextmanager
-    def kept_to_this_process(self) -> Iterator[None]:
-        """Hold the directory against other processes. Searches of this one share it.
+    def kept_to_this_search(self) -> Iterator[None]:
+        """Hold the directory against other searches, of this process and of others.
 
         Raises:
-            ElephasError: another process holds it.
+            ElephasError: another one holds it.
         """
         place = os.path.realpath(self._directory)
         with _guard:
-            file, users = _held.get(place) or (_locked(self._directory), 0)
-            _held[place] = file, users + 1
+            if place in _held:
+                raise _one_too_many("another search of this process", self._directory)
+            file = _locked(self._directory)
+            _held.add(place)
         try:
             yield
         finally:
-            with _guard:
-                file, users = _held[place]
-                if users > 1:
-                    _held[place] = file, users - 1
-                else:  # one file for all: closing any file of that name would give the lock back
-                    del _held[place]
-                    if file is not None:
-                        file.close()
+            try:
+                if file is not None:
+                    file.close()
+            finally:  # only now: closing any file of that name gives the process's lock back
+                _held.discard(place)
 
     def begin(
         self, identity: Mapping[str, object], resume: Literal["never", "auto"]
@@ -153,8 +152,15 @@ class SearchLog:
 
 
 _guard = threading.Lock()
-_held: dict[str, tuple[IO[str] | None, int]] = {}
-"""The locked file of each directory that this process holds, and how many searches hold it."""
+_held: set[str] = set()
+"""The directories that searches of this process hold. The system's locks are a process's: they tell its searches not apart."""
+
+
+def _one_too_many(holder: str, directory: Path) -> ElephasError:
+    return ElephasError(
+        f"{holder} is at the search in {directory}, and both would write the same trials. End one of the two, or give each a checkpoint_dir "
+        "of its own."
+    )
 
 
 def _locked(directory: Path) -> IO[str] | None:
@@ -174,10 +180,7 @@ def _locked(directory: Path) -> IO[str] | None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # which of them is the system's choice
         file.close()
-        raise ElephasError(
-            f"another process is at the search in {directory}, and both would write the same trials. End one of the two, or give each a "
-            "checkpoint_dir of its own."
-        ) from None
+        raise _one_too_many("another process", directory) from None
     except OSError:  # a filesystem without locks
         file.close()
         return None
@@ -185,7 +188,7 @@ def _locked(directory: Path) -> IO[str] | None:
 
 
 _appending = threading.Lock()
-"""Searches of one process may share a directory: none cuts off what another has just added."""
+"""Trials may end in several threads: none cuts off what another has just added."""
 
 
 def _append_whole(path: Path, content: bytes) -> None:
@@ -376,12 +379,12 @@ class Kept(NamedTuple):
     seed: int
 
     def alone(self) -> AbstractContextManager[None]:
-        """A context in which no other process is at this search.
+        """A context in which no other process or thread is at this search.
 
         Raises:
             ElephasError: one is.
         """
-        return nullcontext() if self.log is None else self.log.kept_to_this_process()
+        return nullcontext() if self.log is None else self.log.kept_to_this_search()
 
     def begin(self, identity: Mapping[str, object], keep: int) -> tuple[ModelStore, list[tuple[TrialResult, Point]]]:
         """The place of the best models, and the trials of earlier sessions."""

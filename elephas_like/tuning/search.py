@@ -154,8 +154,8 @@ def search(
             metrics: the message lists them.
         PlainTextError: Spark's settings encrypt what the search would leave in plain text.
         WorkerError: the first trial's error, where all trials failed or more than `max_failures`.
-        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto". Or another process
-            is at the search in `checkpoint_dir`.
+        ElephasError: the SparkContext was stopped; what `checkpoint_dir` holds is gone on with by resume="auto". Or another search,
+            of this process or another one, is at that of `checkpoint_dir`.
     """
     if data is None:
         return search_function(FunctionRequest.checked(locals(), signature(search)))

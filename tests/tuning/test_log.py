@@ -90,15 +90,21 @@ def test_two_processes_at_one_search_are_one_too_many(tmp_path: Path) -> None:
         pass
 
 
-def test_searches_of_one_process_share_a_directory_until_the_last_of_them_ends(tmp_path: Path) -> None:
-    with kept_of(tmp_path, "auto", 0).alone():
-        with (
-            pytest.raises(ZeroDivisionError),
-            kept_of(tmp_path, "auto", 0).alone(),
-        ):  # as a cell that failed and is run again
-            raise ZeroDivisionError
+def test_two_searches_of_one_process_at_one_directory_are_one_too_many(tmp_path: Path) -> None:
+    """A cell that is run again while its search goes on in a thread: both ran the same trials, and wrote each twice."""
+    (tmp_path / "same").symlink_to(tmp_path)
+    with pytest.raises(ZeroDivisionError), kept_of(tmp_path, "auto", 0).alone():
+        for place in (tmp_path, tmp_path / "same"):
+            with (
+                pytest.raises(ElephasError, match=r"another search of this process is at the search in .* of its own"),
+                kept_of(place, "auto", 0).alone(),
+            ):
+                pass
         with another_process(tmp_path) as said:
             assert said.startswith(f"another process is at the search in {tmp_path}")
+        raise ZeroDivisionError
+    with kept_of(tmp_path, "auto", 0).alone():  # as a cell that failed and is run again
+        pass
     with another_process(tmp_path) as said:
         assert said == "at it\n"
 
