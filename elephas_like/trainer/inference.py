@@ -67,7 +67,7 @@ class Predicting:
             found = self._many(part(begin, begin + whole * batch_size), whole, batch_size) if whole > 1 else None
             end = begin + (len(found[0][0]) if found is not None else min(batch_size, rows - begin))
             if found is None:
-                found = _predicted(self.model, part(begin, end))
+                found = _predicted(self.model, part(begin, end), end - begin)
                 self._like = found if whole else self._like
             yield found
             begin = end
@@ -280,10 +280,16 @@ class Scorer:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
-def _predicted(model: keras.Model, features: object) -> Chunk:
+def _predicted(model: keras.Model, features: object, rows: int) -> Chunk:
     if not prepares_rows(model):
         check_rows_fit(model, (features,))
-    outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
+    given = text_tensors(features)
+    if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
+        # Keras' predict hands a step x itself where it is no tuple, and predict_on_batch hands it (x,).
+        found = keras.Model.predict(model, given, batch_size=rows, verbose=0)
+    else:
+        found = model.predict_on_batch(given)
+    outputs, structure = flatten(_as_tuple(found))
     return [np.asarray(output) for output in outputs], structure
 
 

@@ -73,6 +73,31 @@ def test_text_is_predicted(tmp_path: Path) -> None:
     np.testing.assert_allclose(predicted(model, tmp_path, words), expected, atol=1e-6)
 
 
+class Centred(keras.Model):
+    """Its predict step takes x as Keras' predict hands it over: itself, and within a tuple where it is one."""
+
+    def predict_step(self, data):
+        x = data[0] if isinstance(self.input, list | tuple) else data
+        first = keras.tree.flatten(x)[0]
+        return self(x, training=False) / keras.ops.cast(keras.ops.shape(first)[0], "float32") - keras.ops.mean(first)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("kind", ["array", "tuple", "dict"])
+def test_a_predict_step_gets_what_keras_hands_it(tmp_path: Path, kind: str, eagerly: bool) -> None:
+    """A tuple around x made other numbers of it, and errors of dicts."""
+    one, two = keras.Input((4,), name="one"), keras.Input((4,), name="two")
+    inputs = {"array": one, "tuple": (one, two), "dict": {"one": one, "two": two}}[kind]
+    model = Centred(inputs, keras.layers.Dense(1)(one if kind == "array" else one + two))
+    model.compile("sgd", "mse", run_eagerly=eagerly)
+    x = np.concatenate([X, X + 1])
+    features = {"array": x, "tuple": (x, 2 * x), "dict": {"one": x, "two": 2 * x}}[kind]
+    expected = model.predict(features, batch_size=4, verbose=0)
+    chunks = [arrays[0] for arrays, _ in predictor(model)([shard(tmp_path, features)])]
+    assert len(chunks) < 5 or eagerly  # many batches in one call
+    np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-6)
+
+
 class OwnStep(keras.Model):
     """A predict step of the user's own."""
 
