@@ -11,7 +11,7 @@ _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line \d+, in .*$')
 _LIBRARIES = re.compile(
     r"(?:site|dist)-packages[/\\](?:keras|tensorflow|pyspark|py4j|numpy|cloudpickle)[/\\]|pyspark\.zip|[/\\]python/pyspark[/\\]|^<frozen"
     r"|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)"
-    r"|elephas_like[/\\](?:compat|core|distkeras|engine|ensembles|exchange|ml|mllib|model|rows|spark|stages|trainer|tuning|utils)[/\\]"
+    r"|elephas_like[/\\](?:daemon\.py|(?:compat|core|distkeras|engine|ensembles|exchange|ml|mllib|model|rows|spark|stages|trainer|tuning|utils)[/\\])"
 )
 """Files whose lines say nothing of the user's mistake."""
 _NODE_TRACE = re.compile(r"\n?\s*\[\[\{\{node.*", re.S)

@@ -182,7 +182,13 @@ def rows_of(chunks: RDD) -> RDD:
             if isinstance(part, Failure):
                 raise part.error()
             outputs, structure = part
-            for row in range(len(outputs[0])):
+            counts = [len(output) for output in outputs]
+            if len(set(counts)) > 1:
+                raise ValueError(
+                    f"the outputs of a batch have {counts} rows: predictions of each row need a row in each output. predict(rdd) with "
+                    "collect=True returns the outputs one beside the other."
+                )
+            for row in range(counts[0]):
                 tree = unflatten(structure, [output[row] for output in outputs])
                 yield list(tree) if isinstance(tree, tuple) else tree
 

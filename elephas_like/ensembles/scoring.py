@@ -12,10 +12,12 @@ import keras
 import numpy as np
 
 from elephas_like.core import voting
+from elephas_like.core.row_checks import check_labels, check_shard_labels
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
 from elephas_like.trainer.inference import EnsemblePredictor, batches
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.state import read_metrics
 from elephas_like.trainer.tensors import at_rest, mask_of, masked, tensor_tree
@@ -85,8 +87,18 @@ class Judge:
                 "first, for example models[0].compile(loss='sparse_categorical_crossentropy', metrics=['accuracy'])."
             )
 
+    def check_labels(self, y: object) -> None:
+        """Nothing, if the judge takes these labels.
+
+        Raises:
+            DataError: naming the first row with a label that it does not take.
+        """
+        if y is not None:
+            check_labels(label_rules(self._judge), y)
+
     def evaluate(self, x: object, y: object, sample_weight: object, batch_size: int) -> dict[str, float]:
-        """Loss and metrics by name over rows that pass through all members, a batch at a time."""
+        """Loss and metrics by name over rows that pass through all members, a batch at a time. It raises as `check_labels`."""
+        self.check_labels(y)
         return self.results(self.tally(x, y, sample_weight, batch_size))
 
     def tally(self, x: object, y: object, sample_weight: object, batch_size: int) -> Tally:
@@ -233,9 +245,11 @@ class ShardJudge:
         """The sums of a shard's rows, a batch in memory at a time; None where there are no rows.
 
         Raises:
-            ValueError: rows without a target.
+            ValueError: rows without a target. DataError: a label that the judge does not take.
         """
-        judge, total = Judge(self.members.models(), self.ballot), None
+        models = self.members.models()
+        judge, total = Judge(models, self.ballot), None
+        check_shard_labels(label_rules(models[0]), ref, f"partition {ref.worker}")
         size = self.members.batch_size
         for x, *rest in batches(ref, size):
             if not rest:

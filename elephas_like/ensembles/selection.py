@@ -82,6 +82,7 @@ def greedy_selection(
     Raises:
         ValueError: a metric that the first model does not have (the message lists them), or a direction that its name does
             not tell.
+        DataError: a label that the first model does not take; the message names its row.
     """
     candidates = list(models.models if isinstance(models, VotingModel) else models)
     picks = checks.positive_int("picks", picks)
@@ -93,6 +94,7 @@ def greedy_selection(
     x, y, sample_weight = validation_arrays(validation)
     ballot = everyone._ballot()
     judge = Judge(candidates, ballot)
+    judge.check_labels(y)
     judge.check_metric(metric, x, y, sample_weight)
     outputs: Sequence[Array] = [model.predict(x, batch_size=batch_size, verbose=0) for model in candidates]
     if everyone.voting is Voting.SOFT:

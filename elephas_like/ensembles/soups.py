@@ -14,6 +14,7 @@ from pyspark import RDD
 from elephas_like.core import checks
 from elephas_like.core import voting as votes
 from elephas_like.core.merging import StatisticsMean
+from elephas_like.core.row_checks import check_labels
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
@@ -28,6 +29,7 @@ from elephas_like.rows.shards import ShardedDataset
 from elephas_like.trainer.archive import architecture
 from elephas_like.trainer.copies import fresh_copy
 from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.state import Variables
 
 UNRELATED = 0.3
@@ -138,6 +140,7 @@ def greedy_soup(
 
     Raises:
         ValueError: models of different architectures, or a metric that the first model does not have.
+        DataError: a label that the models do not take; the message names its row.
     """
     higher = higher_is_better(metric, direction)
     x, y, sample_weight = validation_arrays(validation)
@@ -147,6 +150,7 @@ def greedy_soup(
         raise ValueError(
             f"soups are scored as the first model was compiled, and {models[0].name!r} is not. Compile it first."
         )
+    check_labels(label_rules(model), y)
 
     def scored() -> float:
         found = model.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size, return_dict=True, verbose=0)

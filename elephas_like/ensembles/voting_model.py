@@ -231,7 +231,7 @@ class VotingModel:
             A float, or `[loss, *metrics]`, or a dict with `return_dict=True`.
 
         Raises:
-            ValueError: the first model is not compiled.
+            ValueError: the first model is not compiled. DataError: a label that it does not take; the message names its row.
         """
         given = Given.of(
             x,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from elephas_like.rows.shards import ShardedDataset
 from elephas_like.trainer.compile_arguments import check_rows_are_kept, warn_of_own
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.metric_results import in_order
+from elephas_like.trainer.request import refuse_unknown
 
 
 class Inference(ABC):
@@ -61,6 +63,7 @@ class Inference(ABC):
         column_shapes: Mapping[str, Sequence[int]] | None = None,
         column_dtypes: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        **others: Any,
     ) -> Any:
         """Predictions in the order of the rows.
 
@@ -79,6 +82,7 @@ class Inference(ABC):
         Returns:
             An array with a leading axis of rows, or a list (dict) of them for models with several outputs.
         """
+        refuse_unknown(others, inspect.signature(type(self).predict).parameters)
         refuse_labels(batch_size)
         rows, shown, on_executors = self._rows_of(batch_size), keras_verbose(verbose), self._on_executors(timeout)
         names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +19,7 @@ class CallbackStates:
     """The attributes of callbacks that training changes. Keras has no interface for a callback's state but these.
 
     Attributes that are no plain data (open files, functions, models) are left alone. So are those that are as `on_train_begin`
-    left them, and the arguments of Keras' own callbacks, which these change when they are first called (EarlyStopping the sign
-    of `min_delta`).
+    left them, and `min_delta` of those that monitor a metric, whose sign Keras changes when they are first called.
 
     Args:
         callbacks: after their `on_train_begin`.
@@ -83,14 +81,9 @@ def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], before: Collect
 def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
     """Return the attributes of a callback that are plain data."""
     found = {}
-    arguments = {
-        name
-        for kind in type(callback).__mro__
-        if kind.__module__.startswith("keras.")
-        for name in inspect.signature(kind).parameters
-    }
+    turned = ("min_delta",) if hasattr(callback, "monitor_op") else ()
     for name, value in vars(callback).items():
-        if name not in arguments.union(_OF_KERAS):
+        if name not in (*_OF_KERAS, *turned):
             try:
                 json.dumps(plain_data.encode(value, {}, ""))
             except (TypeError, RecursionError):  # the second of what holds itself, or is nested too deep for JSON

@@ -18,13 +18,14 @@ from elephas_like.trainer.own_optimizers import own_optimizers
 
 _REFUSED_BY_FIT = {
     "steps_per_epoch": "an epoch is every row exactly once; use fewer epochs, or a sample of the data",
+    "steps": "all rows are predicted and evaluated; give fewer rows",
     "validation_steps": "all validation rows are scored",
     "validation_batch_size": "validation runs with batch_size; metrics do not depend on it",
     "workers": "it was removed from Keras; num_workers is an argument of SparkModel",
     "max_queue_size": "it was removed from Keras",
     "use_multiprocessing": "it was removed from Keras",
 }
-"""Arguments of Keras' fit and evaluate that are refused, with what to do instead."""
+"""Arguments of Keras' fit, evaluate and predict that are refused, with what to do instead."""
 
 
 _WEIGHTS_FROM_SLOTS = ("Ftrl", "ScheduleFreeAdamW")

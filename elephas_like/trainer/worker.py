@@ -460,16 +460,20 @@ class LocalTrainer:
 
     def _draws_seeded(self, program: Program, order: Order) -> AbstractContextManager[None]:
         """Draw from seeds of the order, where a layer or loss gives none."""
-        counted = self._drawn_by(order) + 1  # an asynchronous order that is not counted has -1
+        number, *more = self._drawn_by(order)
         use = _WITHOUT_SEED if order.kind == "train" else _IN_EVALUATIONS
-        return program.draws.seeded(self._round_seeds(2, counted, use))
+        # an asynchronous order that is not counted has -1
+        return program.draws.seeded(self._round_seeds(2, number + 1, use, *more))
 
-    def _drawn_by(self, order: Order) -> int:
-        """Return the number of an order's round, from which seeds are drawn; without rounds that of the order.
+    def _drawn_by(self, order: Order) -> tuple[int, ...]:
+        """Return the number of an order's round, from which seeds are drawn; without rounds that of the order, and its epoch.
 
-        Evaluations are orders, too: by their numbers a fit with validation rows would be trained by other draws than one without.
+        Evaluations are orders, too: by their numbers a fit with validation rows would be trained by other draws than one without. The epoch
+        tells the orders of a fit that goes on from a checkpoint from those before it: asynchronous ones are numbered from 0 again.
         """
-        return order.version if self._config.in_rounds else order.number
+        if self._config.in_rounds:
+            return (order.version,)
+        return (order.number,) if order.span is None else (order.number, order.span.epoch)
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.
@@ -479,9 +483,9 @@ class LocalTrainer:
         fold = np.random.SeedSequence([self._config.seed, self._worker, number, *more])
         return fold.generate_state(size, np.uint32).astype(np.int64)
 
-    def _layer_seeds(self, program: Program, held: Integers, number: int) -> Integers:
+    def _layer_seeds(self, program: Program, held: Integers, drawn_by: tuple[int, ...]) -> Integers:
         """Return seeds of the random layers for one round. Generators with equal states, as of layers with one seed, draw equally as in Keras."""
-        fresh = self._round_seeds(held.size, number)
+        fresh = self._round_seeds(held.size, *drawn_by)
         first: dict[bytes, slice] = {}
         for place in program.variables.layout.slices(Role.SEED):
             fresh[place] = fresh[first.setdefault(held[place].tobytes(), place)]

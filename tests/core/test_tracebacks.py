@@ -50,6 +50,8 @@ def test_other_messages_stay_as_they_are() -> None:
 
 def test_lines_of_libraries_are_left_out() -> None:
     trace = f"""Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/elephas_like/daemon.py", line 29, in <module>
+    manager()
   File "/venv/lib/python3.11/site-packages/elephas_like/trainer/worker.py", line 3, in __call__
     build(model)
   File "{KERAS}/layers/layer.py", line 7, in __call__

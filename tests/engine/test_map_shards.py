@@ -76,6 +76,17 @@ def test_several_outputs(sc) -> None:
     assert [part.shape for part in first] == [(3,), (2,)]
 
 
+def test_outputs_of_unequal_length_are_no_predictions_of_rows(sc) -> None:
+    """Rows of the longer output were dropped."""
+    given = keras.Input((64,))
+    mean = layers.Lambda(lambda x: keras.ops.mean(x, axis=0, keepdims=True))
+    model = keras.Model(given, [mean(given), layers.Dense(2)(given)])
+    model.compile("sgd", "mse")
+    rows = parts_of(sc, [np.zeros(64, "float32")] * 8, [8])
+    with pytest.raises(Exception, match=r"the outputs of a batch have \[1, 8\] rows"):
+        SparkModel(model).predict(rows, collect=False).collect()
+
+
 def test_named_outputs_and_named_inputs(sc) -> None:
     x, _ = digits()
     one, other = keras.Input((60,), name="one"), keras.Input((4,), name="other")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
-from voters import masking
+from trainer.small import shard
+from voters import X as ROWS
+from voters import masking, members
 
+from elephas_like import VotingModel, greedy_selection, greedy_soup
+from elephas_like.core.errors import DataError
 from elephas_like.core.voting import Ballot, Voting
-from elephas_like.ensembles.scoring import Judge, gives_logits, output_width
+from elephas_like.ensembles.scoring import Judge, ShardJudge, gives_logits, output_width
+from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 
 
 def constant(*outputs: float, loss: object = "mse", metrics: object = ("mae",)):
@@ -118,3 +125,22 @@ def test_a_first_row_of_weight_zero_hides_no_metric() -> None:
     model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
     judge = Judge([model], ballot(Voting.SOFT, [model]))
     judge.check_metric("accuracy", X, np.array([0, 1, 1]), np.array([0.0, 1.0, 1.0]))
+
+
+def test_a_label_that_no_output_stands_for_is_named_by_its_row(tmp_path: Path) -> None:
+    """TensorFlow's error listed the labels of a batch, and not where they are."""
+    models, labels = members(2), np.arange(40) % 3
+    labels[37] = 3
+    said = r"row 37: the model has 3 outputs \(0-2\)"
+    for judged in (
+        lambda: VotingModel(models, "soft").evaluate(ROWS, labels),
+        lambda: VotingModel(models, "hard").evaluate(ROWS, labels),
+        lambda: greedy_selection(models, (ROWS, labels), metric="accuracy"),
+        lambda: greedy_soup(members(1) + members(1), (ROWS, labels), metric="accuracy"),
+    ):
+        with pytest.raises(DataError, match=said):
+            judged()
+    votes = ballot(Voting.SOFT, models)
+    predictor = EnsemblePredictor(tuple(Predictor.of(each, 8) for each in models), votes, 8)
+    with pytest.raises(DataError, match=f"partition 5, {said}"):
+        ShardJudge(predictor, votes)(shard(tmp_path, ROWS, labels, worker=5))

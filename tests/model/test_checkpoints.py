@@ -226,6 +226,42 @@ def test_asynchronous_fits_go_on_at_an_epoch(tmp_path: Path, mode: str) -> None:
     assert history.history["loss"][-1] < history.history["loss"][0]
 
 
+@keras.saving.register_keras_serializable("test_checkpoints")
+class Drawing(keras.layers.Layer):
+    """Draws as Dropout does; the mean of what it draws is a metric."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.seeds, self.drawn = keras.random.SeedGenerator(3), keras.metrics.Mean(name="drawn")
+
+    def call(self, x, training=False):
+        if training:
+            self.drawn.update_state(keras.random.uniform((16,), seed=self.seeds))
+        return x
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous", "hogwild"])
+def test_a_fit_that_goes_on_does_not_draw_again_what_it_drew_before(tmp_path: Path, mode: str) -> None:
+    """Asynchronous orders are numbered from 0 again, and their seeds were those of the first epochs."""
+
+    def drawn(*callbacks: keras.callbacks.Callback) -> list[float] | None:
+        model = keras.Sequential([keras.Input((4,)), Drawing(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        options = {"mode": mode, "strategy": None, "frequency": "epoch"}
+        history = fit(model, tmp_path, options=options, callbacks=list(callbacks))
+        return None if history is None else history.history["drawn"]
+
+    class Dies(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 3:
+                raise Killed
+
+    assert drawn(Dies()) is None
+    found = drawn()
+    assert found is not None
+    assert len(set(found)) == len(found) == 6
+
+
 def test_callbacks_of_the_user_are_restored_where_they_are_plain(tmp_path: Path) -> None:
     class Counts(keras.callbacks.Callback):
         def __init__(self, limit: int) -> None:

@@ -25,6 +25,10 @@ def test_arguments_that_evaluate_does_not_have_get_the_nearest_of_its_own() -> N
         spark_model.evaluate(X, Y, batch_sizes=3)
     with pytest.raises(TypeError, match=r"unexpected argument 'epochs'\.$"):
         spark_model.evaluate(X, Y, epochs=2)
+    with pytest.raises(TypeError, match=r"unexpected argument 'batchsize'\. Did you mean 'batch_size'"):
+        spark_model.predict(X, batchsize=3)
+    with pytest.raises(ValueError, match="steps= is not supported: all rows are predicted and evaluated"):
+        spark_model.predict(X, steps=3)
 
 
 def test_arrays_are_predicted_and_evaluated_as_keras_does() -> None:

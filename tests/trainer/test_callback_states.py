@@ -55,6 +55,20 @@ def test_reduce_lr_on_plateau_waits_and_cools_down() -> None:
     assert (second.cooldown_counter, second.wait, second.best) == (3, 0, 1.0)
 
 
+def test_arguments_that_training_changes_are_carried_over() -> None:
+    """A callback of one's own, or another callback, makes EarlyStopping more patient: the fit that went on stopped early."""
+    first, states = begun(keras.callbacks.EarlyStopping("loss", patience=1, baseline=9.0))
+    first.patience = 10
+    plateau, others = begun(keras.callbacks.ReduceLROnPlateau("loss", min_lr=0.1, min_delta=0.5))
+    plateau.min_lr = 0.2
+    second, of_second = begun(keras.callbacks.EarlyStopping("loss", patience=1, baseline=3.0))
+    carried_over(states, of_second)
+    assert (second.patience, second.baseline) == (10, 3.0)  # the baseline is the program's, as no training changed it
+    third, of_third = begun(keras.callbacks.ReduceLROnPlateau("loss", min_lr=0.1, min_delta=0.5))
+    carried_over(others, of_third)
+    assert (third.min_lr, third.min_delta) == (0.2, 0.5)
+
+
 def test_what_training_does_not_change_is_left_to_the_program() -> None:
     class Own(keras.callbacks.Callback):
         def __init__(self, label: str, table: np.ndarray) -> None:
