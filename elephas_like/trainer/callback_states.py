@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ class CallbackStates:
     """The attributes of callbacks that training changes. Keras has no interface for a callback's state but these.
 
     Attributes that are no plain data (open files, functions, models) are left alone. So are those that are as `on_train_begin`
-    left them, and `min_delta` of those that monitor a metric, whose sign Keras changes when they are first called.
+    left them, and `min_delta` of Keras' own, whose sign these change when they are first called.
 
     Args:
         callbacks: after their `on_train_begin`.
@@ -81,7 +82,8 @@ def logs_are_kept(callbacks: Sequence[keras.callbacks.Callback], before: Collect
 def _plain(callback: keras.callbacks.Callback) -> dict[str, object]:
     """Return the attributes of a callback that are plain data."""
     found = {}
-    turned = ("min_delta",) if hasattr(callback, "monitor_op") else ()
+    kinds = [kind for kind in type(callback).__mro__ if kind.__module__.startswith("keras.")]
+    turned = ("min_delta",) if any("min_delta" in inspect.signature(kind).parameters for kind in kinds) else ()
     for name, value in vars(callback).items():
         if name not in (*_OF_KERAS, *turned):
             try:

@@ -52,6 +52,8 @@ class Predicting:
         ]
         own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
         self._loop = None if own else BACKEND.prediction_loop(model)
+        if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
+            _hand_over_as_predict(model)  # the loop does, and has the step as it was
         self._like: Chunk | None = None
 
     def __call__(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
@@ -67,7 +69,7 @@ class Predicting:
             found = self._many(part(begin, begin + whole * batch_size), whole, batch_size) if whole > 1 else None
             end = begin + (len(found[0][0]) if found is not None else min(batch_size, rows - begin))
             if found is None:
-                found = _predicted(self.model, part(begin, end), end - begin)
+                found = _predicted(self.model, part(begin, end))
                 self._like = found if whole else self._like
             yield found
             begin = end
@@ -280,16 +282,21 @@ class Scorer:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
-def _predicted(model: keras.Model, features: object, rows: int) -> Chunk:
+def _hand_over_as_predict(model: keras.Model) -> None:
+    """Have `predict_on_batch` hand x to the user's step as Keras' predict does: itself where it is no tuple, and not as (x,)."""
+    own = model.predict_step
+
+    def step(*given: object) -> object:
+        *state, data = given  # JAX hands over a state, too
+        return own(*state, keras.utils.pack_x_y_sample_weight(*data))  # type: ignore[misc]  # a tuple of x
+
+    model.predict_step, model.predict_function = step, None
+
+
+def _predicted(model: keras.Model, features: object) -> Chunk:
     if not prepares_rows(model):
         check_rows_fit(model, (features,))
-    given = text_tensors(features)
-    if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
-        # Keras' predict hands a step x itself where it is no tuple, and predict_on_batch hands it (x,).
-        found = keras.Model.predict(model, given, batch_size=rows, verbose=0)
-    else:
-        found = model.predict_on_batch(given)
-    outputs, structure = flatten(_as_tuple(found))
+    outputs, structure = flatten(_as_tuple(model.predict_on_batch(text_tensors(features))))
     return [np.asarray(output) for output in outputs], structure
 
 

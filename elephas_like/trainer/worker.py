@@ -60,8 +60,8 @@ from elephas_like.trainer.tensors import Tensor, row_numbers, tensors
 log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
-_WITHOUT_SEED, _IN_EVALUATIONS = 1, 2
-"""Tell the seeds of draws that have none from those of layers, in training and in evaluations."""
+_WITHOUT_SEED, _IN_EVALUATIONS, _IN_EPOCH = 1, 2, 3
+"""Tell the seeds of draws that have none from those of layers, in training and in evaluations, and of a round from those of an epoch's."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 
@@ -473,7 +473,7 @@ class LocalTrainer:
         """
         if self._config.in_rounds:
             return (order.version,)
-        return (order.number,) if order.span is None else (order.number, order.span.epoch)
+        return (order.number,) if order.span is None else (order.number, _IN_EPOCH, order.span.epoch)
 
     def _round_seeds(self, size: int, number: int, *more: int) -> Integers:
         """Return seeds of the random layers for one round, or, with more numbers, of something else.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from elephas_like import MissingExtraError, SparkModel, read_tfrecords, search, train_ensemble
+from elephas_like.trainer.inference import Predictor
 
 pytestmark = [pytest.mark.slow, pytest.mark.classic]
 
@@ -46,6 +47,40 @@ def test_four_engines_give_the_same_bits(sc) -> None:
         weights = b"".join(weight.tobytes() for weight in trained.master_network.get_weights())
         found[engine] = (weights, history["loss"])
     assert found["jobs"] == found["server"] == found["gang"] == found["in_process"]
+
+
+class Centred(keras.Model):
+    """Its predict step takes x as Keras' predict hands it over, in its backend's form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def predict_step(self, *given):
+        *state, x = given
+        if not state:
+            return self(x) / x.shape[0] - keras.ops.mean(x)
+        found, kept = self.stateless_call(*state[0], x)
+        return found / x.shape[0] - keras.ops.mean(x), kept
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_predict_step_gets_what_keras_hands_it(eagerly: bool) -> None:
+    made = Centred()
+    made(X[:1])
+    made.compile("sgd", "mse", run_eagerly=eagerly)
+    expected, predictor = made.predict(X, batch_size=64, verbose=0), Predictor.of(made, 64)
+
+    def predicted(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([arrays[0] for arrays, _ in predictor.of_arrays(x, len(x))])
+
+    np.testing.assert_allclose(predicted(X), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="incompatible"):
+        predicted(X[:, :2])
+    np.testing.assert_allclose(predicted(X), expected, atol=1e-6)  # the model that is kept is whole
 
 
 def test_workers_have_the_driver_s_backend_and_no_tensorflow(sc) -> None:
