@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 _MEMORY = "memory."
 _WITHOUT_SEED, _IN_EVALUATIONS, _IN_EPOCH = 1, 2, 3
-"""Tell the seeds of draws that have none from those of layers, in training and in evaluations, and of a round from those of an epoch's."""
+"""Tell the seeds of draws that have none from those of layers, in training and in evaluations; and mark an epoch that seeds are drawn from."""
 _ALL_BUT_SLOTS = frozenset(Role) - {Role.SLOT}
 
 

@@ -44,20 +44,22 @@ class SearchLog:
         Raises:
             ElephasError: another one holds it.
         """
-        place = os.path.realpath(self._directory)
-        with _guard:
-            if place in _held:
-                raise _one_too_many("another search of this process", self._directory)
-            file = _locked(self._directory)
-            _held.add(place)
-        try:
+        place, is_ours, file = os.path.realpath(self._directory), False, None
+        try:  # also around what takes it: Ctrl-C may come at once
+            with _guard:
+                if place in _held:
+                    raise _one_too_many("another search of this process", self._directory)
+                file = _locked(self._directory)
+                is_ours = True
+                _held.add(place)
             yield
         finally:
-            try:
-                if file is not None:
-                    file.close()
-            finally:  # only now: closing any file of that name gives the process's lock back
-                _held.discard(place)
+            if is_ours:
+                try:
+                    if file is not None:
+                        file.close()
+                finally:  # only now: closing any file of that name gives the process's lock back
+                    _held.discard(place)
 
     def begin(
         self, identity: Mapping[str, object], resume: Literal["never", "auto"]

@@ -208,9 +208,8 @@ class TensorFlowPredictions:
                 batch = [column[step * batch_size : (step + 1) * batch_size] for column in columns]
                 for part, column in zip(batch, columns, strict=True):
                     part.set_shape((batch_size, *column.shape[1:]))
-                outputs = self._step(
-                    keras.utils.pack_x_y_sample_weight(unflatten(structure, batch))
-                )  # as `predict` does
+                # As Keras' predict hands it over: x itself, where it is no tuple.
+                outputs = self._step(keras.utils.pack_x_y_sample_weight(unflatten(structure, batch)))
                 leaves, _ = flatten(tuple(outputs) if isinstance(outputs, list) else outputs)
                 return step + 1, [array.write(step, leaf) for array, leaf in zip(found, leaves, strict=True)]
 
