@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,11 @@ import keras
 import numpy as np
 
 from elephas_like import SparkModel
+from elephas_like.engine.map_shards import joined_chunks, predicted
+from elephas_like.model.predict import evaluate_rows
+from elephas_like.model.sources import Arrays
+from elephas_like.trainer.building import state_restored
+from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.state import Variables
 from elephas_like.trainer.tensors import generators, name_of, value_of
 
@@ -21,7 +27,7 @@ def by_keras(make: Callable[[], tuple[keras.Model, tuple[Any, ...]]]) -> tuple[d
     """(the parts of the state, the history) after plain `fit`."""
     keras.utils.set_random_seed(SEED)
     model, rows = make()
-    x, y, sample_weight = (*map(_tensors, rows), None, None)[:3]
+    x, y, sample_weight = (*map(tensors, rows), None, None)[:3]
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
@@ -53,6 +59,23 @@ def by_spark_model(
         *data, sample_weight=sample_weight, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     ).history
     return parts(model), history
+
+
+def applied_by_keras(model: keras.Model, rows: tuple[Any, ...]) -> tuple[dict[str, float], Any]:
+    """What Keras' `evaluate` and `predict` return of a model, each as if the other had not been called."""
+    x, y, sample_weight = (*map(tensors, rows), None, None)[:3]
+    with state_restored(model):
+        metrics = model.evaluate(x, y, sample_weight=sample_weight, batch_size=BATCH, verbose=0, return_dict=True)
+    return metrics, model.predict(x, batch_size=BATCH, verbose=0)
+
+
+def applied_as_on_executors(model: keras.Model, rows: tuple[Any, ...]) -> tuple[dict[str, float], Any]:
+    """The same by a model that was pickled, of rows that pass through files."""
+    features, labelled = Arrays(rows[:1]), Arrays(rows)
+    metrics = evaluate_rows(model, labelled, BATCH)  # which builds a model that is not
+    predictor = pickle.loads(pickle.dumps(Predictor.of(model, BATCH)))  # noqa: S301  # our own
+    chunks = list(predicted(0, features.rows(), lambda: predictor, BATCH, features.spool_options()))
+    return metrics, joined_chunks(chunks)
 
 
 def parts(model: keras.Model) -> dict[str, Any]:
@@ -111,7 +134,7 @@ def flat(history: dict[str, Any]) -> dict[str, list[float]]:
     return flat
 
 
-def _tensors(part: Any) -> Any:
+def tensors(part: Any) -> Any:
     """Text as Keras takes it."""
     return keras.tree.map_structure(
         lambda leaf: keras.ops.convert_to_tensor(leaf.tolist(), "string") if leaf.dtype == object else leaf, part

@@ -768,7 +768,7 @@ def own_compute_loss_with_two_outputs():
 
 
 class Scores(keras.Model):
-    """Its test step is its own, and leaves the metrics of `compile` to the train step."""
+    """Its test step is its own, and leaves the metrics of `compile` to the train step; so is its predict step, which gets x alone."""
 
     def __init__(self, *args, **named):
         super().__init__(*args, **named)
@@ -777,6 +777,9 @@ class Scores(keras.Model):
     def test_step(self, data):
         self.score.update_state(self(data[0], training=False))
         return {"score": self.score.result()}
+
+    def predict_step(self, x):
+        return self(x, training=False) / ops.cast(ops.shape(x)[0], "float32")
 
 
 @entry

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
-from conformance.compare import by_keras, by_spark_model, difference, graphs_as_written
+from conformance.compare import (
+    SEED,
+    applied_as_on_executors,
+    applied_by_keras,
+    by_keras,
+    by_spark_model,
+    difference,
+    graphs_as_written,
+)
 from conformance.models import TABLE
 
 TENSORFLOW = "it computes with TensorFlow"
@@ -68,6 +77,37 @@ def test_one_worker_trains_what_keras_trains(name: str) -> None:
         pytest.skip(reason)
     with graphs_as_written():
         assert not difference(by_keras(TABLE[name]), by_spark_model(TABLE[name]), exact=True)
+
+
+APPLIED = (
+    "mlp_with_accuracy",
+    "stateful_rnn",
+    "text_vectorization",
+    "two_inputs_by_name",
+    "two_outputs_with_loss_weights",
+    "sample_weights_and_weighted_metrics",
+    "mixed_precision_that_overflows",
+    "float64",
+    "batch_size_in_a_reshape",
+    "own_test_step_alone",
+    "metric_of_several_numbers",
+    "losses_added_in_call",
+    "unbuilt_sequential",
+)
+"""Entries that are evaluated or predicted in a way of their own. By hand all of them were, on each backend."""
+
+
+@pytest.mark.parametrize("name", APPLIED)
+def test_executors_evaluate_and_predict_what_keras_does(name: str) -> None:
+    if name in NOT_ON.get(keras.backend.backend(), {}):
+        pytest.skip(NOT_ON[keras.backend.backend()][name])
+    with graphs_as_written():
+        keras.utils.set_random_seed(SEED)
+        model, rows = TABLE[name]()
+        found, expected = applied_as_on_executors(model, rows), applied_by_keras(model, rows)
+    keras.tree.assert_same_structure(found, expected)
+    for mine, theirs in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs, strict=isinstance(theirs, np.ndarray))
 
 
 def test_the_documents_say_how_many_kinds_of_models_there_are() -> None:
