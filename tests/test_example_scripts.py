@@ -29,13 +29,10 @@ def check(printed: str, said: str, least: float | None, most: float | None) -> N
     ("name", "said", "least", "most"),
     [
         ("mnist_synchronous.py", "test accuracy: ", 0.9, 1),
-        ("mnist_asynchronous.py", "test accuracy: ", 0.8, 1),
-        ("search.py", "test accuracy: ", 0.9, 1),
-        ("images.py", "test accuracy: ", 0.8, 1),
         ("mlflow_tracking.py", "nested runs: 4", None, None),
     ],
 )
-def test_an_example_says_what_it_should(
+def test_an_example_says_what_it_should_as_a_script(
     name: str, said: str, least: float | None, most: float | None, tmp_path: Path
 ) -> None:
     environment = os.environ | {"EPOCHS": "4", "PYSPARK_PYTHON": sys.executable}
@@ -48,6 +45,9 @@ def test_an_example_says_what_it_should(
 @pytest.mark.parametrize(
     ("name", "said", "least", "most"),
     [
+        ("mnist_asynchronous.py", "test accuracy: ", 0.8, 1),
+        ("search.py", "test accuracy: ", 0.9, 1),
+        ("images.py", "test accuracy: ", 0.8, 1),
         ("ensemble.py", "test accuracy of the ensemble: ", 0.9, 1),
         ("multi_input.py", "topics: [0 1 0 1]", None, None),
         ("regression.py", "on all rows, as an RDD: {'loss': ", 0, 0.99),
@@ -59,7 +59,7 @@ def test_an_example_says_what_it_should(
         ("tfrecord.py", "rows written: ", 1797, 1797),
     ],
 )
-def test_an_example_without_settings_of_its_own_says_what_it_should(
+def test_an_example_says_what_it_should_in_a_session_that_is_there(
     spark, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path, name: str, said: str, least: float, most: float
 ) -> None:
     """In the session of the tests, which saves a JVM and three imports of TensorFlow for each."""
