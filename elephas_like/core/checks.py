@@ -34,9 +34,10 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def did_you_mean(value: str, names: Iterable[str]) -> str:
-    """Return " Did you mean 'name'?" for the nearest known name, or "" where none is near."""
-    found = difflib.get_close_matches(value, [str(name) for name in names], n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    """Return " Did you mean 'name'?" for the nearest known name, capitals aside, or "" where none is near."""
+    spelled = {str(name).casefold(): str(name) for name in names}
+    found = difflib.get_close_matches(value.casefold(), spelled, n=1)
+    return f" Did you mean {spelled[found[0]]!r}?" if found else ""
 
 
 def shortly(value: object) -> str:

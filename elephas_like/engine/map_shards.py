@@ -195,10 +195,11 @@ def rows_of(chunks: RDD) -> RDD:
     return chunks.mapPartitions(one_by_one)
 
 
-def collected(chunks: RDD, job: MapJob) -> object:
+def collected(chunks: RDD, job: MapJob, none: Callable[[], object]) -> object:
     """Return all predictions: an array with a leading axis of rows, or a list or dict of them for several outputs.
 
-    No rows give an empty array.
+    Args:
+        none: returns what no rows give.
 
     Raises:
         WaitError, ElephasError: as `MapJob.run`.
@@ -207,13 +208,13 @@ def collected(chunks: RDD, job: MapJob) -> object:
     for part in found:
         if isinstance(part, Failure):
             raise part.error()
-    return joined_chunks(found)
+    return joined_chunks(found, none)
 
 
-def joined_chunks(parts: Sequence[Chunk]) -> object:
-    """Return the predictions of successive batches as one array, or a list or dict of them for several outputs."""
+def joined_chunks(parts: Sequence[Chunk], none: Callable[[], object]) -> object:
+    """Return the predictions of successive batches as one array, or a list or dict of them for several outputs; `none()` of no batch."""
     if not parts:
-        return np.zeros((0,), np.float32)
+        return none()
     outputs = [np.concatenate(arrays) for arrays in zip(*(part[0] for part in parts), strict=True)]
     tree = unflatten(parts[0][1], outputs)
     return list(tree) if isinstance(tree, tuple) else tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -34,6 +34,7 @@ from elephas_like.model.predict import (
     check_arrays,
     feature_arrays,
     feature_rows,
+    no_predictions,
     no_rows,
     predict_rows,
     refuse_labels,
@@ -345,18 +346,17 @@ class VotingModel:
     ) -> Any:
         rows = checks.positive_int("batch_size", batch_size)
         ballot = self._ballot()
-        none = np.zeros(0, np.int64 if labels else np.float32)
         features = feature_rows(data, columns, self.models[0])
         if features is not None:
             predictor = self._predictor(rows, _Labels(ballot) if labels else ballot)
             allowed = self.allow_plain_text
-            found = predict_rows(features, predictor, rows, collect=collect, allow_plain_text=allowed)
-            return none if collect and len(found) == 0 else found
+            none = partial(self._of_no_rows, ballot, labels=labels)
+            return predict_rows(features, predictor, rows, none=none, collect=collect, allow_plain_text=allowed)
         if not collect:
             raise ValueError("collect=False needs an RDD or a DataFrame; arrays are predicted here.")
         given = feature_arrays(data, self.models[0])
         if no_rows(given):
-            return none
+            return self._of_no_rows(ballot, labels=labels)
         combined = ballot([model.predict(given, batch_size=rows, verbose=verbose) for model in self.models])
         return votes.labels(combined) if labels else combined
 
@@ -401,6 +401,13 @@ class VotingModel:
 
     def _predictor(self, batch_size: int, combine: Callable[[Sequence[Array]], Array]) -> EnsemblePredictor:
         return EnsemblePredictor(tuple(Predictor.of(model, batch_size) for model in self.models), combine, batch_size)
+
+    def _of_no_rows(self, ballot: Ballot, *, labels: bool) -> Any:
+        found = [no_predictions(model) for model in self.models]
+        if any(each.ndim < 2 for each in found):  # models that do not say what they put out
+            return np.zeros(0, np.int64 if labels else np.float32)
+        combined = ballot(found)
+        return votes.labels(combined) if labels else combined
 
     def _ballot(self) -> Ballot:
         return Ballot(self.voting, self.weights, tuple(gives_logits(model) for model in self.models))

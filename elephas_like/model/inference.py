@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 from pyspark import RDD
 
 from elephas_like.core import checks
-from elephas_like.engine.map_shards import joined_chunks
 from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.data_arguments import arrays, cut_targets
 from elephas_like.model.frame_predictions import appended
@@ -23,6 +23,7 @@ from elephas_like.model.predict import (
     feature_arrays,
     feature_rows,
     keras_verbose,
+    no_predictions,
     no_rows,
     predict_rows,
     refuse_callbacks,
@@ -94,12 +95,13 @@ class Inference(ABC):
             refuse_callbacks(callbacks)
             warn_of_own(self._model, "predict")
             predictor = Predictor.of(self._model, rows)
-            return predict_rows(features, predictor, rows, collect=collect, **on_executors)
+            none = partial(no_predictions, self._model)
+            return predict_rows(features, predictor, rows, none=none, collect=collect, **on_executors)
         if not collect:
             raise ValueError("collect=False needs an RDD, a DataFrame or a path; arrays are predicted on the driver.")
         features = feature_arrays(given.x, self._model)
         if no_rows(features):
-            return joined_chunks([])
+            return no_predictions(self._model)
         return self._model.predict(features, batch_size=rows, verbose=shown, callbacks=callbacks)
 
     def _on_executors(self, timeout: float | None) -> dict[str, Any]:

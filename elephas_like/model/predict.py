@@ -11,14 +11,15 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 from pyspark import RDD
 
 from elephas_like.core import checks, scores
 from elephas_like.core.columns import example_batch, signature
 from elephas_like.core.errors import DataError
 from elephas_like.core.strategies.registry import resolve
-from elephas_like.core.structure import flatten
-from elephas_like.core.types import FitConfig, Mode, Order, ShardRef
+from elephas_like.core.structure import flatten, unflatten
+from elephas_like.core.types import FitConfig, Mode, Order, ShardRef, Slot
 from elephas_like.engine.map_frames import map_frame
 from elephas_like.engine.map_shards import (
     Chunk,
@@ -54,10 +55,11 @@ from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
-from elephas_like.trainer.model_facts import prepares_rows
+from elephas_like.trainer.model_facts import overrides, prepares_rows
 from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
+from elephas_like.trainer.task import outputs
 from elephas_like.trainer.tensors import is_text, text_tensors
 
 Score = TypeVar("Score")
@@ -116,6 +118,18 @@ def no_rows(features: Any) -> bool:
     return bool(leaves) and all(tuple(getattr(leaf, "shape", ()))[:1] == (0,) for leaf in leaves)
 
 
+def no_predictions(model: keras.Model) -> Any:
+    """Return what a model predicts of no rows: empty arrays of its outputs' shapes, of shape (0,) where it does not say them."""
+    own = any(overrides(model, name) for name in ("predict_step", "predict_on_batch", "make_predict_function"))
+    slots, structure = flatten(Slot("output") if own else outputs(model))
+    tree = unflatten(structure, [_empty(slot) for slot in slots if isinstance(slot, Slot)])
+    return list(tree) if isinstance(tree, tuple) else tree
+
+
+def _empty(slot: Slot) -> Any:
+    return np.zeros((0, *(size or 0 for size in slot.shape or ())), object if slot.text else np.float32)
+
+
 def refuse_no_rows(features: Any) -> None:
     """Raise ValueError if arrays that are to be evaluated are empty."""
     if no_rows(features):
@@ -127,6 +141,7 @@ def predict_rows(
     predictor: Predict,
     batch_size: int,
     *,
+    none: Callable[[], Any],
     collect: bool,
     timeout: float = math.inf,
     allow_plain_text: bool = False,
@@ -138,6 +153,7 @@ def predict_rows(
         features: rows of features.
         predictor: gives the outputs of shards. It is sent to each executor once.
         batch_size: rows a batch.
+        none: returns what no rows give.
         collect: False returns an RDD of predictions, computed when it is asked for.
         timeout: seconds in which no task starts or ends, after which collecting is given up; over Spark Connect, which shows no
             tasks, seconds for all of it.
@@ -153,7 +169,7 @@ def predict_rows(
     options = features.spool_options(allow_plain_text=allow_plain_text)
     context = features.context
     if context is None:
-        return _predict_without_context(features, predictor, batch_size, options, timeout, resources)
+        return _predict_without_context(features, predictor, batch_size, options, none, timeout, resources)
     check_executors(context)
     profile = profile_for(context, resources)
     shipped = ship(context, predictor)
@@ -163,7 +179,7 @@ def predict_rows(
         return rows_of(chunks)
     try:
         with Interrupts():
-            return collected(chunks, MapJob(_title("predict", chunks), options.dataset, timeout))
+            return collected(chunks, MapJob(_title("predict", chunks), options.dataset, timeout), none)
     finally:
         destroy(context, shipped)
 
@@ -173,6 +189,7 @@ def _predict_without_context(
     predictor: Predict,
     batch_size: int,
     options: SpoolOptions,
+    none: Callable[[], Any],
     timeout: float,
     resources: str | None,
 ) -> Any:
@@ -182,12 +199,12 @@ def _predict_without_context(
         return predicted(index, rows, lambda: predictor, batch_size, options)
 
     if not isinstance(features, FrameRows):
-        return joined_chunks(list(predict(0, features.rows())))
+        return joined_chunks(list(predict(0, features.rows())), none)
     check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
     profile = profile_for(features.session, resources)
     with Interrupts():
         return joined_chunks(
-            map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout, profile=profile)
+            map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout, profile=profile), none
         )
 
 

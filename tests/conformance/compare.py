@@ -75,7 +75,7 @@ def applied_as_on_executors(model: keras.Model, rows: tuple[Any, ...]) -> tuple[
     metrics = evaluate_rows(model, labelled, BATCH)  # which builds a model that is not
     predictor = pickle.loads(pickle.dumps(Predictor.of(model, BATCH)))  # noqa: S301  # our own
     chunks = list(predicted(0, features.rows(), lambda: predictor, BATCH, features.spool_options()))
-    return metrics, joined_chunks(chunks)
+    return metrics, joined_chunks(chunks, list)
 
 
 def parts(model: keras.Model) -> dict[str, Any]:

@@ -114,11 +114,37 @@ def test_a_loss_alone_is_a_number_and_no_rows_are_refused(sc) -> None:
 def test_empty_arrays_are_what_empty_rdds_are(sc) -> None:
     x, y = np.zeros((0, 64), "float32"), np.zeros(0)
     model = classifier()
-    for each in (SparkModel(model), VotingModel([model, model])):
+    for each, of_rows in (
+        (SparkModel(model), ((0, 10), np.float32)),
+        (VotingModel([model, model]), ((0,), np.int64)),
+        (VotingModel([model, model], "mean"), ((0, 10), np.float32)),
+    ):
         found, expected = each.predict(x), each.predict(sc.parallelize([], 2))
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype) == of_rows
         with pytest.raises(ValueError, match="no rows to evaluate"):
             each.evaluate(x, y)
+
+
+def test_predictions_of_no_rows_have_the_shapes_of_the_outputs() -> None:
+    inputs = keras.Input((None, 3))
+    each, last = keras.layers.Dense(2, name="each")(inputs), keras.layers.GlobalMaxPooling1D(name="last")(inputs)
+    x = np.zeros((0, 5, 3), "float32")
+
+    def shapes(model: keras.Model) -> object:
+        model.compile("sgd", "mse")
+        return keras.tree.map_structure(lambda array: array.shape, SparkModel(model).predict(x))
+
+    assert shapes(keras.Model(inputs, {"each": each, "last": last})) == {"each": (0, 0, 2), "last": (0, 3)}
+    assert shapes(keras.Model(inputs, [last, each])) == [(0, 3), (0, 0, 2)]
+    assert shapes(keras.Sequential([inputs, keras.layers.Dense(4)])) == (0, 0, 4)
+
+    class Halves(keras.Model):
+        """What it predicts its step says, and not its graph."""
+
+        def predict_step(self, x):
+            return self(x)[:, 0]
+
+    assert shapes(Halves(inputs, each)) == (0,)
 
 
 @pytest.mark.parametrize(
