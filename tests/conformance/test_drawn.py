@@ -15,7 +15,7 @@ from conformance.compare import by_keras, by_spark_model, difference, graphs_as_
 from conformance.drawn import drawn
 from conformance.lives import lived
 
-FEW = 4 if keras.backend.backend() == "jax" else 8  # JAX compiles for ten seconds each
+FEW = 2 if keras.backend.backend() == "jax" else 4  # JAX compiles for ten seconds each
 DRAWS = os.environ.get("ELEPHAS_LIKE_DRAWS")
 
 

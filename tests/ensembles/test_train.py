@@ -18,7 +18,7 @@ from elephas_like.trainer.seeds import seeded
 layers = keras.layers
 
 
-@pytest.mark.parametrize("problem", [digits, breast_cancer, diabetes])
+@pytest.mark.parametrize("problem", [breast_cancer, diabetes])
 def test_bagged_members_together_beat_their_mean(problem) -> None:
     build, (x, y, x_test, y_test) = problem()
     found = train_ensemble(build, (x, y), 3, epochs=4, seed=0, engine="in_process", verbose=0)

@@ -40,10 +40,9 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("engine", ["server", "jobs"])
-def test_rows_are_written_once_for_all_maps_and_trained_as_for_each(counted, scratch: Path, engine: str) -> None:
+def test_rows_are_written_once_for_all_maps_and_trained_as_for_each(counted, scratch: Path) -> None:
     df, seen = counted
-    given = estimator(engine=engine)
+    given = estimator(engine="server")
     maps = [{given.epochs: 1}, {given.epochs: 2, given.batch_size: 16}, {given.optimizerConfig: "sgd"}]
     before = seen.value, ours(scratch)
     fitted = dict(given.fitMultiple(df, maps))

@@ -28,6 +28,7 @@ def test_a_file_of_elephas_predicts_as_it_did_and_can_be_trained(path: Path) -> 
     readable(path)
     model = load_h5(str(path))
     seen = np.load(path.with_suffix(".npz"))
+    model.run_eagerly = True
     np.testing.assert_allclose(model.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
     name = path.stem.split("-")[1]
     kinds = {"classifier": keras.optimizers.Adam, "sequence": keras.optimizers.RMSprop}
@@ -49,6 +50,7 @@ def test_the_architecture_alone_is_the_same_model(path: Path) -> None:
     model = from_json(architecture if isinstance(architecture, str) else architecture.decode())
     model.set_weights(load_h5(str(path)).get_weights())
     seen = np.load(path.with_suffix(".npz"))
+    model.run_eagerly = True
     np.testing.assert_allclose(model.predict(seen["x"], verbose=0), seen["y"], atol=1e-6)
 
 

@@ -165,6 +165,7 @@ def test_gradients_that_a_reset_takes_at_the_end_of_an_epoch_are_warned_of(
 
     model, keras_own = made(), made()
     fitted = SparkModel(model, 1, engine="in_process", optimizer_state=treatment, frequency=frequency, batch_size=4)
+    keras_own.run_eagerly = True  # which has fewer steps than a trace costs
     fitted.fit(X[:12], Y[:12], epochs=epochs, shuffle=False, verbose=0)
     keras_own.fit(X[:12], Y[:12], epochs=epochs, batch_size=4, shuffle=False, verbose=0)
     assert ("(1 of up to 3) make no whole step" in caplog.text) is lost
