@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from elephas_like import SparkModel
 from elephas_like.rows.spool import Block
 
-WORKERS, EPOCHS = 8, 8
+WORKERS, EPOCHS = 8, 4
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -23,10 +23,8 @@ def accuracy(rows: list[np.ndarray], **options: object) -> tuple[float, keras.ca
     x, y, x_test, y_test = digits()
     keras.utils.set_random_seed(0)
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((64,)), layers.Dense(64, "relu"), layers.Dense(32, "relu"), layers.Dense(10, "softmax")]
-    )
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64, "relu"), layers.Dense(10, "softmax")])
+    model.compile(keras.optimizers.Adam(0.002), "sparse_categorical_crossentropy", metrics=["accuracy"])
     blocks = [Block((x[mine], y[mine]), len(mine)) for mine in rows]
     fitted = SparkModel(model, engine="in_process", seed=0, **options)
     history = fitted.fit(blocks, epochs=EPOCHS, batch_size=4, verbose=0)
@@ -37,7 +35,7 @@ def test_rows_sorted_by_label_converge_by_rounds_that_become_shorter() -> None:
     _, y, _, _ = digits()
     by_label = np.array_split(np.argsort(y, kind="stable"), WORKERS)
     reached, history = accuracy(by_label)
-    assert reached > 0.92  # 0.953 when this was written
+    assert reached > 0.92  # 0.947 when this was written
     assert max(record.of for record in history.rounds) == 20
     assert all(sum(r.samples for r in history.rounds if r.epoch == epoch) == 1437 for epoch in range(EPOCHS))
     once, _ = accuracy(by_label, strategy="one_shot")
@@ -47,7 +45,7 @@ def test_rows_sorted_by_label_converge_by_rounds_that_become_shorter() -> None:
 def test_rows_dealt_at_random_keep_their_five_rounds() -> None:
     dealt = np.array_split(np.arange(1437), WORKERS)
     reached, history = accuracy(dealt)
-    assert reached > 0.91  # 0.936
+    assert reached > 0.91  # 0.942
     assert [record.of for record in history.rounds] == [5] * 5 * EPOCHS
 
 

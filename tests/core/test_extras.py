@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from forked import run
 
 import elephas_like
 from elephas_like.core.errors import ElephasError, MissingExtraError
@@ -24,7 +25,7 @@ class Hidden(importlib.abc.MetaPathFinder):
         return None
 
 # What takes seconds is imported once. Each package is hidden in a process that is forked from this one, and forgets it there, with
-# Keras, whose import depends on its backend.
+# Keras, whose import depends on its backend, and with all of ours.
 for name in ("keras", "pyspark.sql", "pyspark.ml", "hyperopt", "optuna", "pandas", "matplotlib"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
@@ -33,7 +34,7 @@ for hidden, names in json.loads(sys.argv[1]).items():
         os.wait()
         continue
     for name in list(sys.modules):
-        if name.partition(".")[0] in (hidden, "keras"):
+        if name.partition(".")[0] in (hidden, "keras", "elephas_like"):
             del sys.modules[name]
     sys.meta_path.insert(0, Hidden())
     said = {}
@@ -112,8 +113,8 @@ NEEDS = {
 def imports() -> dict[str, dict[str, list[str] | None]]:
     """What became of each import, None or its error, by the package that was hidden."""
     wanted = {hidden: [*FRONT, *MODULES, *OF_BACKENDS.get(hidden, [])] for hidden in EXTRAS}
-    command = [sys.executable, "-c", IMPORT_ALL, json.dumps(wanted)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    done = run(["-c", IMPORT_ALL, json.dumps(wanted)], folder=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr[-2000:]
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith('["'))
 
 

@@ -45,8 +45,13 @@ def test_p6_transform_takes_empty_partitions(spark, df) -> None:
     assert transformer.transform(df.filter("label > 7")).collect() == []
 
 
-def test_p19_a_fitted_pipeline_can_be_saved(df, tmp_path: Path) -> None:
-    fitted = Pipeline(stages=[ElephasEstimator(custom(), epochs=1, num_workers=1)]).fit(df)
+@pytest.fixture(scope="module")
+def fitted(df) -> PipelineModel:
+    """A pipeline of one stage, whose loss is a function."""
+    return Pipeline(stages=[ElephasEstimator(custom(own_error), epochs=1, num_workers=1)]).fit(df)
+
+
+def test_p19_a_fitted_pipeline_can_be_saved(df, fitted: PipelineModel, tmp_path: Path) -> None:
     fitted.save(str(tmp_path / "model"))
     loaded = PipelineModel.load(str(tmp_path / "model"))
     assert [row.prediction for row in loaded.transform(df).collect()] == [
@@ -82,8 +87,8 @@ def test_p21_load_ml_transformer_keeps_custom_objects_history_and_batch_size(spa
     np.testing.assert_array_equal(loaded.weights[0], transformer.weights[0])
 
 
-def test_p28_a_callable_loss_is_no_classification(df) -> None:
-    found = ElephasEstimator(custom(own_error), epochs=1, num_workers=1).fit(df).transform(df)
+def test_p28_a_callable_loss_is_no_classification(df, fitted: PipelineModel) -> None:
+    found = fitted.transform(df)
     assert found.schema["prediction"].dataType.simpleString() == "double"
     assert found.columns == ["features", "label", "prediction"]
     assert len({row.prediction for row in found.collect()}) > 2  # values, not classes

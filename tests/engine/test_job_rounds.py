@@ -162,11 +162,11 @@ def test_a_round_that_waits_for_the_slots_of_another_fit_is_not_late(rounds, sc,
     """What another fit of this process holds it gives back; only then does time count."""
 
     joined: list[Joined] = []
-    with rounds(lambda index, _: iter([(reference("waiting", index, 2, 3), None)]), "waiting", timeout=4) as opened:
+    with rounds(lambda index, _: iter([(reference("waiting", index, 2, 3), None)]), "waiting", timeout=2) as opened:
         thread = threading.Thread(target=lambda: joined.extend(opened.joined()))
         with no_free_slot(), reservation(sc, 2, 2, timeout=0):
             thread.start()
-            thread.join(6)  # longer than round_timeout
+            thread.join(3)  # longer than round_timeout
             assert thread.is_alive()
         thread.join(60)
     assert [worker.rows for worker in joined] == [2, 2]

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pytest
 from small_world import Background, taken
@@ -29,9 +30,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-def own(request: pytest.FixtureRequest) -> Identity | None:
-    return identity() if request.param == "encrypted" else None
+def on_every_line(check: Callable[[str, Identity | None], None]) -> None:
+    """Check both transports, plain and encrypted, at the same time: each waits for seconds that nobody computes in."""
+    encrypted = identity()
+    running = [Background(partial(check, kind, own)) for kind in LINES for own in (None, encrypted)]
+    for each in running:
+        each.result()
 
 
 @contextmanager
@@ -79,65 +83,77 @@ def pause() -> None:
 
 
 @pytest.mark.fault("A slow network", "an update may take as long as bytes flow", "time")
-def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound(kind: str, own: Identity | None) -> None:
-    def serve(connection: socket.socket) -> None:
-        take_head(connection, kind)
-        for _ in range(len(BODY) // STEP):
-            assert len(taken(connection, STEP)) == STEP
-            pause()
-        connection.sendall(head_of_reply(kind, 2) + b"ok")
+def test_a_body_that_is_taken_in_trickles_may_take_longer_than_the_bound() -> None:
+    def check(kind: str, own: Identity | None) -> None:
+        def serve(connection: socket.socket) -> None:
+            take_head(connection, kind)
+            for _ in range(len(BODY) // STEP):
+                assert len(taken(connection, STEP)) == STEP
+                pause()
+            connection.sendall(head_of_reply(kind, 2) + b"ok")
 
-    with served(serve, kind, own) as line:
-        reply = line.call([BODY])
-        assert read(reply.source, 2) == b"ok"
+        with served(serve, kind, own) as line:
+            reply = line.call([BODY])
+            assert read(reply.source, 2) == b"ok"
+
+    on_every_line(check)
 
 
 @pytest.mark.fault(
     "A connection stalls", "it is opened again after 60 s without a byte, and the update sent again", "60 s"
 )
-def test_a_body_that_is_taken_no_further_ends_by_the_bound(kind: str, own: Identity | None) -> None:
-    over = threading.Event()
+def test_a_body_that_is_taken_no_further_ends_by_the_bound() -> None:
+    def check(kind: str, own: Identity | None) -> None:
+        over = threading.Event()
 
-    def serve(connection: socket.socket) -> None:
-        take_head(connection, kind)
-        taken(connection, 4 * STEP)
-        over.wait(20)
+        def serve(connection: socket.socket) -> None:
+            take_head(connection, kind)
+            taken(connection, 4 * STEP)
+            over.wait(20)
 
-    with served(serve, kind, own) as line:
-        with pytest.raises(TimeoutError):
-            line.call([BODY])
-        over.set()
+        with served(serve, kind, own) as line:
+            with pytest.raises(TimeoutError):
+                line.call([BODY])
+            over.set()
 
-
-def test_a_reply_that_comes_in_trickles_may_take_longer_than_the_bound(kind: str, own: Identity | None) -> None:
-    body = bytes(range(40))
-
-    def serve(connection: socket.socket) -> None:
-        take_head(connection, kind)
-        connection.sendall(head_of_reply(kind, len(body)))
-        for byte in body:
-            pause()
-            connection.sendall(bytes([byte]))
-
-    with served(serve, kind, own) as line:
-        reply = line.call([])
-        assert reply.length == len(body)
-        assert read(reply.source, len(body)) == body
+    on_every_line(check)
 
 
-def test_a_reply_that_stops_ends_by_the_bound(kind: str, own: Identity | None) -> None:
-    over = threading.Event()
+def test_a_reply_that_comes_in_trickles_may_take_longer_than_the_bound() -> None:
+    def check(kind: str, own: Identity | None) -> None:
+        body = bytes(range(40))
 
-    def serve(connection: socket.socket) -> None:
-        take_head(connection, kind)
-        connection.sendall(head_of_reply(kind, 3) + b"ab")
-        over.wait(20)
+        def serve(connection: socket.socket) -> None:
+            take_head(connection, kind)
+            connection.sendall(head_of_reply(kind, len(body)))
+            for byte in body:
+                pause()
+                connection.sendall(bytes([byte]))
 
-    with served(serve, kind, own) as line:
-        reply = line.call([])
-        with pytest.raises(TimeoutError):
-            read(reply.source, 3)
-        over.set()
+        with served(serve, kind, own) as line:
+            reply = line.call([])
+            assert reply.length == len(body)
+            assert read(reply.source, len(body)) == body
+
+    on_every_line(check)
+
+
+def test_a_reply_that_stops_ends_by_the_bound() -> None:
+    def check(kind: str, own: Identity | None) -> None:
+        over = threading.Event()
+
+        def serve(connection: socket.socket) -> None:
+            take_head(connection, kind)
+            connection.sendall(head_of_reply(kind, 3) + b"ab")
+            over.wait(20)
+
+        with served(serve, kind, own) as line:
+            reply = line.call([])
+            with pytest.raises(TimeoutError):
+                read(reply.source, 3)
+            over.set()
+
+    on_every_line(check)
 
 
 def test_an_unknown_token_is_an_error_of_its_own(kind: str) -> None:

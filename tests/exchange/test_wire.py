@@ -290,7 +290,7 @@ def decoded_or_refused(frame: bytes, length: int | None = None) -> None:
     assert isinstance(message, protocol.Message)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(bad_frames())
 @example(changed(protocol.Answer(1, update()), seconds=10**400))
 @example(changed(protocol.TrialProgress(0, 1, 2, {}), metrics={"loss": 10**400}))

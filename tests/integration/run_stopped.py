@@ -1,4 +1,7 @@
-"""A script: fits and a search whose SparkContext is stopped under way, by Python or in the JVM: what is said and left."""
+"""A script: fits and a search whose SparkContext is stopped under way, by Python or in the JVM: what is said and left.
+
+Also what is said, once it is stopped, by fits and searches that need no Spark: that they run in this process.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import logging
 import sys
 import tempfile
 import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -56,8 +61,19 @@ def searched(context: SparkContext, how: str, folder: Path) -> dict[str, object]
     return {"said": said, "trials": summary(search.records), "kept": (folder / "trials.jsonl").read_text().count("\n")}
 
 
+def warned(*uses: Callable[[], object]) -> list[str]:
+    """What is said of the SparkContext, each time that it is."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for use in uses:
+            use()
+    return [str(each.message) for each in found if "SparkContext" in str(each.message)]
+
+
 def main(how: str) -> None:
     scratch = Path(tempfile.gettempdir())
+    held = (np.zeros((4, 2)), np.zeros(4))
+    answer: dict[str, object] = {"warned before": warned(lambda: SparkModel(line(), 2).fit(*held, verbose=0))}
     context = started("local[2]", "stopped")
     logging.basicConfig(level=logging.WARNING)
     model = line()
@@ -71,9 +87,7 @@ def main(how: str) -> None:
 
     dataset = elephas_like.shard(context.parallelize(points(20), 2), 2)
     frame = SparkSession(context).createDataFrame([([1.0, 2.0], 3.0)] * 4, ["features", "label"])
-    answer: dict[str, object] = {}
     try:
-        held = (np.zeros((4, 2)), np.zeros(4))
         SparkModel(model, 2, engine="jobs").fit(
             dataset, epochs=4, verbose=0, callbacks=[Stops()], validation_data=held, validation_freq=4
         )
@@ -104,6 +118,15 @@ def main(how: str) -> None:
     dataset.release()
     if how == "jvm":
         context.stop()
+    answer["warned before"] += warned(lambda: SparkModel(line(), 2, engine="in_process").fit(*held, verbose=0))
+    answer["warned"] = warned(
+        lambda: SparkModel(line(), 2).fit(*held, verbose=0),
+        lambda: elephas_like.search(
+            lambda point: line(), {"a": [1]}, held, objective="loss", max_evals=1, epochs=1, verbose=0
+        ),
+        lambda: elephas_like.search(lambda point: 1.0, {"a": [1]}, max_evals=1, verbose=0),
+        lambda: elephas_like.train_ensemble(line(), held, num_members=1, epochs=1, verbose=0),
+    )
     answer["search"] = searched(started("local[2]", "stopped too"), how, scratch / "search")
     answer["files"] = [str(path) for path in scratch.rglob("elephas_like-*")]
     answer["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("elephas")]

@@ -147,7 +147,7 @@ def test_a_job_of_another_thread_ends_no_fit_whose_workers_have_callbacks(sc, mo
 
     def seen(run: ServerRun, waited: dict[int, float]) -> None:
         make_room(run, waited)
-        if max(waited.values()) > 2:
+        if max(waited.values()) > 1:
             patient.set()
 
     monkeypatch.setattr(ServerRun, "_make_room", seen)

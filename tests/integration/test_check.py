@@ -125,6 +125,6 @@ def test_rows_that_never_come_end_in_time(sc, tmp_path: Path) -> None:
             threading.Event().wait(0.05)
         return rows
 
-    report = SparkModel(line()).check(sc.parallelize(points(4), 2).mapPartitions(wait), verbose=0, timeout=5)
+    report = SparkModel(line()).check(sc.parallelize(points(4), 2).mapPartitions(wait), verbose=0, timeout=2)
     (tmp_path / "go-on").touch()
-    assert "no rows came within 5 s" in named(report)["rows"].text
+    assert "no rows came within 2 s" in named(report)["rows"].text

@@ -274,9 +274,9 @@ def test_a_worker_that_hangs_is_named_and_the_others_stop(sc, mode: str) -> None
     rows = [*points(10), *(([99.0, 0.0], 1.0) for _ in range(10))]
     began = time.monotonic()
     SparkModel(line(), 2, engine="server").fit(sc.parallelize(points(20), 2), verbose=0)  # imports TensorFlow
-    said = r"round_timeout=5 s; missing: worker 1 \(attempt \d+ on .*, lease live"
+    said = r"round_timeout=3 s; missing: worker 1 \(attempt \d+ on .*, lease live"
     with pytest.raises(WaitError, match=said):
-        SparkModel(model, 2, engine="server", mode=mode, round_timeout=5).fit(
+        SparkModel(model, 2, engine="server", mode=mode, round_timeout=3).fit(
             sc.parallelize(rows, 2), epochs=2, verbose=0, validation_split=0.2
         )
     assert time.monotonic() - began < 120  # nothing waits for the end of the hanging step, ten minutes away
@@ -349,6 +349,13 @@ def test_a_context_that_is_stopped_in_mid_fit_is_said(tmp_path: Path, how: str) 
     assert "NoneType" not in log
     assert "Traceback" not in log
     assert "not deleted everywhere" not in log  # Spark has ended the executors, with all they held
+    assert answer["warned before"] == []
+    assert [one.partition(" in this process, without Spark. Start a new session")[0] for one in answer["warned"]] == [
+        "the SparkContext was stopped: this fit trains",
+        "the SparkContext was stopped: trials run one by one",
+        "the SparkContext was stopped: trials run one by one",
+        "the SparkContext was stopped: members are trained one by one",
+    ]
 
 
 class Paced(Hangs):
@@ -505,8 +512,8 @@ def answer_to_sigint(script: Script) -> dict:
     "Ctrl-C", "`KeyboardInterrupt`; tasks, files and ports are gone", "the model keeps the last finished round"
 )
 def test_a_real_sigint_ends_a_fit_in_order(tmp_path: Path) -> None:
-    """Four fits of one process, which must be fit for the next one after each; the first is without Spark."""
-    fits = ("in_process-ready", "server-busy", "jobs-busy", "jobs-ready")
+    """Three fits of one process, which must be fit for the next one after each; the first is without Spark."""
+    fits = ("in_process-ready", "server-busy", "jobs-busy")
     with Script("run_interrupted.py", *fits, scratch=tmp_path) as script:
         for fit in fits:
             assert script.answer() == {"epoch": 2}

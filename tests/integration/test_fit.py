@@ -8,7 +8,6 @@ import cloudpickle
 import keras
 import numpy as np
 import pytest
-from forked import run
 from small import classifier, digits, line, points, rows, trained
 
 import elephas_like
@@ -207,39 +206,3 @@ def test_what_workers_get_may_refer_to_broadcasts(sc, spark, engine: str) -> Non
 
 def _listed(jobs: object) -> list:
     return [jobs.apply(index) for index in range(jobs.size())]
-
-
-AFTER_STOP = """
-import warnings
-import keras, numpy as np
-from pyspark.sql import SparkSession
-from elephas_like import SparkModel, search, train_ensemble
-model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-x = np.ones((4, 2))
-with warnings.catch_warnings(record=True) as found:
-    warnings.simplefilter("always")
-    SparkModel(model, 2).fit(x, x[:, 0], verbose=0)
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate().stop()
-    SparkModel(model, 2, engine="in_process").fit(x, x[:, 0], verbose=0)
-    before = [str(each.message) for each in found if "SparkContext" in str(each.message)]
-    SparkModel(model, 2).fit(x, x[:, 0], verbose=0)
-    search(lambda point: model, {"a": [1]}, (x, x[:, 0]), objective="loss", max_evals=1, epochs=1, verbose=0)
-    search(lambda point: 1.0, {"a": [1]}, max_evals=1, verbose=0)
-    train_ensemble(model, (x, x[:, 0]), num_members=1, epochs=1, verbose=0)
-    after = [str(each.message) for each in found if "SparkContext" in str(each.message)]
-print(len(before), *after, sep=chr(10))
-"""
-
-
-def test_a_fit_after_the_context_was_stopped_says_that_it_trains_in_process() -> None:
-    done = run(["-c", AFTER_STOP])
-    assert done.returncode == 0, done.stderr
-    count, *said = done.stdout.strip().splitlines()
-    assert count == "0"
-    assert [one.partition(" in this process, without Spark. Start a new session")[0] for one in said] == [
-        "the SparkContext was stopped: this fit trains",
-        "the SparkContext was stopped: trials run one by one",
-        "the SparkContext was stopped: trials run one by one",
-        "the SparkContext was stopped: members are trained one by one",
-    ]

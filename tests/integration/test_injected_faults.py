@@ -68,8 +68,7 @@ def test_a_slow_worker_brings_the_same_bits(rdd, engine: str) -> None:
     assert what(faults) == [*(("delay", 0, number, 0) for number in range(ROUNDS)), ("delay", 1, 3, 0)]
 
 
-@pytest.mark.parametrize("transport", ["http", "socket"])
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(("transport", "tls"), [("http", True), ("socket", False)])
 def test_a_connection_that_breaks_costs_no_update_and_doubles_none(rdd, transport: str, tls: bool) -> None:
     options = {"state_codec": "int8"} if tls else {}
     undisturbed, _ = fit(rdd, "server", **options)
@@ -81,11 +80,11 @@ def test_a_connection_that_breaks_costs_no_update_and_doubles_none(rdd, transpor
     assert what(faults) == [*(("drop", 0, number, 0) for number in range(ROUNDS)), ("drop", 1, 1, 0), ("drop", 1, 3, 0)]
 
 
-@pytest.mark.parametrize("engine", ["server", pytest.param("jobs", marks=pytest.mark.slow)])
-def test_a_worker_that_hangs_is_named(rdd, engine: str) -> None:
-    fit(rdd, engine)  # imports TensorFlow and traces the step
+@pytest.mark.slow  # test_faults.py has a step that hangs on the server, tests/engine/test_faulty_worker.py an injected one
+def test_a_worker_that_hangs_is_named(rdd) -> None:
+    fit(rdd, "jobs")  # imports TensorFlow and traces the step
     with inject(hang(1, 1)) as faults, pytest.raises(WaitError, match=r"round_timeout=4 s; missing: worker 1"):
-        fit(rdd, engine, round_timeout=4)
+        fit(rdd, "jobs", round_timeout=4)
     assert what(faults) == [("hang", 1, 1, 0)]
 
 

@@ -94,14 +94,6 @@ def several(named: bool) -> keras.Model:
     return model
 
 
-def images() -> keras.Model:
-    model = keras.Sequential(
-        [keras.Input((6, 6, 3)), layers.Rescaling(1 / 255), layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(3)]
-    )
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
 def recurrent(whole: bool) -> keras.Model:
     layer = layers.LSTM(3, return_sequences=whole)
     model = keras.Sequential([keras.Input((5,), dtype="int32"), layers.Embedding(10, 4), layer, layers.Dense(1)])
@@ -119,7 +111,6 @@ def texts() -> keras.Model:
     return model
 
 
-BYTES = RANDOM.integers(0, 255, (24, 6, 6, 3)).astype("uint8")
 WORDS = RANDOM.integers(0, 10, (24, 5)).astype("int32")
 KINDS: dict[str, tuple[Callable[[], keras.Model], list]] = {
     "pairs": (dense, [(x, float(x.sum())) for x in FLOATS]),
@@ -141,7 +132,6 @@ KINDS: dict[str, tuple[Callable[[], keras.Model], list]] = {
             for i in range(24)
         ],
     ),
-    "uint8 images": (images, list(zip(BYTES, LABELS.tolist(), strict=True))),
     "sequences": (lambda: recurrent(False), [(row, float(row.sum())) for row in WORDS]),
     "sequence labels": (lambda: recurrent(True), [(row, row[:, None].astype("float32")) for row in WORDS]),
     "strings": (texts, [("spark is fast" if i % 2 else "keras is simple", i % 2) for i in range(24)]),
@@ -156,7 +146,7 @@ KINDS: dict[str, tuple[Callable[[], keras.Model], list]] = {
 }
 
 
-QUICK = ("pairs", "train_step, no target", "tuples", "dicts", "uint8 images", "strings")
+QUICK = ("pairs", "train_step, no target", "tuples", "dicts", "strings")
 """Kinds of the fast run: what a row may be made of. Pairs are compared with Keras number by number."""
 
 

@@ -18,7 +18,6 @@ from elephas_like import SparkModel, WaitError
 from elephas_like.engine import map_shards
 from elephas_like.spark.waits import cancel_and_wait
 
-both = pytest.mark.parametrize("call", ["predict", "evaluate"])
 one_of_them = pytest.mark.parametrize("call", ["predict", pytest.param("evaluate", marks=pytest.mark.slow)])
 
 
@@ -58,14 +57,14 @@ def works(sc, model: SparkModel) -> bool:
     "`WaitError` after the `timeout` of the call, which says what was waited for; tasks and files are gone",
     "the call",
 )
-@both
-def test_rows_that_never_come_end_the_call(sc, blocked, scratch: Path, call: str) -> None:
+def test_rows_that_never_come_end_the_call(sc, blocked, scratch: Path) -> None:
+    """Both calls are one job, which waits and tidies up by the same lines; how `evaluate` tidies up is seen below, with Ctrl-C."""
     model = SparkModel(line(), batch_size=1)
     assert works(sc, SparkModel(line()))  # Python processes that begin, and TensorFlow, take their time
     before = ours(scratch)
-    said = rf"none did for timeout=5 s \({call} 2 partitions; 1 running, 1 ended\).*a longer timeout"
+    said = r"none did for timeout=3 s \(predict 2 partitions; 1 running, 1 ended\).*a longer timeout"
     with pytest.raises(WaitError, match=said):
-        getattr(model, call)(blocked(call), timeout=5)
+        model.predict(blocked("predict"), timeout=3)
     assert ours(scratch) <= before
     assert works(sc, model)
 
@@ -87,7 +86,7 @@ def test_a_first_row_that_never_comes_ends_the_call(sc, tmp_path: Path) -> None:
     assert not sc.statusTracker().getActiveJobsIds()
 
 
-@both
+@pytest.mark.parametrize("call", ["predict", "evaluate"])
 def test_a_users_exception_leaves_no_files_of_the_other_task_either(sc, scratch, tmp_path: Path, call: str) -> None:
     folder = str(tmp_path)
 
@@ -120,8 +119,8 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.fault("Ctrl-C during `predict` or `evaluate`", "`KeyboardInterrupt`; tasks and files are gone", "the call")
-@both
-def test_ctrl_c_ends_the_job_and_leaves_no_files(sc, blocked, ctrl_c, scratch: Path, tmp_path: Path, call: str) -> None:
+def test_ctrl_c_ends_the_job_and_leaves_no_files(sc, blocked, ctrl_c, scratch: Path, tmp_path: Path) -> None:
+    """`evaluate`; the test below presses during `predict`."""
     model, before = SparkModel(line(), batch_size=1), ours(scratch)
 
     def press() -> None:
@@ -131,7 +130,7 @@ def test_ctrl_c_ends_the_job_and_leaves_no_files(sc, blocked, ctrl_c, scratch: P
     pressing = threading.Thread(target=press)
     pressing.start()
     with pytest.raises(KeyboardInterrupt):
-        getattr(model, call)(blocked(call))
+        model.evaluate(blocked("evaluate"))
     pressing.join()
     assert not sc.statusTracker().getActiveJobsIds()
     assert ours(scratch) <= before

@@ -15,7 +15,7 @@ import pytest
 from scripts import Script
 from small import digits, rows
 
-from elephas_like import HyperParamModel, MedianRule, search, shard
+from elephas_like import HyperParamModel, search, shard
 from elephas_like.core.errors import ConnectionLostError
 from elephas_like.core.objective import Objective
 from elephas_like.tuning.runner import PruningMonitor
@@ -47,9 +47,14 @@ def plain(found) -> list:
     return found.trials.drop(columns=["seconds"]).to_dict("records")
 
 
-def test_trials_do_not_depend_on_how_many_run_or_on_what_the_rows_came_in(sc) -> None:
+@pytest.fixture(scope="module")
+def two(sc):
+    """A search of arrays whose two trials run at the same time."""
+    return small(some())
+
+
+def test_trials_do_not_depend_on_how_many_run_or_on_what_the_rows_came_in(sc, two) -> None:
     x, y = some()
-    two = small((x, y))
     assert set(two.trials["status"]) == {"ok"}
     assert plain(small((x, y), parallelism=1)) == plain(two)
     assert plain(small(sc.parallelize(rows(x, y), 3))) == plain(two)
@@ -66,11 +71,10 @@ def test_bad_trials_stop_while_they_run(sc) -> None:
     assert list(found.trials["status"]) == ["ok", "ok", "pruned", "pruned"]
     assert list(found.trials["epochs"]) == [6, 6, 1, 1]
     assert found.epochs_saved == 10
-    assert small(some(), epochs=3, pruning=MedianRule(min_trials=1, warmup_epochs=0)).best_model is not None
 
 
 @pytest.mark.fault("The Python process of a trial dies", "the trial is run again, and counted once", "one trial")
-def test_a_trial_whose_python_worker_is_killed_is_counted_once(sc, tmp_path: Path) -> None:
+def test_a_trial_whose_python_worker_is_killed_is_counted_once(sc, two, tmp_path: Path) -> None:
     mark = tmp_path / "killed"
 
     def kills(params: dict) -> keras.Model:
@@ -83,7 +87,7 @@ def test_a_trial_whose_python_worker_is_killed_is_counted_once(sc, tmp_path: Pat
     driver = os.getpid()
     found = small(some(), build=kills)
     assert mark.exists()
-    assert plain(found) == plain(small(some()))
+    assert plain(found) == plain(two)
 
 
 def test_a_trial_may_be_a_fit_of_several_workers(sc) -> None:

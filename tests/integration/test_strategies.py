@@ -171,10 +171,8 @@ def test_the_documents_own_code_runs() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"engine": "server", "strategy": "easgd"},
         {"engine": "server", "strategy": "aeasgd", "mode": "asynchronous"},
         pytest.param({"engine": "server", "codec": "int8"}, marks=slow),
-        {"engine": "jobs", "codec": "int8"},
         pytest.param({"engine": "server", "codec": "one_bit", "parameter_server_mode": "socket"}, marks=slow),
         {"engine": "server", "codec": "top_k", "mode": "asynchronous", "strategy": MomentumLookAhead(1.0, 0.5)},
     ],

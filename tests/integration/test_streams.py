@@ -30,14 +30,20 @@ def callbacks(sc) -> None:
     ensure_callback_server_started(sc._gateway)
 
 
-@pytest.fixture
-def stream(spark, tmp_path):
-    """A stream of three files of 80 rows, one in each batch."""
-    source = str(tmp_path / "rows")
+@pytest.fixture(scope="module")
+def source(spark, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three files of 80 rows."""
+    source = str(tmp_path_factory.mktemp("stream") / "rows")
     for begin in range(0, 240, 80):
         part = slice(begin, begin + 80)
         rows = [(row, int(label)) for row, label in zip(X[part].tolist(), Y[part], strict=True)]
         spark.createDataFrame(rows, SCHEMA).coalesce(1).write.mode("append").parquet(source)
+    return source
+
+
+@pytest.fixture
+def stream(spark, source: str):
+    """A stream of these files, one in each batch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
 
 

@@ -47,9 +47,12 @@ def test_what_is_written_is_read_also_by_tensorflow(spark, tmp_path, compression
     assert sorted(labels) == sorted(y[:300].tolist())
 
 
-@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 120), st.integers(0, 4), st.binary(max_size=4), st.binary(max_size=20))
 @example(0, 0, b"", b"no example")
+@example(0, 1, b"\xff", b"")  # another length
+@example(20, 1, b"\xff", b"")  # other bytes than its checksum's
+@example(100, 4, b"", b"")  # less than its length
 def test_changed_files_and_records_are_data_errors(tmp_path, place, gone, data, record) -> None:
     path = tmp_path / "one"
     write_by_tensorflow(path, ROWS)

@@ -23,7 +23,6 @@ def put(folder: Path, *names: str) -> None:
 @pytest.mark.parametrize(
     ("names", "path", "columns"),
     [
-        (["a.parquet"], "", "x"),
         (["a.parquet", "below/b.parquet"], "", "x"),
         (["below/b.parquet", "beside/b.parquet"], "", "x"),
         (["day=1/a.parquet", "day=2/b.parquet"], "", "x day"),
@@ -35,8 +34,6 @@ def put(folder: Path, *names: str) -> None:
         (["a.parquet", "below/b.parquet"], "/*", "x"),
         # Names of directories that not all files have: Spark gives no column, and leaves no row out.
         (["day=1/a.parquet", "b.parquet"], "", "x"),
-        (["day=1/a.parquet", "b.parquet"], "/*", "x"),
-        (["day=1/a.parquet", "below/b.parquet"], "", "x"),
         (["below/day=1/a.parquet", "day=2/b.parquet"], "", "x"),
     ],
     ids=str,
@@ -49,7 +46,7 @@ def test_all_rows_are_read_with_the_columns_of_directories(
     frame = parquet_frame(spark, [f"{tmp_path}{path}"])
     assert " ".join(frame.columns) == columns
     assert (
-        frame.count()
+        len(frame.collect())
         == parquet_table(ParquetFiles(f"{tmp_path}{path}")).rows
         == 2 * len(names) - 2 * ("_SUCCESS" in names)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -78,14 +79,30 @@ def test_columns_stay_whatever_they_are_called(spark, way) -> None:
     assert row.asDict() == {"v": 1.0, "Scores": 2, "_SCORES": 3, "Columns": 4, "_Columns": 5, "p": 10.0}
 
 
+PARQUET = {
+    column: [(Vectors.dense([1.0, 2.0]), 3.0), (second, 4.0)]
+    for column, second in (("features", Vectors.dense([5.0, 6.0])), ("v", None))
+}
+"""Vectors and numbers in files, by the column that is read: where it is not theirs, a vector is null."""
+
+
+@pytest.fixture(scope="module")
+def vector_files(spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PARQUET, and one vector of it that lies deeper."""
+    folder = tmp_path_factory.mktemp("vectors")
+    schema = sql.StructType([sql.StructField("features", VectorUDT()), sql.StructField("v", sql.DoubleType())])
+    for column, rows in PARQUET.items():
+        spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(folder / column))
+    one = spark.createDataFrame(rows[:1], schema).coalesce(1)
+    one.selectExpr("struct(features as f) as s", "v").write.parquet(str(folder / "deeper"))
+    return folder
+
+
 @BOTH_WAYS
-def test_vectors_of_a_parquet_file_are_read_and_stay(spark, way, tmp_path) -> None:
+def test_vectors_of_a_parquet_file_are_read_and_stay(spark, way, vector_files: Path) -> None:
     """Spark 4.3 gives a function the file's own batches, and fails at vectors in them, whether the function reads them or not."""
-    for column, width, second in (("features", 2, Vectors.dense([5.0, 6.0])), ("v", 1, None)):
-        schema = sql.StructType([sql.StructField("features", VectorUDT()), sql.StructField("v", sql.DoubleType())])
-        rows = [(Vectors.dense([1.0, 2.0]), 3.0), (second, 4.0)]
-        spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / column))
-        df = spark.read.parquet(str(tmp_path / column))
+    for (column, rows), width in zip(PARQUET.items(), (2, 1), strict=True):
+        df = spark.read.parquet(str(vector_files / column))
         made = plan(df.schema, ColumnChoice(column, None), Slot("x", (width,)), None, floatx="float32", classes=None)
         found = way(df, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
         assert [tuple(row)[:2] for row in found] == rows
@@ -94,8 +111,7 @@ def test_vectors_of_a_parquet_file_are_read_and_stay(spark, way, tmp_path) -> No
     df = df.where("features is not null").selectExpr(
         "features", "features as FEATURES", "struct(features as f) as s", "v"
     )
-    df.coalesce(1).select("s", "v").write.parquet(str(tmp_path / "deeper"))
-    for read in (df, spark.read.parquet(str(tmp_path / "deeper"))):
+    for read in (df, spark.read.parquet(str(vector_files / "deeper"))):
         made = plan(read.schema, ColumnChoice("v", None), Slot("x", (1,)), None, floatx="float32", classes=None)
         (row,) = way(read, made, lambda x, rows: [x[:, 0] * 10], [Field("p", 0)]).collect()
         assert (row.s.f, row.p) == (rows[0][0], 30.0)

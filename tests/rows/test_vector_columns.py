@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions
@@ -27,9 +26,11 @@ def test_vectors_to_arrays_and_back(spark) -> None:
     assert arrays.select(as_vector(functions.col("a"))).collect() == [(Vectors.dense([0, 2.5, 0]),)]
 
 
-@pytest.mark.parametrize("module", ["rows.frame_shards", "engine.map_frames", "model.frame_predictions"])
-def test_what_tasks_import_does_not_bring_pyspark_ml(module: str) -> None:
+def test_what_tasks_import_does_not_bring_pyspark_ml() -> None:
     """It is half a second of CPU time where Python compiles it, as from Spark's archive, in each new process."""
-    code = f"import sys, pyspark.worker, elephas_like.{module}; print('pyspark.ml' in sys.modules)"
+    modules = ", ".join(
+        f"elephas_like.{name}" for name in ("rows.frame_shards", "engine.map_frames", "model.frame_predictions")
+    )
+    code = f"import sys, pyspark.worker, {modules}; print('pyspark.ml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

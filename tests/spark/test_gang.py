@@ -106,14 +106,14 @@ def test_a_gang_that_takes_too_long_is_cancelled(spark) -> None:
         return []
 
     with pytest.raises(Overdue):
-        run(spark, [[b""], [b""]], task, seconds=2)
+        run(spark, [[b""], [b""]], task, seconds=1)
 
 
 def test_a_gang_that_waits_for_slots_says_so(sc, spark, caplog: pytest.LogCaptureFixture) -> None:
     run(spark, [[b""], [b""]], lambda member, batches: [])
     assert not caplog.records
     with pytest.raises(Overdue):
-        run(spark, [[b""]] * 3, lambda member, batches: [], seconds=1)
+        run(spark, [[b""]] * 3, lambda member, batches: [], seconds=0.2)
     (said,) = (record.message for record in caplog.records)
     assert "a gang of 3 needs as many slots, and Spark has 2 now" in said
     assert "looks again every 15s, and gives up after 40 times" in said
