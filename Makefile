@@ -61,7 +61,7 @@ lint: $(STAMP) ## style, types, layers
 	$(BIN)/lint-imports
 
 test: machine $(STAMP) lint ## lint, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" -n 3
+	$(BIN)/python -m pytest -m "not slow" -n 4
 
 postgresql: ## a database for the slow tests, by apt-get; no-op where it is, a line where it cannot be installed
 	@$(PYTHON) tools/postgresql.py

@@ -1,7 +1,7 @@
 """What of a run one process does. All that shares a Spark session is for one, the rest goes by files.
 
-The tests of Spark also wait: for jobs, and for what is killed or hangs to be noticed. So there are two sessions, and more processes than
-cores.
+The tests of Spark also wait: for jobs, and for what is killed or hangs to be noticed. So there are three sessions, two of them for the slow
+tests, and more processes than cores.
 
 xdist's own groups are marks on tests; since pytest 9.2 they do not reach it, and every test goes where there is room.
 """
@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SESSIONS = ("spark, integration", "spark")
-"""The groups of tests that share a session."""
+SESSIONS = ("spark, integration", "spark, tables", "spark")
+"""The groups of tests that share a session, of about the same length."""
+OF_TABLES = ("stages", "rows", "engine", "spark")
+"""The rooms whose tests are in the second one."""
 SESSION = frozenset({"spark", "sc", "no_free_slot"})
 """The fixtures of conftest.py that are Spark's session, or need it."""
 
@@ -45,7 +47,8 @@ def group_of(nodeid: str, root: Path, *, slow: bool) -> str:
     """The group of a test, which one process runs. Slow tests without the session are scripts: each is a group of its own."""
     file, _, test = nodeid.partition("::")
     if test.partition("[")[0] in asking(root / file):
-        return SESSIONS[0] if file.startswith("tests/integration/") else SESSIONS[1]
+        room = Path(file).parts[1]
+        return SESSIONS[0 if room == "integration" else 1 if room in OF_TABLES and not slow else 2]
     return nodeid if slow else file
 
 

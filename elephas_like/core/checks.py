@@ -34,10 +34,13 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def did_you_mean(value: str, names: Iterable[str]) -> str:
-    """Return " Did you mean 'name'?" for the nearest known name, capitals aside, or "" where none is near."""
-    spelled = {str(name).casefold(): str(name) for name in names}
-    found = difflib.get_close_matches(value.casefold(), spelled, n=1)
-    return f" Did you mean {spelled[found[0]]!r}?" if found else ""
+    """Return " Did you mean 'name'?" for the nearest known name, or "" where none is. Capitals are looked past where none is near with them."""
+    known = [str(name) for name in names]
+    found = difflib.get_close_matches(value, known, n=1)
+    if not found:
+        spelled = {name.casefold(): name for name in known}
+        found = [spelled[name] for name in difflib.get_close_matches(value.casefold(), spelled, n=1)]
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def shortly(value: object) -> str:

@@ -31,7 +31,7 @@ def test_choice_takes_nothing_else(value: object) -> None:
 def test_near_keeps_quiet_where_nothing_is() -> None:
     assert checks.did_you_mean("xyz", ["epoch", "batch"]) == ""
     assert checks.did_you_mean("epochs", ["epoch", "batch"]) == " Did you mean 'epoch'?"
-    assert checks.did_you_mean("numWorkers", ["epochs", "num_workers"]) == " Did you mean 'num_workers'?"
+    assert checks.did_you_mean("mobile_net", ["mobilenet", "MobileNet"]) == " Did you mean 'mobilenet'?"
     assert checks.did_you_mean("EPOCHS", ["epochs", "batch_size"]) == " Did you mean 'epochs'?"
 
 
