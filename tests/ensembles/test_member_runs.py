@@ -21,6 +21,13 @@ from elephas_like.spark.session import settings_of
 layers = keras.layers
 
 
+def eager() -> keras.Model:
+    """For members of few steps: a graph for each costs more."""
+    model = build()
+    model.run_eagerly = True
+    return model
+
+
 @pytest.fixture
 def here() -> VotingModel:
     """Three bagged members, trained in this process."""
@@ -59,7 +66,7 @@ def test_members_of_a_host_share_one_shard(sc) -> None:
             logs["shards"] = float(len(glob.glob(pattern, recursive=True)))
 
     found = train_ensemble(
-        build, sc.parallelize(rows(X[:200], Y[:200]), 4), 5, seed=1, callbacks=[Where()], verbose=0, epochs=1
+        eager, sc.parallelize(rows(X[:100], Y[:100]), 4), 3, seed=1, callbacks=[Where()], verbose=0, epochs=1
     )
     assert {history["shards"][0] for history in found.histories} == {1.0}
 
@@ -68,21 +75,19 @@ def test_a_member_per_partition(sc, scratch: Path) -> None:
     sizes = [100, 150]
     parts = rows(X[:100], Y[:100]), rows(X[100:250], Y[100:250])
     rdd = sc.parallelize(range(2), 2).flatMap(lambda part: parts[part])
-    found = train_ensemble(build, rdd, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0)
+    told = {"bagging": "partition", "epochs": 2, "seed": 3, "batch_size": 25, "verbose": 0}
+    found = train_ensemble(eager, rdd, 2, **told)
     steps = [int(model.optimizer.iterations.numpy()) for model in found.models]
-    assert steps == [2 * size // 10 for size in sizes]
+    assert steps == [2 * size // 25 for size in sizes]
     with elephas_like.shard(rdd, 2) as dataset:
         for _ in range(2):
-            same(
-                train_ensemble(build, dataset, 2, bagging="partition", epochs=2, seed=3, batch_size=10, verbose=0),
-                found,
-            )
+            same(train_ensemble(eager, dataset, 2, **told), found)
             lost = list(scratch.rglob(f"elephas_like-{dataset.dataset}/worker-1/*"))
             assert lost  # they are written again
             for file in lost:
                 file.unlink()
         with pytest.raises(ValueError, match="sharded for 2 members, and num_members is 3"):
-            train_ensemble(build, dataset, 3, bagging="partition", verbose=0)
+            train_ensemble(eager, dataset, 3, **told)
 
 
 def test_a_sharded_dataset_serves_several_ensembles(sc, here: VotingModel) -> None:
@@ -94,15 +99,11 @@ def test_a_sharded_dataset_serves_several_ensembles(sc, here: VotingModel) -> No
 
 
 def test_several_workers_per_member(sc) -> None:
-    found = train_ensemble(
-        build, (X[:500], Y[:500]), 2, workers_per_member=2, epochs=4, seed=2, validation_split=0.2, verbose=0
-    )
-    assert [len(history["val_loss"]) for history in found.histories] == [4, 4]
+    told = {"workers_per_member": 2, "epochs": 2, "seed": 2, "validation_split": 0.2, "verbose": 0}
+    found = train_ensemble(eager, (X[:300], Y[:300]), 2, **told)
+    assert [len(history["val_loss"]) for history in found.histories] == [2, 2]
     assert all(history["loss"][-1] < history["loss"][0] for history in found.histories)
-    again = train_ensemble(
-        build, (X[:500], Y[:500]), 2, workers_per_member=2, epochs=4, seed=2, validation_split=0.2, verbose=0,
-        engine="in_process",
-    )  # fmt: skip
+    again = train_ensemble(eager, (X[:300], Y[:300]), 2, engine="in_process", **told)
     same(again, found, 1e-5)
 
 
@@ -128,7 +129,7 @@ def fussy(broken_members: int):
     def make() -> keras.Model:
         built.append(1)
         model = keras.Sequential([keras.Input((2,)), Fussy(len(built) <= broken_members), layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", run_eagerly=True)
         return model
 
     return make
@@ -158,14 +159,17 @@ def test_a_member_whose_process_dies_is_trained_again(sc, tmp_path: Path) -> Non
                 return
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def build() -> keras.Model:
+        return line(run_eagerly=True)
+
     rdd = sc.parallelize(points(20), 2)
     for bagging in (True, "partition"):
         options = {"seed": 1, "epochs": 2, "bagging": bagging, "verbose": 0}
         mark = tmp_path / str(bagging)
-        found = train_ensemble(line, rdd, 2, callbacks=[Dies(str(mark))], **options)
+        found = train_ensemble(build, rdd, 2, callbacks=[Dies(str(mark))], **options)
         assert mark.exists()
         assert found.failures == []
-        same(found, train_ensemble(line, rdd, 2, **options))
+        same(found, train_ensemble(build, rdd, 2, **options))
 
 
 def test_members_that_may_fail_are_left_out(sc) -> None:

@@ -19,7 +19,8 @@ ignoring_batch_norm = pytest.mark.filterwarnings("ignore:the soup has BatchNorm 
 def model(*between: keras.layers.Layer, seed: int = 0, units: int = 8, activation: str = "tanh") -> keras.Model:
     keras.utils.set_random_seed(seed)
     made = keras.Sequential([keras.Input((2,)), layers.Dense(units, activation), *between, layers.Dense(1)])
-    made.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    # Few steps and few batches: graphs of each model cost more.
+    made.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], run_eagerly=True)
     return made
 
 

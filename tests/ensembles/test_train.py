@@ -70,7 +70,7 @@ def test_a_single_array_is_cut_for_models_of_several_inputs_as_by_a_fit() -> Non
     def build() -> keras.Model:
         both = [keras.Input((5,)), keras.Input((5,))]
         model = keras.Model(both, layers.Dense(1)(layers.Concatenate()(both)))
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", run_eagerly=True)
         return model
 
     _, (x, y, x_test, y_test) = diabetes()
@@ -132,7 +132,7 @@ def test_members_that_a_function_builds_on_one_base_share_what_is_frozen_alone(m
     def build() -> keras.Model:
         inputs = keras.Input(x.shape[1:])
         model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(trained(frozen(inputs))))
-        model.compile("sgd", "binary_crossentropy")
+        model.compile("sgd", "binary_crossentropy", run_eagerly=True)
         return model
 
     ensemble = train_ensemble(build, x, members, y=y, seed=1, engine="in_process", validation_data=(x, y), verbose=0)
@@ -148,7 +148,7 @@ def test_members_that_a_function_compiles_with_one_optimizer_have_one_each() -> 
 
     def build() -> keras.Model:
         model = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", run_eagerly=True)
         return model
 
     found = train_ensemble(build, (x, x[:, :1]), 2, batch_size=4, seed=1, engine="in_process", verbose=0)
@@ -191,6 +191,7 @@ def test_early_stopping_of_each_member_by_itself() -> None:
     )  # fmt: skip
     for model, history in zip(found.models, found.histories, strict=True):
         assert len(history["loss"]) < 60
+        model.run_eagerly = True
         assert model.evaluate(x_test, y_test, verbose=0)[0] == pytest.approx(min(history["val_loss"]), rel=1e-4)
 
 

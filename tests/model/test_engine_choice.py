@@ -14,7 +14,7 @@ from elephas_like.spark.slots import free, reservation
 
 
 def options(num_workers: int | None = 2, **named: object) -> Options:
-    return Options.checked(num_workers=num_workers, join_timeout=1, **named)
+    return Options.checked(num_workers=num_workers, join_timeout=0.1, **named)
 
 
 AUTO, SERVER, JOBS, HERE = EngineName.AUTO, EngineName.SERVER, EngineName.JOBS, EngineName.IN_PROCESS

@@ -56,6 +56,16 @@ def one_epoch(rdd) -> keras.Model:
     return fitted(rdd, epochs=1)[0]
 
 
+OWN = {"optimizer_state": "per_worker", "codec": "one_bit", "epochs": 2}
+"""A fit of two epochs whose workers keep something of their own."""
+
+
+@pytest.fixture(scope="module")
+def two_epochs(rdd) -> tuple[keras.Model, keras.callbacks.History]:
+    """What such a fit makes of the classifier, in one job."""
+    return fitted(rdd, epochs_per_job=2, fit={"validation_split": 0.1}, **OWN)
+
+
 class Stops(keras.callbacks.Callback):
     """Ends the program, as Ctrl-C does, before its second epoch."""
 
@@ -76,10 +86,10 @@ class Counts(keras.callbacks.Callback):
         self.model.stop_training = epoch == self._last
 
 
-def test_the_epochs_of_a_job_change_no_bit(rdd, monkeypatch: pytest.MonkeyPatch) -> None:
-    validated = {"validation_split": 0.1}
-    one, by_one = fitted(rdd, epochs=2, epochs_per_job=1, fit=validated)
-    at_once, together = fitted(rdd, epochs=2, epochs_per_job=2, fit=validated)
+def test_the_epochs_of_a_job_change_no_bit(rdd, two_epochs) -> None:
+    """Also where workers keep something to themselves from job to job."""
+    at_once, together = two_epochs
+    one, by_one = fitted(rdd, epochs_per_job=1, fit={"validation_split": 0.1}, **OWN)
     assert same(one, at_once)
     assert by_one.history == together.history
     assert by_one.epoch == [0, 1]
@@ -94,18 +104,21 @@ def test_a_state_that_spark_would_not_bring_back_is_refused_before_rows_are_writ
         fitted(rdd)
 
 
-def test_callbacks_are_called_here_may_use_spark_and_end_the_training(rdd) -> None:
+@pytest.fixture(scope="module")
+def ended(rdd) -> tuple[keras.Model, keras.callbacks.History, Counts]:
+    """A fit that a callback has ended after two epochs."""
     callback = Counts(rdd, last=1)
-    _, history = fitted(rdd, epochs=5, fit={"callbacks": [callback], "validation_data": (X[:40], Y[:40])})
+    return *fitted(rdd, epochs=5, fit={"callbacks": [callback], "validation_data": (X[:40], Y[:40])}), callback
+
+
+def test_callbacks_are_called_here_may_use_spark_and_end_the_training(ended) -> None:
+    _, history, callback = ended
     names = ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert callback.seen == [(0, 240, names), (1, 240, names)]
     assert history.epoch == [0, 1]
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["elsewhere", "lost"])
-def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(
-    rdd, one_epoch, monkeypatch, caplog, back: bool
-) -> None:
+def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(rdd, one_epoch, monkeypatch, caplog) -> None:
     """In one place everybody opens its own shard. If one is missing there, all agree; if it is nowhere, it is written again."""
     write, gang = GangFit._write, GangFit._gang
     shards, jobs = [], []
@@ -116,12 +129,12 @@ def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(
 
     def hiding(fit: GangFit, task, title: str, given, **how) -> list:
         jobs.append(title)
-        first = shards and title == "compile the model" and jobs.count(title) == 1
-        if first:
-            os.rename(shards[1].directory, shards[1].directory + ".hidden")
+        count = jobs.count("compile the model") if title == "compile the model" else 0
+        if count in (1, 3):  # the first that was written stays away, the second comes back
+            os.rename(shards[-1].directory, shards[-1].directory + ".hidden")
         answers = gang(fit, task, title, given, **how)
-        if first and back:
-            os.rename(shards[1].directory + ".hidden", shards[1].directory)
+        if count == 3:
+            os.rename(shards[-1].directory + ".hidden", shards[-1].directory)
         return answers
 
     monkeypatch.setattr(GangFit, "_write", remembering)
@@ -129,9 +142,10 @@ def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(
     with caplog.at_level(logging.WARNING):
         found, _ = fitted(rdd, epochs=1)
     assert same(one_epoch, found)
-    assert jobs.count("compile the model") == (2 if back else 3)
-    assert len(shards) == (2 if back else 4)
-    assert ("compiling the model was lost and is run again" in caplog.text) is not back
+    # In its place, and elsewhere; where it was written again, in its place, and elsewhere.
+    assert jobs.count("compile the model") == 4
+    assert len(shards) == 4
+    assert caplog.text.count("compiling the model was lost and is run again") == 1
 
 
 @pytest.mark.fault(
@@ -139,13 +153,12 @@ def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(
     "Spark ends the barrier stage; its epochs are trained again from the progress before them",
     "those epochs and their job; the weights are equal to the last bit",
 )
-def test_a_killed_worker_costs_a_job_and_no_bit(rdd, caplog: pytest.LogCaptureFixture) -> None:
-    expected, _ = fitted(rdd, epochs=2)
+def test_a_killed_worker_costs_a_job_and_no_bit(rdd, ended, caplog: pytest.LogCaptureFixture) -> None:
     with inject(kill(1, epoch=1, signal=signal.SIGKILL)) as faults, caplog.at_level(logging.WARNING):
         survived, history = fitted(rdd, epochs=2, epochs_per_job=1)
     assert len(faults.happened) == 1
     assert "epoch 2 was lost and is run again" in caplog.text
-    assert same(expected, survived)
+    assert same(ended[0], survived)
     assert history.epoch == [0, 1]
 
 
@@ -172,25 +185,28 @@ def test_ctrl_c_pressed_twice_leaves_no_rows(rdd, scratch: Path, monkeypatch: py
     assert not list(scratch.rglob("elephas_like-*"))
 
 
-def test_asynchronous_workers_train_every_row(rdd) -> None:
-    for mode in ("asynchronous", "hogwild"):
-        _, history = fitted(rdd, epochs=3, mode=mode, epochs_per_job=2)
+@pytest.fixture(scope="module")
+def frame(spark):
+    """The same rows in columns."""
+    rows = [(row, int(label)) for row, label in zip(X.tolist(), Y, strict=True)]
+    return spark.createDataFrame(rows, "features array<double>, label long")
+
+
+def test_asynchronous_workers_train_every_row_of_an_rdd_or_a_dataframe(rdd, frame) -> None:
+    for mode, data in (("asynchronous", rdd), ("hogwild", frame)):
+        _, history = fitted(data, epochs=3, mode=mode, epochs_per_job=2)
         assert history.epoch == [0, 1, 2]
         assert history.history["loss"][-1] < history.history["loss"][0]
         assert sum(record.samples for record in history.rounds) >= 3 * 240
 
 
-def test_one_round_for_the_whole_fit(rdd) -> None:
-    _, history = fitted(rdd, epochs=3, strategy="one_shot")
+def test_arrays_are_trained_on_in_one_round_for_the_whole_fit(sc) -> None:
+    spark_model = SparkModel(classifier(), 2, seed=5, engine="gang", batch_size=16, strategy="one_shot")
+    history = spark_model.fit(X, Y, epochs=3, verbose=0)
     assert [record.samples for record in history.rounds] == [3 * 240]
 
 
-def test_both_transports_and_tls(rdd, one_epoch) -> None:
-    over_tcp, _ = fitted(rdd, epochs=1, parameter_server_mode="socket", tls=True)
-    assert same(one_epoch, over_tcp)
-
-
-def test_the_leader_takes_the_first_free_port_of_a_range(rdd) -> None:
+def test_the_leader_takes_the_first_free_port_of_a_range_with_both_transports_and_tls(rdd, one_epoch) -> None:
     with taken_ports(2) as block:
         given = range_of(block)
         with pytest.raises(
@@ -199,18 +215,8 @@ def test_the_leader_takes_the_first_free_port_of_a_range(rdd) -> None:
             fitted(rdd, epochs=1, port=given)
         assert "org.apache.spark" not in str(caught.value)
         block[1].close()
-        _, history = fitted(rdd, epochs=1, port=given)
-        assert [len(values) for values in history.history.values()] == [1, 1]
-
-
-def test_arrays_and_dataframes(spark) -> None:
-    df = spark.createDataFrame(
-        [(row, int(label)) for row, label in zip(X.tolist(), Y, strict=True)], ["features", "label"]
-    )
-    for data in ((X, Y), (df,)):
-        model = classifier()
-        history = SparkModel(model, 2, seed=5, engine="gang").fit(*data, epochs=1, verbose=0)
-        assert sum(record.samples for record in history.rounds) == 240
+        over_tcp, _ = fitted(rdd, epochs=1, port=given, parameter_server_mode="socket", tls=True)
+    assert same(one_epoch, over_tcp)
 
 
 def test_what_cannot_be_is_said_before_any_job(rdd) -> None:
@@ -230,16 +236,13 @@ def test_what_callbacks_would_not_see_is_refused(rdd, tmp_path) -> None:
         fitted(rdd, tls=("a.pem", "b.pem"))
 
 
-def test_a_fit_goes_on_from_a_checkpoint_that_has_what_workers_keep(rdd, tmp_path) -> None:
+def test_a_fit_goes_on_from_a_checkpoint_that_has_what_workers_keep(rdd, two_epochs, tmp_path) -> None:
     """Each epoch is a job then, and all are one where no progress is kept."""
-    options = {"optimizer_state": "per_worker", "codec": "one_bit", "epochs": 2}
-    expected, _ = fitted(rdd, **options)
-
-    kept = {"checkpoint_dir": str(tmp_path)}
+    kept = {"checkpoint_dir": str(tmp_path), "validation_split": 0.1}
     with pytest.raises(KeyboardInterrupt):
-        fitted(rdd, fit={**kept, "callbacks": [Stops()]}, **options)
-    resumed, history = fitted(rdd, fit=kept, **options)
-    assert same(expected, resumed)
+        fitted(rdd, fit={**kept, "callbacks": [Stops()]}, **OWN)
+    resumed, history = fitted(rdd, fit=kept, **OWN)
+    assert same(two_epochs[0], resumed)
     assert history.epoch == [0, 1]
 
 
@@ -253,13 +256,11 @@ def test_too_few_slots_are_said(rdd) -> None:
         SparkModel(classifier(), 3, engine="gang").fit(rdd, verbose=0)
 
 
-def test_no_rows_are_said(spark, rdd) -> None:
-    empty = spark.createDataFrame([], "features array<double>, label long")
+def test_no_rows_are_said(spark, rdd, frame) -> None:
     with pytest.raises(ValueError, match="no rows to train on"):
-        fitted(empty)
-    rows = spark.createDataFrame([(row, int(label)) for row, label in zip(X.tolist(), Y, strict=True)], empty.schema)
+        fitted(spark.createDataFrame([], frame.schema))
     with pytest.raises(ValueError, match="no rows"):
-        fitted(rows, epochs=1, fit={"validation_data": rows.filter("label > 10")})
+        fitted(frame, epochs=1, fit={"validation_data": frame.filter("label > 10")})
     with pytest.raises(ValueError, match="no rows to train on"):
         fitted(rdd.filter(lambda row: False))
 
@@ -297,9 +298,26 @@ def test_rows_that_never_come_end_the_fit(sc) -> None:
 
     assert sc.parallelize(range(2), 2).map(abs).sum() == 1  # Spark's Python processes are there
     never = sc.parallelize(range(2), 2).mapPartitionsWithIndex(rows)
-    with pytest.raises(WaitError, match=r"2 workers to write their rows, .*round_timeout=3 s.*longer round_timeout"):
-        fitted(never, epochs=1, round_timeout=3)
+    with pytest.raises(WaitError, match=r"2 workers to write their rows, .*round_timeout=1 s.*longer round_timeout"):
+        fitted(never, epochs=1, round_timeout=1)
     assert sc.parallelize(range(2), 2).sum() == 1  # both slots are free
+
+
+def test_workers_that_never_compile_end_the_fit(rdd, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = GangFit._gang
+
+    def hang(member, batches):
+        threading.Event().wait()
+
+    def hanging(fit: GangFit, task, title: str, given, **how) -> list:
+        if title != "compile the model":
+            return gang(fit, task, title, given, **how)
+        assert how["seconds"] == 60
+        return gang(fit, hang, title, given, **(how | {"seconds": 1}))
+
+    monkeypatch.setattr(GangFit, "_gang", hanging)
+    with pytest.raises(WaitError, match=r"2 workers to compile the model, .*round_timeout=60 s"):
+        fitted(rdd, epochs=1, round_timeout=60)
 
 
 @pytest.mark.slow

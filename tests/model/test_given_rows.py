@@ -36,8 +36,10 @@ def same(found: object, expected: object) -> bool:
 
 
 def trained(*data: object, **named: object) -> tuple[list[float], list[float]]:
-    """The losses of a fit, and scores after it."""
-    fitted = SparkModel(model(), 2, engine="in_process", seed=1)
+    """The losses of a fit, and scores after it. Nothing is compiled: there are two steps."""
+    made = model()
+    made.run_eagerly = True
+    fitted = SparkModel(made, 2, engine="in_process", seed=1)
     history = fitted.fit(*data, verbose=0, shuffle=False, **named).history["loss"]
     return history, fitted.evaluate(*data, **named)
 
@@ -221,12 +223,11 @@ def dict_model() -> keras.Model:
 @pytest.mark.parametrize(
     ("features", "labels"),
     [
-        (["wide", "deep"], ["price", "amount"]),
         (["deep", "wide"], ["amount", "price"]),
         ({"deep": "deep", "wide": "wide"}, {"amount": "amount", "price": "price"}),
         (["w", "d"], ["p", "a"]),
     ],
-    ids=["by name", "by name, turned", "by dict", "in order"],
+    ids=["by name", "by dict", "in order"],
 )
 def test_columns_for_dicts_go_by_their_keys_and_otherwise_in_their_order(features: object, labels: object) -> None:
     frame = pd.DataFrame({"wide": [1.0, 2.0], "deep": [3.0, 4.0], "price": [13.0, 24.0], "amount": [-13.0, -24.0]})

@@ -44,14 +44,20 @@ def same(one: keras.Model, other: keras.Model) -> bool:
     return all(map(np.array_equal, one.get_weights(), other.get_weights()))
 
 
+@pytest.fixture(scope="module")
+def of_arrays(rows) -> tuple[keras.Model, dict[str, list[float]]]:
+    """What a fit of the rows on the driver makes of the model, and its history."""
+    model = binary()
+    return model, SparkModel(model, 2, engine="in_process", seed=3).fit(*rows, epochs=2, verbose=0).history
+
+
 @pytest.mark.parametrize("engine", ["server", "gang", "in_process", pytest.param("jobs", marks=pytest.mark.slow)])
-def test_a_small_table_trains_as_its_rows_on_the_driver_to_the_last_bit(sc, path, rows, engine: str) -> None:
+def test_a_small_table_trains_as_its_rows_on_the_driver_to_the_last_bit(sc, path, of_arrays, engine: str) -> None:
     """Both are dealt like cards."""
-    by_files, by_arrays = binary(), binary()
-    one = SparkModel(by_files, 2, engine=engine, seed=3).fit(path, features_col=COLUMNS, epochs=2, verbose=0)
-    two = SparkModel(by_arrays, 2, engine="in_process", seed=3).fit(*rows, epochs=2, verbose=0)
-    assert same(by_files, by_arrays)
-    assert one.history == two.history
+    by_files = binary()
+    found = SparkModel(by_files, 2, engine=engine, seed=3).fit(path, features_col=COLUMNS, epochs=2, verbose=0)
+    assert same(by_files, of_arrays[0])
+    assert found.history == of_arrays[1]
 
 
 def test_predict_and_evaluate_are_those_of_keras_in_the_order_of_the_rows(sc, path, rows) -> None:

@@ -81,7 +81,7 @@ def test_rows_that_are_all_held_out_or_missing_are_said() -> None:
         few.fit(np.zeros((4, 1)), np.zeros(4), validation_data=(np.zeros((0, 1)), np.zeros(0)), verbose=0)
 
 
-def fitted(rows: list[int], epochs: int = 2, **options: object) -> tuple[list[int], np.ndarray]:
+def fitted(rows: list[int], epochs: int = 1, **options: object) -> tuple[list[int], np.ndarray]:
     """Parts of an epoch that rounds were, and the weights, of a fit in which each worker's rows are of another kind."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
@@ -111,7 +111,7 @@ def test_drift_makes_rounds_shorter_and_those_of_workers_that_keep_something_to_
 
 def test_drift_is_looked_at_where_workers_begin_with_the_same_slots() -> None:
     """Slots of their own make the updates of rounds 2, 3, 5, 6, ... resemble the worker's last ones. Round 4 is the first that tells."""
-    assert rounds_of([100, 100], optimizer_state_every=3)[:8] == [5, 5, 5, 5, 10, 10, 10, 20]
+    assert rounds_of([100, 100], epochs=2, optimizer_state_every=3)[:8] == [5, 5, 5, 5, 10, 10, 10, 20]
     # Where no average would come in so few rounds, no drift is told either.
     assert set(rounds_of([100, 100], optimizer_state_every=1000)) == {20}
 

@@ -142,7 +142,7 @@ def test_features_alone_stay_features_without_a_loss(spark, sc) -> None:
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize(("partitions", "asked", "plans"), [(2, None, 1), (3, 2, 1), (2, 2, 1), (1, 2, 2)])
+@pytest.mark.parametrize(("partitions", "asked", "plans"), [(2, None, 1), (3, 2, 1), (1, 2, 2)])
 def test_spark_plans_a_dataframe_once_for_a_fit(
     spark, monkeypatch: pytest.MonkeyPatch, partitions: int, asked: int | None, plans: int
 ) -> None:
@@ -216,9 +216,9 @@ HALF = np.array([0.5], "float32")
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # for the output without a loss, as in Keras
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("named", "loss"), [(False, ["mse", None]), (False, {"a": "mse", "b": None}), (True, {"a": "mse", "b": None})]
+    ("named", "loss", "workers"),
+    [(False, ["mse", None], 1), (False, {"a": "mse", "b": None}, 2), (True, {"a": "mse", "b": None}, 1)],
 )
 def test_an_output_without_a_loss_may_have_no_targets(named: bool, loss: object, workers: int) -> None:
     model, x = two_heads(named, loss), np.ones((2, 1), "float32")
@@ -267,9 +267,15 @@ ROW_WEIGHTS = np.linspace(0, 3, 6)
 
 
 @pytest.mark.parametrize(
-    "weights", [ROW_WEIGHTS[:, None], pd.Series(ROW_WEIGHTS), pd.DataFrame({"w": ROW_WEIGHTS})], ids=type
+    ("weights", "size"),
+    [
+        (ROW_WEIGHTS[:, None], 4),
+        (ROW_WEIGHTS[:, None], 5),
+        (pd.Series(ROW_WEIGHTS), 4),
+        (pd.DataFrame({"w": ROW_WEIGHTS}), 4),
+    ],
+    ids=["as many rows as steps", "others", "Series", "DataFrame"],
 )
-@pytest.mark.parametrize("size", [4, 5], ids=["as many rows as steps", "others"])
 def test_a_column_of_weights_goes_along_the_rows_of_sequences_as_in_keras(weights: object, size: int) -> None:
     """Without its axis of 1 it would go along the steps, where a batch has as many rows."""
 

@@ -184,11 +184,10 @@ def test_text_is_trained_on() -> None:
 # Several workers: laws.
 
 
-@pytest.mark.parametrize("strategy", ["average", Average()])
-def test_averaging_two_workers_every_batch_is_one_gradient_of_both_batches(strategy: object) -> None:
+def test_averaging_two_workers_every_batch_is_one_gradient_of_both_batches() -> None:
     """Rows are dealt like cards, so batch i of both workers is batch i of twice the size; SGD is linear in gradients."""
     ours, theirs = mlp(keras.optimizers.SGD(0.05)), mlp(keras.optimizers.SGD(0.05))
-    options = {"strategy": strategy, "frequency": "batch", "batch_size": 4}
+    options = {"strategy": Average(), "frequency": "batch", "batch_size": 4}
     fitted(ours, 2, options=options, data=X[:48], y=Y[:48], epochs=3, shuffle=False)
     theirs.fit(X[:48], Y[:48], batch_size=8, epochs=3, shuffle=False, verbose=0)
     np.testing.assert_allclose(state(ours)["weights"], state(theirs)["weights"], atol=1e-6)
@@ -203,10 +202,17 @@ def bits() -> tuple[keras.Model, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "frequency", "batch_size"),
-    [(1, "auto", 3), (3, "auto", 1), (3, "epoch", 4), (7, "batch", 2), (2, 3, 3), (25, "auto", 8), (4, "fit", 32)],
+    ("num_workers", "frequency", "batch_size", "shuffle"),
+    [
+        (1, "auto", 3, True),
+        (3, "auto", 1, False),
+        (3, "epoch", 4, True),
+        (7, "batch", 2, False),
+        (2, 3, 3, True),
+        (25, "auto", 8, True),
+        (4, "fit", 32, False),
+    ],
 )
-@pytest.mark.parametrize("shuffle", [True, False])
 def test_every_row_is_trained_on_once_an_epoch(num_workers, frequency, batch_size, shuffle) -> None:
     model, x, y = bits()
     options = {"frequency": frequency, "batch_size": batch_size, "strategy": "average"}
@@ -270,8 +276,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
         fitted(model, 3, options={"seed": seed}, epochs=2)
         return b"".join(part.tobytes() for part in state(model).values())
 
-    assert weights(1) == weights(1)
-    assert weights(1) != weights(2)
+    first = weights(1)
+    assert weights(1) == first
+    assert weights(2) != first
     assert weights(None) == weights(None)  # the seed is drawn after keras.utils.set_random_seed
 
 
@@ -333,7 +340,7 @@ def test_slots_that_a_worker_kept_to_itself_are_the_models_at_the_end(kept: dict
 
 def bits_of(**options: object) -> dict[str, bytes]:
     model = mlp("adam")
-    fitted(model, 3, options={"frequency": 2, "seed": 1, **options}, epochs=4)
+    fitted(model, 3, options={"frequency": 2, "seed": 1, **options}, epochs=2)
     return {name: part.tobytes() for name, part in state(model).items()}
 
 
@@ -356,17 +363,16 @@ def test_slots_that_do_not_travel_anyway_are_said(
     assert (said in caplog.text) is bool(why)
 
 
-@pytest.mark.parametrize("options", [{"control_variates": True}, {"strategy": "slowmo"}])
-def test_a_rate_that_begins_or_ends_at_almost_nothing_makes_no_step_long(options: dict) -> None:
+def test_a_rate_that_begins_or_ends_at_almost_nothing_makes_no_step_long() -> None:
     """Both count steps in learning rates: those of a round's steps, and not that of its first one."""
     schedule = keras.optimizers.schedules.CosineDecay(1e-6, 20, warmup_target=0.01, warmup_steps=10)
     losses = {}
-    for name, more in (("plain", {}), ("counted", options)):
+    for name, more in (("plain", {}), ("variates", {"control_variates": True}), ("slowmo", {"strategy": "slowmo"})):
         model = mlp()
         model.compile(keras.optimizers.SGD(schedule), "mse")
         found = spark(model, 2, frequency=5, **more).fit(X, Y, epochs=8, batch_size=5, verbose=0)
         losses[name] = found.history["loss"]
-    assert max(losses["counted"]) <= 1.1 * max(losses["plain"])
+    assert max(*losses["variates"], *losses["slowmo"]) <= 1.1 * max(losses["plain"])
 
 
 @pytest.mark.parametrize("how", [{"strategy": "nesterov"}, {"mode": "asynchronous"}])
@@ -483,12 +489,12 @@ def digits_model(optimizer: object = "adam") -> keras.Model:
 )
 def test_every_mode_learns_digits(digits, options: dict[str, object]) -> None:
     x, y = digits
-    model = digits_model(keras.optimizers.SGD(0.1) if "strategy" in options or "frequency" in options else "adam")
+    model = digits_model(keras.optimizers.SGD(0.1) if "frequency" in options else keras.optimizers.Adam(0.003))
     spark_model = spark(model, 4, batch_size=16, **options)
-    history = spark_model.fit(x[:1500], y[:1500], epochs=6, validation_data=(x[1500:], y[1500:]), verbose=0)
-    assert len(history.history["loss"]) == len(history.history["val_accuracy"]) == 6
-    assert history.history["val_accuracy"][-1] > 0.8  # 0.86 to 0.89, of ten classes
-    assert sum(record.samples for record in history.rounds) >= 6 * 1500
+    history = spark_model.fit(x[:1500], y[:1500], epochs=3, validation_data=(x[1500:], y[1500:]), verbose=0)
+    assert len(history.history["loss"]) == len(history.history["val_accuracy"]) == 3
+    assert history.history["val_accuracy"][-1] > 0.8  # 0.83 to 0.85, of ten classes
+    assert sum(record.samples for record in history.rounds) >= 3 * 1500
 
 
 def test_an_asynchronous_run_repeats_itself_for_the_same_seed() -> None:
@@ -503,12 +509,11 @@ def test_an_asynchronous_run_repeats_itself_for_the_same_seed() -> None:
 # History.
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_loss_and_metrics_are_those_of_the_weighted_rows_together(num_workers: int) -> None:
+def test_loss_and_metrics_are_those_of_the_weighted_rows_together() -> None:
     """Nothing moves at a learning rate of 0, so the epoch's metrics are Keras' evaluation of all rows."""
     model = mlp(keras.optimizers.SGD(0.0), metrics=["mae"], weighted_metrics=["mse"])
     weights = np.linspace(0, 3, 50).astype("float32")
-    history = spark(model, num_workers).fit(X, Y, sample_weight=weights, epochs=2, verbose=0)
+    history = spark(model, 3).fit(X, Y, sample_weight=weights, epochs=2, verbose=0)
     expected = model.evaluate(X, Y, sample_weight=weights, return_dict=True, verbose=0)
     for epoch in range(2):
         assert {metric: values[epoch] for metric, values in history.history.items()} == pytest.approx(
@@ -527,15 +532,12 @@ def test_auc_is_that_of_the_rows_together() -> None:
     assert {metric: values[-1] for metric, values in history.items()} == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_validation_data_is_scored_whole_by_the_state_at_the_epoch_s_end(weighted: bool) -> None:
+def test_validation_data_is_scored_whole_by_the_state_at_the_epoch_s_end() -> None:
     model = mlp(metrics=["mae"])
-    weights = (np.linspace(0, 2, 11).astype("float32"),) if weighted else ()
+    held = X[:11], Y[:11], np.linspace(0, 2, 11).astype("float32")
     spark_model = spark(model, 3)
-    history = spark_model.fit(X, Y, epochs=2, validation_data=(X[:11], Y[:11], *weights), verbose=0)
-    expected = spark_model.master_network.evaluate(
-        X[:11], Y[:11], sample_weight=weights[0] if weights else None, return_dict=True, verbose=0
-    )
+    history = spark_model.fit(X, Y, epochs=2, validation_data=held, verbose=0)
+    expected = spark_model.master_network.evaluate(*held[:2], sample_weight=held[2], return_dict=True, verbose=0)
     found = {metric: history.history[f"val_{metric}"][-1] for metric in expected}
     assert found == pytest.approx(expected, abs=1e-5)
 
@@ -553,7 +555,7 @@ def test_class_weights_do_not_weigh_validation_rows(validation: dict[str, object
         assert history["loss"] == pytest.approx([math.log(2) * weights.mean()], abs=1e-5)
 
 
-@pytest.mark.parametrize(("frequency", "expected"), [(1, 4), (2, 2), ([1, 4], 2), (3, 1)])
+@pytest.mark.parametrize(("frequency", "expected"), [(3, 1), ([1, 4], 2)])
 def test_validation_happens_after_the_epochs_that_were_asked_for(frequency: object, expected: int) -> None:
     history = spark(mlp(), 2).fit(X, Y, epochs=4, validation_split=0.2, validation_freq=frequency, verbose=0)
     assert len(history.history["val_loss"]) == expected
@@ -785,17 +787,18 @@ def test_an_interrupted_fit_goes_on_from_its_backup_as_if_nothing_had_happened(t
     assert_states_close(again, undisturbed, atol=0)
 
 
-@pytest.mark.parametrize(
-    "callback",
-    [
-        lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 * (epoch + 1)),
-        lambda: keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=1e3),
-    ],
-)
-def test_workers_train_with_the_learning_rate_that_callbacks_set(callback) -> None:
+def test_workers_train_with_the_learning_rate_that_callbacks_set() -> None:
+    """Before an epoch and after it."""
+
+    def callbacks() -> list[keras.callbacks.Callback]:
+        return [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (epoch + 1)),
+            keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=1e3),
+        ]
+
     ours, theirs = mlp("sgd"), mlp("sgd")
-    history = spark(ours).fit(X, Y, epochs=4, shuffle=False, callbacks=[callback()], verbose=0).history
-    expected = theirs.fit(X, Y, batch_size=8, epochs=4, shuffle=False, callbacks=[callback()], verbose=0).history
+    history = spark(ours).fit(X, Y, epochs=4, shuffle=False, callbacks=callbacks(), verbose=0).history
+    expected = theirs.fit(X, Y, batch_size=8, epochs=4, shuffle=False, callbacks=callbacks(), verbose=0).history
     assert history["learning_rate"] == pytest.approx(expected["learning_rate"])
     assert len(set(history["learning_rate"])) > 2
     assert_states_close(ours, theirs, atol=1e-6)
@@ -1388,8 +1391,8 @@ def test_packed_steps_of_all_32_bits_are_nearly_none(options: dict) -> None:
     """fp32 packs nothing: only the sum base + (weights - base) rounds."""
     workers = options.pop("num_workers", 4)
     plain, packed = mlp(), mlp()
-    fitted(plain, workers, options={"seed": 1, **options}, epochs=3)
-    fitted(packed, workers, options={"seed": 1, "state_codec": "fp32", **options}, epochs=3)
+    fitted(plain, workers, options={"seed": 1, **options}, epochs=2)
+    fitted(packed, workers, options={"seed": 1, "state_codec": "fp32", **options}, epochs=2)
     for one, other in zip(plain.get_weights(), packed.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 

@@ -21,8 +21,8 @@ from elephas_like.stages.ensemble_stages import _FIT
 X, Y = (part[:240] for part in breast_cancer())
 
 
-def classifier() -> keras.Model:
-    return mlp(30, 1, "sigmoid", "binary_crossentropy", metrics=["accuracy"])
+def classifier(**compiled: object) -> keras.Model:
+    return mlp(30, 1, "sigmoid", "binary_crossentropy", metrics=["accuracy"], **compiled)
 
 
 def scaled(seed: int) -> keras.Model:
@@ -123,7 +123,7 @@ def test_a_fitted_pipeline_comes_back_whole(pipelines, numbers, tmp_path: Path) 
 
 
 def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
-    model = classifier()
+    model = classifier(run_eagerly=True)
     estimator = EnsembleEstimator(model, voting="hard", class_weight={0: 2.0}, optimizer_config="sgd", max_failures=1)
     estimator.write().save(str(tmp_path / "estimator"))
     loaded = EnsembleEstimator.load(str(tmp_path / "estimator"))
@@ -140,7 +140,8 @@ def test_a_model_is_kept_with_an_estimator(cancer, tmp_path: Path) -> None:
 
 
 def test_a_cross_validation_over_members_and_epochs_in_parallel(cancer, tmp_path: Path) -> None:
-    estimator = EnsembleEstimator(classifier(), seed=1, validation_split=0.0, batch_size=16)
+    eager = classifier(run_eagerly=True)  # few steps: graphs cost more
+    estimator = EnsembleEstimator(eager, seed=1, validation_split=0.0, batch_size=16)
     grid = ParamGridBuilder().addGrid(estimator.numMembers, [1, 2]).addGrid(estimator.epochs, [3]).build()
     search = CrossValidator(
         estimator=Pipeline(stages=[estimator]),

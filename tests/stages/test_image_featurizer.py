@@ -130,15 +130,15 @@ def test_the_model_has_its_preprocessing_pooling_and_size() -> None:
 
 def test_a_named_model_reads_its_weights_from_a_file(tmp_path) -> None:
     keras.utils.set_random_seed(5)
-    body = keras.applications.MobileNetV2(include_top=False, weights=None, input_shape=(32, 32, 3))
+    body = keras.applications.MobileNet(include_top=False, weights=None, input_shape=(32, 32, 3))
     body.save_weights(tmp_path / "body.weights.h5")
-    named = ImageFeaturizer("MobileNetV2", weights=tmp_path / "body.weights.h5", image_size=(32, 32)).get_model()
+    named = ImageFeaturizer("MobileNet", weights=tmp_path / "body.weights.h5", image_size=(32, 32)).get_model()
     x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("uint8")
-    prepared = keras.applications.mobilenet_v2.preprocess_input(x.astype("float32"))
+    prepared = keras.applications.mobilenet.preprocess_input(x.astype("float32"))
     np.testing.assert_allclose(in_keras(named, x), in_keras(body, prepared).mean(axis=(1, 2)), rtol=1e-4, atol=1e-6)
     convolutions(channels=3).save_weights(tmp_path / "other.weights.h5")
-    with pytest.raises(ValueError, match="does not hold the weights of MobileNetV2 without its head"):
-        ImageFeaturizer("MobileNetV2", weights=tmp_path / "other.weights.h5", image_size=(32, 32))
+    with pytest.raises(ValueError, match="does not hold the weights of MobileNet without its head"):
+        ImageFeaturizer("MobileNet", weights=tmp_path / "other.weights.h5", image_size=(32, 32))
 
 
 def two_inputs() -> keras.Model:

@@ -39,7 +39,7 @@ def accuracy_of(model: keras.Model) -> float:
 
 def test_hyperas_functions_run_as_in_elephas() -> None:
     elephas = HyperParamModel(None, num_workers=2, seed=3, verbose=0)
-    (trials,) = elephas.compute_trials(templated, data, max_evals=3, notebook_name="any")
+    (trials,) = elephas.compute_trials(templated, data, max_evals=2, notebook_name="any")
     assert sorted(trials.trials[0]["misc"]["vals"]) == ["Dense", "Dropout", "batch_size", "compile"]
     losses = sorted(trials.losses())
     assert all(result["seen"] == 400 for result in trials.results)
@@ -47,13 +47,13 @@ def test_hyperas_functions_run_as_in_elephas() -> None:
     rebuilt.set_weights(trials.best_trial["result"]["weights"])
     assert accuracy_of(rebuilt) == pytest.approx(-losses[0])
 
-    models = elephas.best_models(2, templated, data, max_evals=3)
+    models = elephas.best_models(2, templated, data, max_evals=2)
     assert [accuracy_of(model) for model in models] == pytest.approx([-losses[0], -losses[1]])
-    assert accuracy_of(elephas.minimize(templated, data, max_evals=3)) == pytest.approx(-losses[0])
+    assert accuracy_of(elephas.minimize(templated, data, max_evals=2)) == pytest.approx(-losses[0])
     assert elephas.best_loss == pytest.approx(losses[0])
     assert elephas.best_params
-    with pytest.raises(ValueError, match="nb_models=4 of max_evals=3"):
-        elephas.best_models(4, templated, data, max_evals=3)
+    with pytest.raises(ValueError, match="nb_models=3 of max_evals=2"):
+        elephas.best_models(3, templated, data, max_evals=2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pickle
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import keras
@@ -24,6 +25,12 @@ from elephas_like.tuning.runner import TrialRecord
 from elephas_like.tuning.space import Sampler, Space
 
 NO_CONSTRAINTS = Sampler(Space({"x": [1, 2]}), "random", 0)
+
+
+@cache
+def three() -> SearchResult:
+    """A search of three trials. No test may change it."""
+    return small(epochs=1)
 
 
 def test_a_search_finds_and_returns_the_best_model() -> None:
@@ -54,7 +61,7 @@ def test_a_search_finds_and_returns_the_best_model() -> None:
 
 def test_a_picture_shows_every_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    found = small(epochs=1)
+    found = three()
     axes = found.plot().axes
     assert [a.get_xlabel() for a in axes] == ["trial", "", "rate", "units"]
     assert len(axes[1].get_lines()) == 3 + 3  # three trials, three axes
@@ -95,11 +102,11 @@ def test_models_that_an_earlier_session_dropped_are_not_replaced_by_worse_ones(t
 
 
 def test_the_best_make_an_ensemble() -> None:
-    assert isinstance(small().best_ensemble(2, voting="soft"), VotingModel)
+    assert isinstance(three().best_ensemble(2, voting="soft"), VotingModel)
 
 
 def test_a_table_of_trials_can_be_read() -> None:
-    found = small(epochs=2)
+    found = three()
     assert list(found.trials.columns)[-2:] == ["error", "history"]
     lines = found.trials.to_string().splitlines()
     assert len(lines) == 1 + 3

@@ -20,8 +20,8 @@ def test_a_seed_repeats_a_search_exactly() -> None:
 
 
 def test_a_search_that_is_resumed_is_the_one_it_would_have_been(tmp_path: Path) -> None:
-    whole = small(max_evals=4, algo="random")
-    small(max_evals=2, algo="random", checkpoint_dir=tmp_path / "search")
+    whole = small(max_evals=3, algo="random", epochs=1)
+    small(max_evals=1, algo="random", epochs=1, checkpoint_dir=tmp_path / "search")
     rates = tmp_path / "rates"
 
     def watched(params: dict) -> keras.Model:
@@ -30,20 +30,21 @@ def test_a_search_that_is_resumed_is_the_one_it_would_have_been(tmp_path: Path) 
         return build(params)
 
     tmp_path /= "search"
-    again = small(max_evals=4, algo="random", checkpoint_dir=tmp_path, resume="auto", build=watched, seed=None)
+    told = {"max_evals": 3, "algo": "random", "epochs": 1, "checkpoint_dir": tmp_path, "resume": "auto"}
+    again = small(**told, build=watched, seed=None)
     assert plain(again.trials) == plain(whole.trials)
     tried = rates.read_text().split()[1:]  # the first one is the driver's look
-    assert tried == [str(rate) for rate in whole.trials["param_rate"][2:]]
+    assert tried == [str(rate) for rate in whole.trials["param_rate"][1:]]
     for one, other in zip(again.best_models(2), whole.best_models(2), strict=True):
         for left, right in zip(one.get_weights(), other.get_weights(), strict=True):
             np.testing.assert_array_equal(left, right)
     kept = keras.saving.load_model(tmp_path / "models" / f"trial-{whole.best_trial:05d}.keras")
     np.testing.assert_array_equal(kept.get_weights()[0], whole.best_model.get_weights()[0])
-    assert len(small(max_evals=4, algo="random", checkpoint_dir=tmp_path, resume="auto").trials) == 4  # nothing to do
+    assert len(small(**told).trials) == 3  # nothing to do
     with pytest.raises(FileExistsError, match="resume='auto'"):
         small(checkpoint_dir=tmp_path)
-    with pytest.raises(ValueError, match="its epochs is 2, and this one's 7"):
-        small(checkpoint_dir=tmp_path, resume="auto", algo="random", epochs=7)
+    with pytest.raises(ValueError, match="its epochs is 1, and this one's 7"):
+        small(**(told | {"epochs": 7}))
 
 
 def test_sizes_of_batches_may_be_searched_and_rows_be_given_apart() -> None:
@@ -84,7 +85,9 @@ def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_th
         base.trainable = params["units"] == 3  # what one trial freezes another one trains
         layers = [keras.Input((30,)), base, keras.layers.Dense(params["units"]), params["act"]]
         model = keras.Sequential([*layers, keras.layers.Dense(1, activation="sigmoid")])
-        model.compile(adam if held else params["optimizer"], "binary_crossentropy", metrics=["accuracy"])
+        model.compile(
+            adam if held else params["optimizer"], "binary_crossentropy", metrics=["accuracy"], run_eagerly=True
+        )
         return model
 
     goal = "val_accuracy" if held else "val_loss"
@@ -104,7 +107,6 @@ def test_each_model_has_copies_of_the_keras_objects_in_the_space_and_of_those_th
     assert list(found.trials["param_units"]) == [2, 3, 2]
     scores = []
     for model in found.best_models(3):
-        model.run_eagerly = True  # one batch costs less than a graph for it
         scores.append(model.evaluate(x[400:], y[400:], batch_size=169, verbose=0)[int(held)])
     np.testing.assert_allclose(scores, sorted(found.trials[goal], reverse=held), rtol=1e-5)
     if held:
@@ -119,7 +121,7 @@ def test_what_models_are_built_on_stays_as_it_is() -> None:
 
     def build(params: dict) -> keras.Model:
         model = keras.Sequential([keras.Input((30,)), base, keras.layers.Dense(1, activation="sigmoid")])
-        model.compile(keras.optimizers.Adam(params["rate"]), "binary_crossentropy")
+        model.compile(keras.optimizers.Adam(params["rate"]), "binary_crossentropy", run_eagerly=True)
         return model
 
     told = {"max_evals": 2, "epochs": 1, "validation_data": (x[400:], y[400:]), "seed": 6, "verbose": 0}
@@ -276,18 +278,18 @@ def test_a_model_that_build_makes_otherwise_by_now_is_said(tmp_path: Path) -> No
 def test_a_search_by_optuna_is_resumed_as_it_would_have_gone_on(tmp_path: Path) -> None:
     first = [{"units": 8, "rate": 0.01}]
     given = {"algo": "optuna", "epochs": 1, "first_points": first}
-    whole = small(max_evals=4, **given)
+    whole = small(max_evals=3, **given)
     assert whole.trials["params"][0] == first[0]
     small(max_evals=2, **given, checkpoint_dir=tmp_path)
-    again = small(max_evals=4, **given, checkpoint_dir=tmp_path, resume="auto", seed=None)
+    again = small(max_evals=3, **given, checkpoint_dir=tmp_path, resume="auto", seed=None)
     assert plain(again.trials) == plain(whole.trials)
     assert set(again.importances()) == {"units", "rate"}
     assert again.optuna_study.best_value == again.best_value
     assert again.hyperopt_trials.losses() == list(again.trials["val_loss"])
     with pytest.raises(ValueError, match="its first_points is"):
-        small(max_evals=4, algo="optuna", epochs=1, checkpoint_dir=tmp_path, resume="auto")
+        small(max_evals=3, algo="optuna", epochs=1, checkpoint_dir=tmp_path, resume="auto")
     with pytest.raises(ValueError, match="its algo is 'optuna', and this one's 'tpe'"):
-        small(max_evals=4, **(given | {"algo": "tpe"}), checkpoint_dir=tmp_path, resume="auto")
+        small(max_evals=3, **(given | {"algo": "tpe"}), checkpoint_dir=tmp_path, resume="auto")
 
 
 def test_models_may_have_several_objectives() -> None:
@@ -307,7 +309,7 @@ def test_the_best_model_has_what_its_build_drew_that_is_no_weight() -> None:
         chosen = np.random.permutation(30)[:8]
         inputs = keras.Input((30,))
         model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(keras.ops.take(inputs, chosen, axis=1)))
-        model.compile(keras.optimizers.SGD(params["rate"]), "binary_crossentropy")
+        model.compile(keras.optimizers.SGD(params["rate"]), "binary_crossentropy", run_eagerly=True)
         return model
 
     found = search(
