@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import cloudpickle
 from pyspark import RDD, Accumulator, Broadcast, SparkContext
-from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import DataError, ElephasError, Failure, WaitError
 from elephas_like.core.summing import Partial, Summed, Weighing
@@ -36,7 +35,7 @@ from elephas_like.engine.job_tasks import Answered, AnsweredWorkers, JobRun, Mis
 from elephas_like.engine.shuffled_sums import ShuffledSums, lacking, parted, slices_of, worth_it
 from elephas_like.rows.shard_files import remove_dataset
 from elephas_like.rows.shards import Pair, attempt_id, deleted_by, persisted_anew, remove_pair, sweep
-from elephas_like.spark.gpus import on_gpus
+from elephas_like.spark.gpus import GpuTasks, on_gpus
 from elephas_like.spark.job_tags import failed_tasks
 from elephas_like.spark.session import is_local, is_on, settings_of
 from elephas_like.spark.settings import check_result_size, largest_result
@@ -65,7 +64,7 @@ class JobRounds:
         datasets: ids of the shards that are deleted with the run.
         round_timeout: seconds. A round may outlast this as long as workers answer; if none does for so long, the fit
             fails.
-        profile: what Spark gives the tasks; None for what all tasks of the application get.
+        gpus: how the tasks have a GPU each; None where nothing is asked for.
         invalidate: called where shards are missing, to drop persisted references that `refs` is computed from.
         packed: pickles a list that begins with a Weighing, with its code where executors do not have it.
     """
@@ -81,14 +80,14 @@ class JobRounds:
         *,
         datasets: Sequence[str],
         round_timeout: float,
-        profile: ResourceProfile | None = None,
+        gpus: GpuTasks | None = None,
         invalidate: Callable[[], None] = lambda: None,
         packed: Callable[[Weighing], bytes] = lambda weighing: cloudpickle.dumps([weighing]),
     ) -> None:
         self._context, self._refs, self._run = context, refs, run
         self._tag, self._describe, self._keep = tag, describe, keep
         self._datasets, self._invalidate = tuple(datasets), invalidate
-        self._round_timeout, self._profile, self._packed = round_timeout, profile, packed
+        self._round_timeout, self._gpus, self._packed = round_timeout, gpus, packed
         self._num_workers = refs.getNumPartitions()
         self._largest_result = largest_result(settings_of(context))
         self._written = False
@@ -128,7 +127,7 @@ class JobRounds:
                 self._context,
                 f"{self._tag}-tidy",
                 datasets,
-                on_gpus(self._pairs().mapPartitions(tidy), self._profile).count,
+                on_gpus(self._pairs().mapPartitions(tidy), self._gpus).count,
             )
             self._written = False
         else:  # the references were never computed: computing them now would write all rows only to delete them
@@ -202,9 +201,9 @@ class JobRounds:
                 self._jobs += 1
                 task = task_of(self._run, order, state, frozen, act, self._jobs, self._answered, self._copies_wait)
                 if shuffle is None:
-                    tasks = on_gpus(self._pairs().mapPartitionsWithIndex(task), self._profile)
+                    tasks = on_gpus(self._pairs().mapPartitionsWithIndex(task), self._gpus)
                 else:
-                    tasks = shuffle.through(task, self._pairs(), self._jobs, self._profile)
+                    tasks = shuffle.through(task, self._pairs(), self._jobs, self._gpus)
                 failed = failed_tasks(self._context, self._tag) if self._speculates else 0
                 try:
                     results, sums = parted(self._collect(tasks, what))

@@ -8,13 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame
 
 from elephas_like.core.errors import Failure, WaitError
 from elephas_like.rows.frame_read import Frame, read
 from elephas_like.spark.gang import pieces_of
-from elephas_like.spark.gpus import take_gpu, with_profile
+from elephas_like.spark.gpus import GpuTasks, map_on_gpus, take_gpu
 from elephas_like.spark.remote import new_tag, run_job, saying_ended_sessions
 from elephas_like.spark.task_input import at_once
 from elephas_like.spark.waits import Overdue
@@ -27,14 +26,12 @@ BatchWork = Callable[[int, Iterator[pa.RecordBatch]], Iterable[object]]
 """Takes the number of a partition and its batches; yields picklable answers."""
 
 
-def map_frame(
-    frame: Frame, work: Work, *, title: str, timeout: float, profile: ResourceProfile | None = None
-) -> list[Any]:
+def map_frame(frame: Frame, work: Work, *, title: str, timeout: float, gpus: GpuTasks | None = None) -> list[Any]:
     """Return what `work` yields for all partitions of a DataFrame, in their order.
 
     Args:
         title: what it does, for errors.
-        profile: what Spark gives the tasks; None for what all tasks of the application get.
+        gpus: how the tasks have a GPU each; None where nothing is asked for.
         timeout: seconds that the whole job may take: Spark Connect shows no task of it.
 
     Raises:
@@ -45,11 +42,11 @@ def map_frame(
     def read_work(part: int, batches: Iterator[pa.RecordBatch]) -> Iterable[object]:
         return work(part, read(plan, batches))
 
-    return map_batches(frame.columns, read_work, title=title, timeout=timeout, profile=profile)
+    return map_batches(frame.columns, read_work, title=title, timeout=timeout, gpus=gpus)
 
 
 def map_batches(
-    df: DataFrame, work: BatchWork, *, title: str, timeout: float, profile: ResourceProfile | None = None
+    df: DataFrame, work: BatchWork, *, title: str, timeout: float, gpus: GpuTasks | None = None
 ) -> list[Any]:
     """Return what `work` yields for all partitions of a DataFrame, in their order; arguments and errors as of `map_frame`."""
 
@@ -67,7 +64,7 @@ def map_batches(
             pass
 
     with saying_ended_sessions():
-        job = df.mapInArrow(run, _ANSWERS, **with_profile(profile))
+        job = map_on_gpus(df, gpus, run, _ANSWERS)
     try:
         found = run_job(df.sparkSession, new_tag("map"), f"elephas_like: {title}", timeout, job.collect)
     except Overdue:

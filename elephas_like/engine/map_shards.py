@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 from pyspark import RDD, SparkContext
-from pyspark.resource import ResourceProfile
 
 from elephas_like.core.columns import nbytes
 from elephas_like.core.errors import DataError, Failure, WaitError
@@ -20,7 +19,7 @@ from elephas_like.core.types import Array, ShardRef, Structure
 from elephas_like.rows.shard_files import attempt_directory, remove
 from elephas_like.rows.shards import DRAIN_SECONDS, SpoolOptions, read_to_the_end, sweep, unfinished_files
 from elephas_like.rows.spool import Block, spool
-from elephas_like.spark.gpus import on_gpus, take_gpu
+from elephas_like.spark.gpus import GpuTasks, on_gpus, take_gpu
 from elephas_like.spark.job_tags import tasks
 from elephas_like.spark.slots import task_progress
 from elephas_like.spark.task_input import said_as_utf8, whole
@@ -47,14 +46,14 @@ class MapJob:
         dataset: id of the files that its tasks write.
         timeout: seconds in which none of its tasks starts or ends, after which it is cancelled.
         keep: whether the files outlive it (a ShardedDataset's do).
-        profile: what Spark gives the tasks; None for what all tasks of the application get.
+        gpus: how the tasks have a GPU each; None where nothing is asked for.
     """
 
     title: str
     dataset: str
     timeout: float
     keep: bool = False
-    profile: ResourceProfile | None = None
+    gpus: GpuTasks | None = None
 
     def run(self, rdd: RDD, job: Callable[[], Result]) -> Result:
         """Return what `job`, which computes `rdd`, returns. Where it fails, is interrupted or late, end its tasks and sweep.
@@ -245,7 +244,7 @@ def of_shards(refs: RDD, act: Callable[[int, ShardRef], Result], job: MapJob) ->
                 if not keep:
                     remove(ref)
 
-    answers = on_gpus(refs.mapPartitionsWithIndex(each), job.profile)
+    answers = on_gpus(refs.mapPartitionsWithIndex(each), job.gpus)
     results = job.run(answers, answers.collect)
     for result in results:
         if isinstance(result, Failure):

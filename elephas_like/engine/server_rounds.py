@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from pyspark import RDD, InheritableThread, SparkContext
-from pyspark.resource import ResourceProfile
 
 from elephas_like.core.errors import (
     CapacityError,
@@ -33,7 +32,7 @@ from elephas_like.core.workers import Exchange, Worker, WorkerFactory
 from elephas_like.rows.shard_files import dataset_directory, local_directories
 from elephas_like.rows.shards import Pair, attempt_id, failure_in, remove_pair, sweep, unfinished_files
 from elephas_like.spark.failures import readable
-from elephas_like.spark.gpus import on_gpus, take_gpu
+from elephas_like.spark.gpus import GpuTasks, on_gpus, take_gpu
 from elephas_like.spark.job_tags import jobs_with, starved_jobs, tagged_jobs, tasks
 from elephas_like.spark.session import settings_of, task_tries
 from elephas_like.spark.task_input import only
@@ -127,7 +126,7 @@ class ServerRun:
             slot beside a callback of the driver's.
         datasets: ids of the shards that are deleted with the run, also after tasks were killed.
         memory: id of the dataset among them in which suspended workers save what they remember.
-        profile: what Spark gives the tasks; None for what all tasks of the application get.
+        gpus: how the tasks have a GPU each; None where nothing is asked for.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class ServerRun:
         keep: bool,
         datasets: Sequence[str],
         memory: str,
-        profile: ResourceProfile | None = None,
+        gpus: GpuTasks | None = None,
         invalidate: Callable[[], None] = lambda: None,
         round_timeout: float = 0.0,
     ) -> None:
@@ -155,7 +154,7 @@ class ServerRun:
         self._callbacks_tag, self._round_timeout = f"{tag}-callbacks", min(round_timeout, threading.TIMEOUT_MAX)
         self._aborted = self._suspended = self._hurries = False
         self._late_failures: list[Failure] = []
-        self._refs, self._finished, self._profile = refs, finished, profile
+        self._refs, self._finished, self._gpus = refs, finished, gpus
         self._task = _task(factory, connector, tag, keep, memory)
         self._workers = refs.getNumPartitions()
         self._ended = threading.Event()
@@ -221,7 +220,7 @@ class ServerRun:
             refs = self._refs
             with tagged_jobs(self._context, self._tag, self._description):
                 while True:
-                    results = on_gpus(refs.mapPartitionsWithIndex(self._task), self._profile).collect()
+                    results = on_gpus(refs.mapPartitionsWithIndex(self._task), self._gpus).collect()
                     self._late_failures += [result for result in results if isinstance(result, Failure)]
                     if self._finished is None or not self._store.recalled():
                         # Nothing to say if the run is over; otherwise nobody would be left to wait for.

@@ -5,19 +5,19 @@ What is lost with an executor, Spark computes again: the same worker trains the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
 from pyspark import RDD, Accumulator
-from pyspark.resource import ResourceProfile
 
 from elephas_like.core.summing import Partial, Term, Weighed, Weighing, cut
 from elephas_like.core.types import Order
 from elephas_like.core.workers import Worker
 from elephas_like.engine.job_tasks import Answer, Answered, MissingShard
-from elephas_like.spark.gpus import on_gpus
+from elephas_like.spark.gpus import GpuTasks, on_gpus
 from elephas_like.spark.task_input import at_once
 
 LEAST_WORKERS = 3
@@ -49,12 +49,12 @@ class ShuffledSums:
         return _loaded(self.weighing).weigh(worker.train(order), order.state)
 
     def through(
-        self, task: Callable[[int, Iterator[Any]], Iterator[Any]], pairs: RDD, job: int, profile: ResourceProfile | None
+        self, task: Callable[[int, Iterator[Any]], Iterator[Any]], pairs: RDD, job: int, gpus: GpuTasks | None
     ) -> RDD:
         """Return an RDD of what is left of the answers of `task` over `pairs`, and of a `Partial` for each slice.
 
         Args:
-            job: its number. profile: what Spark gives the tasks of both stages.
+            job: its number. gpus: how the tasks of both stages have a GPU each.
         """
         weighing, slices, answered = self.weighing, self.slices, self.answered
 
@@ -77,8 +77,9 @@ class ShuffledSums:
             yield _loaded(weighing).added(place, terms)
             answered.add(frozenset({(job, -1 - place)}))  # a sign of life, as those of workers
 
-        shuffled = on_gpus(pairs, profile).mapPartitionsWithIndex(sliced).partitionBy(slices, int)
-        return on_gpus(shuffled.mapPartitionsWithIndex(added), profile)
+        with contextlib.nullcontext() if gpus is None else gpus.processes(pairs.context):
+            shuffled = on_gpus(pairs, gpus).mapPartitionsWithIndex(sliced).partitionBy(slices, int)
+            return on_gpus(shuffled.mapPartitionsWithIndex(added), gpus)
 
 
 def worth_it(num_workers: int, nbytes: int, limit: int, *, local: bool) -> bool:

@@ -25,7 +25,7 @@ from elephas_like.exchange.trial_reports import NO_STATE
 from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
 from elephas_like.spark.gang import Member, check_slots, notes, run_gang
-from elephas_like.spark.gpus import profile_for
+from elephas_like.spark.gpus import gpu_tasks
 from elephas_like.spark.remote import new_tag
 from elephas_like.spark.session import active_session, context_of
 from elephas_like.spark.waits import Overdue
@@ -81,7 +81,7 @@ def run_on_workers(
         raise ValueError("run_on_workers needs a SparkSession; start one first, or give session=.")
     if resources is not None:
         checks.choice("resources", resources, Resources)
-    profile = profile_for(session, resources)
+    gpus = gpu_tasks(session, resources)
     check_slots(session, size, resources)
     name, title = new_tag("run"), f"elephas_like: {getattr(function, '__name__', 'function')} on {size} workers"
     call, settings = _call(function, args), KerasSettings.current()
@@ -91,7 +91,7 @@ def run_on_workers(
             made = Call(call, listener, under)
             task = CallFunction(made, resources is not None, _tf_config if tf_config else None)
             given = notes(session, [[b""]] * size)
-            found = run_gang(session, given, size, task, name=name, title=title, seconds=limit, profile=profile)
+            found = run_gang(session, given, size, task, name=name, title=title, seconds=limit, gpus=gpus)
     except Overdue:
         raise WaitError(
             f"expected {size} workers to end within timeout={limit:g} s, and they did not; they were ended. Give a longer timeout, "

@@ -51,7 +51,7 @@ from elephas_like.spark.gang import (
     pieces_of,
     run_gang,
 )
-from elephas_like.spark.gpus import profile_for
+from elephas_like.spark.gpus import gpu_tasks
 from elephas_like.spark.session import conf_of, context_of
 from elephas_like.spark.settings import check_result_size, largest_result
 from elephas_like.spark.waits import UNSEEN_KILL_SECONDS, Overdue, cancel_and_wait, insist
@@ -314,7 +314,7 @@ class GangFit:
             title=f"{self._title}: {title}",
             seconds=seconds,
             by_progress=by_progress,
-            profile=profile_for(self._session, self._fit.options.resources),
+            gpus=gpu_tasks(self._session, self._fit.options.resources),
         )
 
     def _again(self, job: Callable[[], Result], what: str) -> Result:

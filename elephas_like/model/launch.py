@@ -54,7 +54,7 @@ from elephas_like.rows.shards import VALIDATION, finished_pairs, pairs, pairs_wi
 from elephas_like.rows.spool import spool
 from elephas_like.spark.broadcasts import ship
 from elephas_like.spark.encryption import wants_tls
-from elephas_like.spark.gpus import profile_for
+from elephas_like.spark.gpus import gpu_tasks
 from elephas_like.spark.session import context_of, is_local, settings_of
 from elephas_like.spark.waits import destroy
 from elephas_like.trainer.code import broadcasts_of, pickle_by_value
@@ -228,7 +228,7 @@ def _jobs(fit: Fit, context: SparkContext, refs: RDD, data: Data, tag: str, titl
             data.kept,
             datasets=_datasets(fit, data),
             round_timeout=fit.options.round_timeout,
-            profile=profile_for(context, fit.options.resources),
+            gpus=gpu_tasks(context, fit.options.resources),
             invalidate=data.invalidate,
             packed=_by_value,
         ) as workers:
@@ -354,7 +354,7 @@ def _server(
                 keep=data.kept,
                 datasets=_datasets(fit, data),
                 memory=_memory(fit),
-                profile=profile_for(context, fit.options.resources),
+                gpus=gpu_tasks(context, fit.options.resources),
                 invalidate=data.invalidate,
                 round_timeout=fit.options.round_timeout,
             )

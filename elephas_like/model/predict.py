@@ -44,7 +44,7 @@ from elephas_like.rows.shards import ShardedDataset, SpoolOptions, is_unpickled
 from elephas_like.rows.spool import spool
 from elephas_like.spark.broadcasts import ship
 from elephas_like.spark.encryption import check_disks
-from elephas_like.spark.gpus import on_gpus, profile_for
+from elephas_like.spark.gpus import gpu_tasks, on_gpus
 from elephas_like.spark.session import check_executors, conf_of, settings_of
 from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import check_versions
@@ -171,10 +171,10 @@ def predict_rows(
     if context is None:
         return _predict_without_context(features, predictor, batch_size, options, none, timeout, resources)
     check_executors(context)
-    profile = profile_for(context, resources)
+    gpus = gpu_tasks(context, resources, limited=False)
     shipped = ship(context, predictor)
     sent = (shipped, *broadcasts_of(predictor))  # PySpark ships the broadcasts that a function names
-    chunks = on_gpus(prediction_chunks(features.rdd, lambda: sent[0].value, batch_size, options), profile)
+    chunks = on_gpus(prediction_chunks(features.rdd, lambda: sent[0].value, batch_size, options), gpus)
     if not collect:
         return rows_of(chunks)
     try:
@@ -201,10 +201,10 @@ def _predict_without_context(
     if not isinstance(features, FrameRows):
         return joined_chunks(list(predict(0, features.rows())), none)
     check_disks(conf_of(features.session), allow_plain_text=options.allow_plain_text)
-    profile = profile_for(features.session, resources)
+    gpus = gpu_tasks(features.session, resources, limited=False)
     with Interrupts():
         return joined_chunks(
-            map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout, profile=profile), none
+            map_frame(features.frame, predict, title="predict a DataFrame", timeout=timeout, gpus=gpus), none
         )
 
 
@@ -243,7 +243,8 @@ def score_shards(
         def score(_: int, ref: ShardRef) -> tuple[str, Score]:
             return signature(ref), sent[0].value(ref)
 
-        job = MapJob(_title("evaluate", refs), options.dataset, timeout, data.kept, profile_for(context, resources))
+        gpus = gpu_tasks(context, resources, limited=False)
+        job = MapJob(_title("evaluate", refs), options.dataset, timeout, data.kept, gpus)
         found = data.rewriting(lambda: of_shards(refs, score, job))
     return [(text, result) for text, result in found if text]
 
@@ -268,9 +269,9 @@ def _score_without_context(
 
     if isinstance(source, FrameRows):
         check_disks(conf_of(source.session), allow_plain_text=options.allow_plain_text)
-        profile = profile_for(source.session, resources)
+        gpus = gpu_tasks(source.session, resources, limited=False)
         with Interrupts():
-            found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout, profile=profile)
+            found = map_frame(source.frame, score, title="evaluate a DataFrame", timeout=timeout, gpus=gpus)
     else:
         found = list(score(0, source.rows()))
     return [(text, result) for text, result in found if text]

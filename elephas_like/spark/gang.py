@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elephas_like.core.errors import CapacityError, ElephasError
 from elephas_like.core.extras import older
-from elephas_like.spark.gpus import with_profile, worker_slots
+from elephas_like.spark.gpus import GpuTasks, map_on_gpus, worker_slots
 from elephas_like.spark.remote import new_tag, run_job, saying_ended_sessions
 from elephas_like.spark.session import conf_of, context_of, is_local_master, settings_of
 from elephas_like.spark.slots import slots, task_cpus
@@ -96,7 +96,7 @@ def run_gang(
     title: str,
     seconds: float,
     by_progress: bool = False,
-    profile: ResourceProfile | None = None,
+    gpus: GpuTasks | None = None,
 ) -> list[list[bytes]]:
     """Run a task on all members of a gang at once, and return the pieces that each has yielded, by rank.
 
@@ -105,7 +105,7 @@ def run_gang(
         name, title: of the job.
         seconds: the longest time that it may take, waiting for slots included.
         by_progress: whether `seconds` begin anew when a task of the job, or of one before it, starts or ends.
-        profile: what Spark gives the tasks; None for what all tasks of the application get.
+        gpus: how the tasks have a GPU each; None where nothing is asked for.
 
     Raises:
         CapacityError: Spark cannot run so many tasks at once.
@@ -123,11 +123,11 @@ def run_gang(
         for _ in rest:  # read to the end: Spark does not reuse a process that leaves input behind
             pass
 
-    waited = _wait_for_slots(session, size, profile, seconds)
+    waited = _wait_for_slots(session, size, gpus and gpus.profile, seconds)
     seconds -= 0.0 if by_progress else waited
     try:
         with saying_ended_sessions():
-            job = rows.mapInArrow(run, _RESULTS, barrier=True, **with_profile(profile))
+            job = map_on_gpus(rows, gpus, run, _RESULTS, barrier=True)
         found = run_job(session, name, title, seconds, job.collect, by_progress=by_progress)
     except ElephasError as error:
         raise _capacity_error(error, size) or error from None

@@ -2,7 +2,8 @@
 
 TensorFlow takes all the memory of all the cards that it sees, and a process cannot change its cards once it computes. But Spark gives
 the next task of a process another card than the last one. So processes claim cards: by a lock on a file, which ends with the process.
-Where Spark offers a process another card than its own, whoever is offered that one takes the first's in exchange.
+Where Spark offers a process another card than its own, whoever is offered that one takes the first's in exchange. And tasks that have
+cards run in processes of their own, of which there are no more than cards: each keeps one that no other has.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import platform
 import re
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +38,7 @@ from elephas_like.spark.slots import slots, task_cpus, task_gpus
 
 log = logging.getLogger(__name__)
 
+Batches = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The variable with which a process chooses its cards, before it first computes on one."""
 _MEMORY = {
@@ -45,13 +52,16 @@ class Claims:
     """The cards of this process, claimed on this host.
 
     Args:
-        directory: of lock files, one for all processes of a user on this host. It is made where it is missing.
+        pool: a directory of lock files, for the processes of one daemon of Spark's. They exchange cards among each other.
+        host: one for all processes of a user on this host: where Spark gives tasks no cards, the pools share them out by it.
         patience: seconds to wait for the note of a process that may be about to take another card than its own.
+
+    The directories are made where they are missing.
     """
 
-    def __init__(self, directory: Path, patience: float = 5.0) -> None:
-        self._directory, self._patience = directory, patience
-        self._locks: dict[str, int] = {}
+    def __init__(self, pool: Path, host: Path, patience: float = 5.0) -> None:
+        self._pool, self._host, self._patience = pool, host, patience
+        self._locks: dict[Path, int] = {}
         self.cards: tuple[str, ...] = ()
 
     def take(self, offered: Sequence[str], others: Sequence[str] = ()) -> tuple[str, ...]:
@@ -59,30 +69,33 @@ class Claims:
 
         Args:
             offered: addresses that Spark has given to the task.
-            others: cards of this host, where Spark gives none to tasks. If all are claimed, one of them is shared.
+            others: cards of this host, where Spark gives none to tasks. If all are claimed, by processes of this pool too, one of
+                them is shared.
         """
         try:
             if not self.cards and offered:
                 for card in offered:
                     self.cards = tuple(dict.fromkeys([*self.cards, self._exchanged(card)]))
+                for card in self.cards:
+                    self._claim(self._host, card)  # so that those who are offered none choose others
             elif not self.cards and others:
-                free = (card for card in others if self._claim(card))
-                self.cards = (next(free, None) or others[os.getpid() % len(others)],)
-            for card, lock in self._locks.items():
-                if card in self.cards and offered:
-                    os.pwrite(lock, offered[min(self.cards.index(card), len(offered) - 1)].ljust(_NOTE).encode(), 0)
+                self.cards = (self._chosen(others),)
+            for place, card in enumerate(self.cards if offered else ()):
+                lock = self._locks.get(_file(self._pool, card))
+                if lock is not None:
+                    os.pwrite(lock, offered[min(place, len(offered) - 1)].ljust(_NOTE).encode(), 0)
         except OSError as error:  # also of a directory that somebody else has made
             log.warning("cards are not claimed on this host, and processes may share one: %s", error)
             self.cards = self.cards or tuple(offered) or tuple(others[:1])
         return self.cards
 
     def _exchanged(self, offered: str) -> str:
-        """Return the card that is offered; if another process has it, what that one was offered last; and so on."""
+        """Return the card that is offered; if another of the pool has it, what that one was offered last; and so on."""
         end = time.monotonic() + self._patience
         while True:
             card, seen = offered, set[str]()
             while card not in seen:
-                if self._claim(card):
+                if self._claim(self._pool, card):
                     return card
                 seen.add(card)
                 card = self._note(card) or card
@@ -91,47 +104,98 @@ class Claims:
                 return offered
             time.sleep(0.1)
 
-    def _claim(self, card: str) -> bool:
+    def _chosen(self, others: Sequence[str]) -> str:
+        """Return a card that no process of this host has; or else no other of the pool; or else any."""
+        for place in (self._host, self._pool):
+            for card in others:
+                if self._claim(place, card):
+                    self._claim(self._pool, card)
+                    return card
+        return others[os.getpid() % len(others)]
+
+    def _claim(self, place: Path, card: str) -> bool:
         """Return whether the card is this process' own from now on, and was not before."""
         import fcntl  # on Unix only
 
-        if card in self._locks:
+        file = _file(place, card)
+        if file in self._locks:
             return False
-        lock = self._opened(card)
+        lock = _opened(file)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
         except BlockingIOError:
             os.close(lock)
             return False
         os.pwrite(lock, card.ljust(_NOTE).encode(), 0)
-        self._locks[card] = lock
+        self._locks[file] = lock
         return True
 
     def _note(self, card: str) -> str:
-        """Return what the process that has a card was offered last."""
-        lock = self._opened(card)
+        """Return what the process of the pool that has a card was offered last."""
+        lock = _opened(_file(self._pool, card))
         try:
             return os.pread(lock, _NOTE, 0).decode().strip()
         finally:
             os.close(lock)
 
-    def _opened(self, card: str) -> int:
-        """Return a lock file, in a directory that is this user's own."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = os.lstat(self._directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(f"{self._directory} is not this user's own directory")
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(self._directory / quote(card, safe=""), flags, 0o600)
+
+def _file(place: Path, card: str) -> Path:
+    return place / quote(card, safe="")
+
+
+def _opened(file: Path) -> int:
+    """Open a lock file, in a directory that is this user's own."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = os.lstat(file.parent)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{file.parent} is not this user's own directory")
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+@dataclass(frozen=True)
+class GpuTasks:
+    """Tasks that have a GPU each, of which no more run at once than there are cards.
+
+    profile: what Spark is asked for; None in local mode, which gives tasks no cards: there processes claim those of this machine.
+    """
+
+    profile: ResourceProfile | None
+
+    @contextmanager
+    def processes(self, context: SparkContext | None) -> Iterator[None]:
+        """Have Spark run the Python functions of what is defined inside in processes of their own: as many as run at once.
+
+        It keeps processes apart by their environment, and hands those of one kind out in turn. Shared with tasks that compute on no
+        card there are more of them than cards, and two that have claimed the same one are given the next two tasks. Over Spark
+        Connect (None) the server decides.
+        """
+        if context is None:
+            yield
+            return
+        with _defining:
+            before = context.environment
+            context.environment = {**before, _OF_GPUS: "1"}
+            try:
+                yield
+            finally:
+                context.environment = before
 
 
 _profiles: dict[tuple[str, int], ResourceProfile] = {}
 """The one profile of an application: Spark numbers each object anew, keeps executors for one number, and mixes none in a stage."""
+_defining = threading.RLock()
+_OF_GPUS = "ELEPHAS_LIKE_GPU_TASKS"
 _NOTE = 128
 """Bytes of a note: one write of them is seen whole."""
-_claims = Claims(
-    Path(tempfile.gettempdir()) / f"elephas_like-gpus-{platform.node()}-{os.getuid() if hasattr(os, 'getuid') else 0}"
-)
+
+
+@cache
+def _claims() -> Claims:
+    """Return this process' claims. The daemon, which may have imported this module, asks for none."""
+    mine, temporary = f"{platform.node()}-{os.getuid() if hasattr(os, 'getuid') else 0}", Path(tempfile.gettempdir())
+    home = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()  # goes with the executor
+    pool = Path(home or temporary) / f"elephas_like_gpus-{mine}-{os.getppid()}"
+    return Claims(pool, temporary / f"elephas_like-gpus-{mine}")
 
 
 def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
@@ -146,10 +210,11 @@ def take_gpu(*, unasked: bool = True) -> tuple[str, ...]:
     if TaskContext.get() is None:
         return ()
     offered = offered_gpus()
-    others = host_gpus() if unasked and not _claims.cards else ()
-    if not offered and not others and not _claims.cards:
+    claims = _claims()
+    others = host_gpus() if unasked and not claims.cards else ()
+    if not offered and not others and not claims.cards:
         return ()
-    cards = _claims.take(offered, others)
+    cards = claims.take(offered, others)
     show(cards, os.environ)
     return cards
 
@@ -186,11 +251,13 @@ def host_gpus(environment: MutableMapping[str, str] | None = None, devices: Path
     return tuple(map(str, range(count)))
 
 
-def profile_for(session: SparkSession | SparkContext, resources: str | None) -> ResourceProfile | None:
-    """Return what a stage is run with so that each of its tasks has one GPU, if resources="gpu" asks for that.
+def gpu_tasks(session: SparkSession | SparkContext, resources: str | None, *, limited: bool = True) -> GpuTasks | None:
+    """Return how the tasks of a stage have one GPU each, if resources="gpu" asks for that.
 
-    None where nothing is asked for, where tasks have a GPU anyway (`spark.task.resource.gpu.amount`), and in local mode, which gives
-    tasks none: there processes claim the cards of this machine.
+    None where nothing is asked for, and where tasks have a GPU anyway (`spark.task.resource.gpu.amount`).
+
+    Args:
+        limited: whether there are no more tasks than cards. In local mode Spark runs as many as there are cores: then they are None's.
 
     Raises:
         CapacityError: executors have no GPUs that Spark knows of; in local mode, this machine has none.
@@ -201,8 +268,9 @@ def profile_for(session: SparkSession | SparkContext, resources: str | None) -> 
     if is_local_master(conf.get("spark.master", "") or ""):
         if isinstance(session, SparkContext) or context_of(session) is not None:
             check_host()
-        return None
-    return task_profile(conf)
+        return GpuTasks(None) if limited else None
+    profile = task_profile(conf)
+    return None if profile is None else GpuTasks(profile)
 
 
 def task_profile(conf: Conf) -> ResourceProfile | None:
@@ -237,7 +305,8 @@ def worker_slots(
     Raises:
         CapacityError: resources="gpu", and there is no GPU.
     """
-    found = slots(context, wait, wanted, profile_for(context, resources))
+    tasks = gpu_tasks(context, resources)
+    found = slots(context, wait, wanted, tasks and tasks.profile)
     return found if resources is None or not is_local(context) else min(found, len(host_gpus()))
 
 
@@ -267,22 +336,36 @@ def _warn_of_memory(backend: str) -> None:
             )
 
 
-def on_gpus(rdd: RDD, profile: ResourceProfile | None) -> RDD:
-    """Return an RDD whose stage is run with a profile. To be called last: what follows runs in another Python process."""
-    return rdd if profile is None else rdd.withResources(profile)
+def on_gpus(rdd: RDD, tasks: GpuTasks | None) -> RDD:
+    """Return an RDD whose tasks have a GPU each. To be called last: what follows runs in another Python process."""
+    if tasks is None:
+        return rdd
+    with tasks.processes(rdd.context):
+        if tasks.profile is not None:
+            return rdd.withResources(tasks.profile)
+        rdd.has_resource_profile = True  # PySpark joins no function of another process to its own then
+        rdd.getResourceProfile()  # which has that one made now, as `withResources` does
+        return rdd
 
 
-def with_profile(profile: ResourceProfile | None) -> dict[str, ResourceProfile]:
-    """Return the argument of `DataFrame.mapInArrow` for a profile.
+def map_on_gpus(
+    df: DataFrame, tasks: GpuTasks | None, function: Batches, schema: str, *, barrier: bool = False
+) -> DataFrame:
+    """Return `df.mapInArrow(function, schema)` whose tasks have a GPU each.
 
     Raises:
-        CapacityError: this Spark's has none.
+        CapacityError: this Spark's `mapInArrow` asks for none.
     """
-    if profile is None:
-        return {}
-    if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
-        raise CapacityError(
-            "resources='gpu' needs Spark 4 for DataFrames' own stages (engine='gang'): before, set spark.task.resource.gpu.amount=1, "
-            "which gives a GPU to every task."
-        )
-    return {"profile": profile}
+    # Spark 3.5 has no profile, and PySpark's stubs of it differ.
+    more: dict[str, Any] = {"barrier": True} if barrier else {}
+    if tasks is None:
+        return df.mapInArrow(function, schema, **more)
+    if tasks.profile is not None:
+        if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
+            raise CapacityError(
+                "resources='gpu' needs Spark 4 for DataFrames' own stages (engine='gang'): before, set "
+                "spark.task.resource.gpu.amount=1, which gives a GPU to every task."
+            )
+        more["profile"] = tasks.profile
+    with tasks.processes(context_of(df.sparkSession)):
+        return df.mapInArrow(function, schema, **more)

@@ -1,4 +1,4 @@
-"""A script: an executor of four cores whose discovery script names two GPUs, and what worker processes see of them.
+"""A script: two GPUs that four cores share, as far as Spark and CUDA's variable know, and what worker processes see of them.
 
 No card is needed: TensorFlow computes on the CPU where CUDA finds none.
 """
@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
@@ -18,6 +19,10 @@ from small import line, points
 import elephas_like
 from elephas_like import SparkModel
 from elephas_like.engine import job_rounds
+from elephas_like.spark.gpus import GpuTasks, gpu_tasks, on_gpus, take_gpu
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 SEEN = Path(tempfile.mkdtemp(prefix="seen-"))
 
@@ -45,7 +50,8 @@ def cards() -> dict[str, str]:
     return found
 
 
-def main(how: str) -> None:
+def cluster(how: str) -> SparkContext:
+    """An executor whose discovery script names two cards; Spark gives one to each task where they are given."""
     here = Path(tempfile.mkdtemp(prefix="cards-"))
     script = here / "discover"
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["0", "1"]}'\n""")
@@ -57,13 +63,28 @@ def main(how: str) -> None:
     }
     if how == "given":
         settings["spark.task.resource.gpu.amount"] = "1"
-    context = started("local-cluster[1,4,1024]", "gpus", settings, log_level="ERROR")
+    return started("local-cluster[1,4,1024]", "gpus", settings, log_level="ERROR")
+
+
+def at_once(context: SparkContext, wanted: GpuTasks | None) -> list[str]:
+    """The cards of two tasks that run at the same time, in processes of RDDs."""
+
+    def card(rows):
+        from pyspark import BarrierTaskContext
+
+        take_gpu()
+        BarrierTaskContext.get().barrier()
+        return [*rows, os.environ["CUDA_VISIBLE_DEVICES"]][-1:]
+
+    return on_gpus(context.parallelize([0, 0], 2).barrier().mapPartitions(card), wanted).collect()
+
+
+def main(how: str, *engines: str) -> None:
+    context = started("local[4]", "gpus", log_level="ERROR") if how == "local" else cluster(how)
     resources = {} if how == "given" else {"resources": "gpu"}
-    job_rounds.worth_it = lambda *_, **__: (
-        True
-    )  # the tasks that add updates up are given what those that train are given
+    job_rounds.worth_it = lambda *_, **__: True  # tasks that add updates up are given what those that train are given
     rows = context.parallelize(points(40), 4)
-    for number, engine in enumerate(("server", "jobs", "gang", "server")):
+    for number, engine in enumerate(engines):
         workers = None if engine == "server" else 2  # as many as there are cards, of four slots
         model = SparkModel(line(loss=noting(SEEN, number)), workers, engine=engine, seed=7, **resources)
         history = model.fit(rows, epochs=1, verbose=0)
@@ -72,8 +93,12 @@ def main(how: str) -> None:
     say({"cards": cards()})
     shown = elephas_like.run_on_workers(lambda member: os.environ["CUDA_VISIBLE_DEVICES"], 2, **resources)
     say({"shown": shown})
+    wanted = gpu_tasks(context, resources.get("resources"))
+    for _ in range(4):  # Spark hands its processes out in turn: tasks without a card bring another two to the front
+        context.parallelize([0], 1).map(str).collect()
+        say({"shown": at_once(context, wanted)})
     context.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import pyarrow as pa
 import pytest
 from pyspark import SparkConf
 
@@ -12,10 +13,13 @@ from elephas_like.core.errors import CapacityError
 from elephas_like.spark import gpus
 from elephas_like.spark.gpus import (
     Claims,
+    GpuTasks,
     check_host,
+    gpu_tasks,
     host_gpus,
+    map_on_gpus,
     offered_gpus,
-    profile_for,
+    on_gpus,
     show,
     take_gpu,
     task_profile,
@@ -26,8 +30,8 @@ from elephas_like.spark.slots import slots
 
 @pytest.fixture
 def process(tmp_path):
-    """Makes Claims that hold locks of their own, as those of processes do."""
-    return lambda: Claims(tmp_path / "locks", patience=0)
+    """Makes Claims that hold locks of their own, as those of processes do. A number is that of their pool."""
+    return lambda pool=0: Claims(tmp_path / f"pool-{pool}", tmp_path / "host", patience=0)
 
 
 def died(claims: Claims) -> None:
@@ -71,7 +75,7 @@ def test_a_task_of_two_cards_has_both(process) -> None:
 
 def test_a_note_that_comes_late_is_waited_for(tmp_path) -> None:
     """Both tasks begin at once: the process of card 0 is offered 1, and the new one, which is offered 0, looks first."""
-    one, two = (Claims(tmp_path / "locks") for _ in range(2))
+    one, two = (Claims(tmp_path / "pool", tmp_path / "host") for _ in range(2))
     one.take(["0"])
     found: list[tuple[str, ...]] = []
     looking = threading.Thread(target=lambda: found.append(two.take(["0"])))
@@ -93,9 +97,9 @@ def test_a_directory_of_somebody_else_is_not_written_to(tmp_path, caplog: pytest
     locks = tmp_path / "locks"
     locks.mkdir()
     (locks / "0").symlink_to(precious)
-    assert Claims(locks).take(["0"]) == ("0",)
+    assert Claims(locks, tmp_path / "host").take(["0"]) == ("0",)
     (tmp_path / "elsewhere").symlink_to(locks)
-    assert Claims(tmp_path / "elsewhere").take([], ["3", "4"]) == ("3",)
+    assert Claims(tmp_path / "pool", tmp_path / "elsewhere").take([], ["3", "4"]) == ("3",)
     assert precious.read_text() == "precious"
     assert len([line for line in caplog.messages if "not claimed" in line]) == 2
 
@@ -108,11 +112,34 @@ def test_without_an_offer_processes_spread_over_the_cards_of_the_host(process) -
     assert process().take([]) == ()
 
 
+def test_a_pool_has_all_cards_that_processes_of_others_hold_idle(process) -> None:
+    """Spark gives no card to two tasks: who has one and is not of the daemon whose process is given it now, waits for a task."""
+    idle = [process(pool=0) for _ in range(2)]
+    assert [one.take([card]) for one, card in zip(idle, "01", strict=True)] == [("0",), ("1",)]
+    zero, one = process(pool=1), process(pool=1)
+    assert (zero.take(["1"]), one.take(["0"])) == (("1",), ("0",))
+    died(one)
+    assert zero.take(["0"]) == ("1",)
+    assert process(pool=1).take(["1"]) == ("0",)
+
+
+def test_without_an_offer_a_pool_spreads_over_cards_that_others_hold(process) -> None:
+    first = [process(pool=0) for _ in range(3)]
+    assert [one.take([], ["0", "1", "2", "3"]) for one in first] == [("0",), ("1",), ("2",)]
+    second = [process(pool=1) for _ in range(4)]
+    assert [one.take([], ["0", "1", "2", "3"]) for one in second] == [("3",), ("0",), ("1",), ("2",)]
+
+
+def test_who_is_offered_none_chooses_what_nobody_was_offered(process) -> None:
+    assert process(pool=0).take(["0"]) == ("0",)
+    assert process(pool=1).take([], ["0", "1"]) == ("1",)
+
+
 def test_a_claim_ends_with_its_process(process, tmp_path) -> None:
     code = f"""
 from pathlib import Path
 from elephas_like.spark.gpus import Claims
-claims = Claims(Path({str(tmp_path / "locks")!r}))
+claims = Claims(Path({str(tmp_path / "pool-1")!r}), Path({str(tmp_path / "host")!r}))
 print(claims.take([], ["0", "1"]), flush=True)
 input()
 """
@@ -230,11 +257,32 @@ def test_an_application_has_one_profile() -> None:
 def test_in_local_mode_the_machine_s_cards_count(spark, monkeypatch) -> None:
     context = spark.sparkContext
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert profile_for(context, None) is None
+    assert gpu_tasks(context, None) is None
     assert worker_slots(context) == slots(context)
     for session in (spark, context):
         with pytest.raises(CapacityError, match=r"CUDA_VISIBLE_DEVICES is '-1'"):
-            profile_for(session, "gpu")
+            gpu_tasks(session, "gpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert profile_for(context, "gpu") is None
+    assert gpu_tasks(context, "gpu") == GpuTasks(None)
+    assert gpu_tasks(context, "gpu", limited=False) is None
     assert worker_slots(context, resources="gpu") == 1
+
+
+def test_tasks_that_have_cards_run_in_processes_of_their_own(spark) -> None:
+    """Spark keeps its Python processes by daemon: a parent's number tells which."""
+
+    def parent(rows) -> list[int]:
+        return [*rows, os.getppid()][-1:]
+
+    def batch_of_parent(batches):
+        yield pa.record_batch([parent(batches)], names=["parent"])
+
+    context, tasks = spark.sparkContext, GpuTasks(None)
+    before = dict(context.environment)
+    rdds = [on_gpus(context.parallelize([0], 1).mapPartitions(parent), given) for given in (None, tasks, None, tasks)]
+    frames = [map_on_gpus(spark.range(1), given, batch_of_parent, "parent long") for given in (None, tasks)]
+    assert context.environment == before
+    plain, mine, plain_again, mine_again = (rdd.first() for rdd in rdds)
+    assert plain == plain_again != mine == mine_again
+    other, own = (frame.first().parent for frame in frames)
+    assert other != own
