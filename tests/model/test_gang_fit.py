@@ -170,21 +170,6 @@ def test_a_workers_error_comes_with_its_type_and_leaves_the_last_epochs_state(rd
     np.testing.assert_array_equal(one_epoch.get_weights()[0], model.get_weights()[0])
 
 
-def test_ctrl_c_pressed_twice_leaves_no_rows(rdd, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    presses = iter([True])
-
-    def pressed(context: SparkContext, tag: str) -> None:
-        if next(presses, False):
-            raise KeyboardInterrupt
-        cancel_and_wait(context, tag)
-
-    monkeypatch.setattr(gang_fit, "cancel_and_wait", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        fitted(rdd, fit={"callbacks": [Stops()]})
-    assert next(presses, None) is None
-    assert not list(scratch.rglob("elephas_like-*"))
-
-
 @pytest.fixture(scope="module")
 def frame(spark):
     """The same rows in columns."""
@@ -236,11 +221,24 @@ def test_what_callbacks_would_not_see_is_refused(rdd, tmp_path) -> None:
         fitted(rdd, tls=("a.pem", "b.pem"))
 
 
-def test_a_fit_goes_on_from_a_checkpoint_that_has_what_workers_keep(rdd, two_epochs, tmp_path) -> None:
+def test_ctrl_c_pressed_twice_leaves_no_rows_and_a_checkpoint_with_what_workers_keep(
+    rdd, two_epochs, scratch: Path, tmp_path: Path
+) -> None:
     """Each epoch is a job then, and all are one where no progress is kept."""
+    presses = iter([True])
+
+    def pressed(context: SparkContext, tag: str) -> None:
+        if next(presses, False):
+            raise KeyboardInterrupt
+        cancel_and_wait(context, tag)
+
     kept = {"checkpoint_dir": str(tmp_path), "validation_split": 0.1}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(gang_fit, "cancel_and_wait", pressed)
         fitted(rdd, fit={**kept, "callbacks": [Stops()]}, **OWN)
+    assert next(presses, None) is None
+    assert not list(scratch.rglob("elephas_like-*"))
+
     resumed, history = fitted(rdd, fit=kept, **OWN)
     assert same(two_epochs[0], resumed)
     assert history.epoch == [0, 1]

@@ -48,16 +48,20 @@ def same(one: keras.Model, other: keras.Model) -> bool:
 def of_arrays(rows) -> tuple[keras.Model, dict[str, list[float]]]:
     """What a fit of the rows on the driver makes of the model, and its history."""
     model = binary()
-    return model, SparkModel(model, 2, engine="in_process", seed=3).fit(*rows, epochs=2, verbose=0).history
+    fitted = SparkModel(model, 2, engine="in_process", seed=3)
+    return model, fitted.fit(*rows, epochs=2, validation_data=rows, verbose=0).history
 
 
 @pytest.mark.parametrize("engine", ["server", "gang", "in_process", pytest.param("jobs", marks=pytest.mark.slow)])
-def test_a_small_table_trains_as_its_rows_on_the_driver_to_the_last_bit(sc, path, of_arrays, engine: str) -> None:
-    """Both are dealt like cards."""
+def test_a_small_table_trains_as_its_rows_on_the_driver_to_the_last_bit(sc, path, rows, of_arrays, engine: str) -> None:
+    """Both are dealt like cards. Validation rows are scored by the workers, each on its part; the sum is Keras' on all of them."""
     by_files = binary()
-    found = SparkModel(by_files, 2, engine=engine, seed=3).fit(path, features_col=COLUMNS, epochs=2, verbose=0)
+    found = SparkModel(by_files, 2, engine=engine, seed=3).fit(
+        path, features_col=COLUMNS, epochs=2, validation_data=path, verbose=0
+    )
     assert same(by_files, of_arrays[0])
     assert found.history == of_arrays[1]
+    assert found.history["val_loss"][-1] == pytest.approx(by_files.evaluate(*rows, verbose=0)[0], rel=1e-4)
 
 
 def test_predict_and_evaluate_are_those_of_keras_in_the_order_of_the_rows(sc, path, rows) -> None:
@@ -71,13 +75,6 @@ def test_predict_and_evaluate_are_those_of_keras_in_the_order_of_the_rows(sc, pa
     frame = spark_model.predict(path, features_col=COLUMNS, collect=False)
     assert frame.count() == 203
     assert "prediction" in frame.columns
-
-
-def test_validation_rows_from_files(sc, path, rows) -> None:
-    """Scored by the workers, each on its part; the sum is Keras' on all of them."""
-    model = binary()
-    history = SparkModel(model, 2).fit(path, features_col=COLUMNS, validation_data=path, verbose=0)
-    assert history.history["val_loss"] == [pytest.approx(model.evaluate(*rows, verbose=0)[0], rel=1e-4)]
 
 
 def test_shards_searches_and_ensembles_read_files(sc, path, rows) -> None:
