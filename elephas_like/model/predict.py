@@ -309,9 +309,12 @@ def evaluate_rows(
     """
     source.build(model, batch_size, timeout)
     variables = Variables(model)
+    here = source.context is None and source.session is None
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
-        config=FitConfig(batch_size=batch_size, shuffle=False),
+        config=FitConfig(
+            batch_size=batch_size, shuffle=False, num_workers=1 if here else 2
+        ),  # one alone, or any number
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
         cores=_task_cpus(source),

@@ -64,6 +64,8 @@ class StepLoop:
         batch_size: int,
         first: int,
         last: int,
+        *,
+        sized: bool = False,
     ) -> None:
         """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`.
 
@@ -72,10 +74,12 @@ class StepLoop:
             structure: how the columns make up (x, y, sample_weight).
             order: row numbers (trainer/tensors.py); the last batch may be smaller.
             batch_size: rows per step.
+            sized: whether the step must see how many rows its batch has (`x.shape[0]`), as in Keras' `fit` of arrays whose rows divide
+                by the batch size. Losses of several outputs are then means over rows, else over batches: workers must agree.
         """
         if last <= first:
             return
-        self._loop.run(columns, structure, order, batch_size, first, last)
+        self._loop.run(columns, structure, order, batch_size, first, last, sized=sized)
         self._warn_of_lost_logs()
 
     def _warn_of_lost_logs(self) -> None:

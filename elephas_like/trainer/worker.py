@@ -114,6 +114,7 @@ class LocalTrainer:
         self._order: tuple[Integers, Tensor] | None = None
         self._rows = 0 if shard is None else len(shard.rows)
         self._steps = rounds.steps(self._rows, config.batch_size)
+        self._sized = self._alone_with_whole_batches(self._rows)
         self._callbacks: keras.callbacks.CallbackList | None = None
         if worker_callbacks and program is not None:
             self._callbacks = keras.callbacks.CallbackList(
@@ -266,7 +267,8 @@ class LocalTrainer:
             program.variables.write(state, _ALL_BUT_SLOTS)
             program.model.reset_metrics()
             with self._draws_seeded(program, order):
-                run_in_chunks(program.testing, held, rows, self._config.batch_size)
+                sized = self._alone_with_whole_batches(len(rows))
+                run_in_chunks(program.testing, held, rows, self._config.batch_size, sized=sized)
             metrics = read_metrics(program.model)
         return Evaluation(self._worker, order.number, len(rows), metrics, time.perf_counter() - started)
 
@@ -379,12 +381,22 @@ class LocalTrainer:
                 self._resident = tensors(self._shard.whole())
             if self._order is None or self._order[0] is not order:  # all rounds of an epoch share one
                 self._order = (order, row_numbers(order))
-            program.training.run(self._resident, self._shard.structure, self._order[1], batch, begin, end)
+            program.training.run(
+                self._resident, self._shard.structure, self._order[1], batch, begin, end, sized=self._sized
+            )
         else:
             for columns, steps in self._shard.chunks(order, begin, end):
-                in_order = row_numbers(len(columns[0]))
-                program.training.run(tensors(columns), self._shard.structure, in_order, batch, 0, steps)
+                self._run_in_order(program, tensors(columns), steps)
         return min(end * batch, self._rows) - begin * batch
+
+    def _run_in_order(self, program: Program, columns: Sequence[Tensor], steps: int) -> None:
+        assert self._shard is not None
+        in_order, batch = row_numbers(len(columns[0])), self._config.batch_size
+        program.training.run(columns, self._shard.structure, in_order, batch, 0, steps, sized=self._sized)
+
+    def _alone_with_whole_batches(self, rows: int) -> bool:
+        """Return whether steps see the size of their batches, as in Keras' `fit`. Of several workers some may have a smaller one."""
+        return self._config.num_workers == 1 and rows % self._config.batch_size == 0
 
     def _train_with_callbacks(self, program: Program, span: Span, order: Integers, begin: int, end: int) -> None:
         """Train step by step, with the hooks that Keras calls around each step."""
@@ -401,8 +413,7 @@ class LocalTrainer:
             self._callbacks.on_train_batch_begin(step)
             self._check_left_alone(program)
             columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
-            in_order = row_numbers(len(columns[0]))
-            program.training.run(columns, self._shard.structure, in_order, batch, 0, 1)
+            self._run_in_order(program, columns, 1)
             self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_left_alone(program)
         sums = read_metrics(program.model)
@@ -511,8 +522,8 @@ class LocalTrainer:
         )
 
 
-def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: int) -> None:
-    """Run a test step over some rows of a shard, in order, reading them chunk by chunk."""
+def run_in_chunks(loop: StepLoop, data: ShardData, rows: Integers, batch_size: int, *, sized: bool = False) -> None:
+    """Run a test step over some rows of a shard, in order, reading them chunk by chunk. `sized`: as of StepLoop.run."""
     structure, chunks = data.unweighted(rows)
     for columns, steps in chunks:
-        loop.run(tensors(columns), structure, row_numbers(len(columns[0])), batch_size, 0, steps)
+        loop.run(tensors(columns), structure, row_numbers(len(columns[0])), batch_size, 0, steps, sized=sized)

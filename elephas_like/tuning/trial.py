@@ -151,6 +151,7 @@ class _Training:
         self._training = StepLoop(model, model.train_step)
         self._testing = StepLoop(model, model.test_step)
         self._steps = rounds.steps(len(rows.training.rows), batch_size)
+        self._sized = len(rows.training.rows) % batch_size == 0  # as Keras' `fit` tells its steps
 
     def run(self, epochs: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Trains until the last epoch, or until a callback stops the training."""
@@ -179,7 +180,9 @@ class _Training:
             self._train_by_batch(order, hooks)
         elif rows.resident is not None:
             structure = rows.training.structure
-            self._training.run(rows.resident, structure, row_numbers(order), self._batch, 0, self._steps)
+            self._training.run(
+                rows.resident, structure, row_numbers(order), self._batch, 0, self._steps, sized=self._sized
+            )
         else:
             for columns, steps in rows.training.chunks(order, 0, self._steps):
                 self._steps_of(columns, steps)
@@ -193,7 +196,7 @@ class _Training:
             if hooked.intersection(_TEST_BATCH_HOOKS):
                 self._test_by_batch(held, held_rows, hooks)
             else:
-                run_in_chunks(self._testing, held, held_rows, self._batch)
+                run_in_chunks(self._testing, held, held_rows, self._batch, sized=len(held_rows) % self._batch == 0)
             results = evaluated_metrics(model)
             hooks.on_test_end(results)
             logs |= {f"val_{name}": value for name, value in results.items()}
@@ -210,12 +213,15 @@ class _Training:
     def _test_by_batch(self, held: ShardData, rows: Integers, hooks: keras.callbacks.CallbackList) -> None:
         for step in range(rounds.steps(len(rows), self._batch)):
             hooks.on_test_batch_begin(step)
-            run_in_chunks(self._testing, held, rows[step * self._batch : (step + 1) * self._batch], self._batch)
+            batch, sized = rows[step * self._batch : (step + 1) * self._batch], len(rows) % self._batch == 0
+            run_in_chunks(self._testing, held, batch, self._batch, sized=sized)
             hooks.on_test_batch_end(step, freshly_named(self._model, evaluated_metrics(self._model)))
 
     def _steps_of(self, columns: Sequence[Any], steps: int) -> None:
         in_order = row_numbers(len(columns[0]))
-        self._training.run(tensors(columns), self._rows.training.structure, in_order, self._batch, 0, steps)
+        self._training.run(
+            tensors(columns), self._rows.training.structure, in_order, self._batch, 0, steps, sized=self._sized
+        )
 
 
 def _own_hook(callback: keras.callbacks.Callback, hook: str) -> bool:

@@ -89,6 +89,7 @@ APPLIED = (
     "mixed_precision_that_overflows",
     "float64",
     "batch_size_in_a_reshape",
+    "batch_size_where_it_is_known",
     "own_test_step_alone",
     "metric_of_several_numbers",
     "losses_added_in_call",

@@ -63,9 +63,17 @@ class JaxLoop:
         self.returned: object = None
 
     def run(
-        self, columns: Sequence[Tensor], structure: Structure, order: Rows, batch_size: int, first: int, last: int
+        self,
+        columns: Sequence[Tensor],
+        structure: Structure,
+        order: Rows,
+        batch_size: int,
+        first: int,
+        last: int,
+        *,
+        sized: bool = False,
     ) -> None:
-        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`."""
+        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`, and their number."""
         columns = tuple(columns)
         variables = state_variables(self._model, trains=self._trains)
         *values, others = unshared((*variables, self._inputs()))

@@ -40,11 +40,22 @@ class Loop(Protocol):
         ...
 
     def run(
-        self, columns: Sequence[Tensor], structure: Structure, order: Tensor, batch_size: int, first: int, last: int
+        self,
+        columns: Sequence[Tensor],
+        structure: Structure,
+        order: Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+        *,
+        sized: bool = False,
     ) -> None:
         """Run the steps `first` to `last` (exclusive; at least one). Step i sees the rows `order[i batch_size:][:batch_size]`.
 
         Afterwards the model's variables have the values of the last step.
+
+        Args:
+            sized: whether the step must see in Python how many rows its batch has. It may see it anyway.
         """
         ...
 

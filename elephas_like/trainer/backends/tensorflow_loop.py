@@ -66,6 +66,8 @@ class TensorFlowLoop:
         batch_size: int,
         first: int,
         last: int,
+        *,
+        sized: bool = False,
     ) -> None:
         """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`.
 
@@ -74,6 +76,7 @@ class TensorFlowLoop:
             structure: how the columns make up (x, y, sample_weight).
             order: int64 row numbers; the last batch may be smaller.
             batch_size: rows per step.
+            sized: whether the step must see how many rows its batch has, though it does not fail without.
         """
         if self._eager:
             for step in range(first, last):
@@ -81,9 +84,9 @@ class TensorFlowLoop:
                 self._done.assign_add(1)
             return
         key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
-        sized = partial(self._run_sized, key, columns, structure, order, batch_size, first, last)
-        if self._sized or key in self._needs_size:
-            sized()
+        run_sized = partial(self._run_sized, key, columns, structure, order, batch_size, first, last)
+        if sized or self._sized or key in self._needs_size:
+            run_sized()
             return
         fresh = key not in self._compiled
         try:
@@ -94,7 +97,7 @@ class TensorFlowLoop:
             del self._compiled[key]
             done = self.done
             try:
-                sized()
+                run_sized()
             except (TypeError, ValueError) as later:  # of the last batch, if the others were trained
                 raise (later if self.done > done else error) from None
             self._needs_size.add(key)

@@ -32,9 +32,17 @@ class TorchLoop:
         self.returned: object = None
 
     def run(
-        self, columns: Sequence[Tensor], structure: Structure, order: Tensor, batch_size: int, first: int, last: int
+        self,
+        columns: Sequence[Tensor],
+        structure: Structure,
+        order: Tensor,
+        batch_size: int,
+        first: int,
+        last: int,
+        *,
+        sized: bool = False,
     ) -> None:
-        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`."""
+        """Run the steps `first` to `last` (exclusive). Step i sees the rows `order[i batch_size:][:batch_size]`, and their number."""
         self._model.train(self._trains)  # for modules of PyTorch's, as in Keras' fit
         try:
             with torch.set_grad_enabled(self._trains):
