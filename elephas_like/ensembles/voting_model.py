@@ -404,7 +404,7 @@ class VotingModel:
 
     def _of_no_rows(self, ballot: Ballot, *, labels: bool) -> Any:
         found = [no_predictions(model) for model in self.models]
-        if any(each.ndim < 2 for each in found):  # models that do not say what they put out
+        if any(each.ndim < 2 or not all(each.shape[1:]) for each in found):  # models that do not say what they put out
             return np.zeros(0, np.int64 if labels else np.float32)
         combined = ballot(found)
         return votes.labels(combined) if labels else combined

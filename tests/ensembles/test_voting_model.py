@@ -175,3 +175,11 @@ def test_a_notebook_shows_the_members() -> None:
     shown = VotingModel(members, weights=[1, 3])._repr_html_()
     assert "<td>one</td><td>0.25</td><td>9</td>" in shown
     assert "<td>two</td><td>0.75</td><td>9</td>" in shown
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard", "mean"])
+def test_predictions_of_no_rows_by_members_of_any_number_of_outputs_are_none(voting: str) -> None:
+    """Their outputs have no size to make an array of."""
+    inputs = keras.Input((None,))
+    model = keras.Model(inputs, keras.layers.Softmax()(inputs))
+    assert VotingModel([model, model], voting=voting).predict(np.zeros((0, 3), "float32")).shape == (0,)

@@ -151,7 +151,8 @@ def test_a_shard_that_is_not_where_it_was_written_is_looked_for_elsewhere(rdd, o
 @pytest.mark.fault(
     "A worker of a gang is killed (Spark Connect)",
     "Spark ends the barrier stage; its epochs are trained again from the progress before them",
-    "those epochs and their job; the weights are equal to the last bit",
+    "those epochs and their job; the weights are equal to the last bit. What the killed worker remembered (an optimizer of its own, what "
+    "a codec left out) may begin anew",
 )
 def test_a_killed_worker_costs_a_job_and_no_bit(rdd, ended, caplog: pytest.LogCaptureFixture) -> None:
     with inject(kill(1, epoch=1, signal=signal.SIGKILL)) as faults, caplog.at_level(logging.WARNING):
