@@ -309,12 +309,11 @@ def evaluate_rows(
     """
     source.build(model, batch_size, timeout)
     variables = Variables(model)
-    here = source.context is None and source.session is None
+    # Rows of this process are one part, as those of Keras. Of Spark's any number of parts: their steps must all do without a batch's size.
+    parts = 1 if source.context is None and source.session is None else 2
     factory = TrainerFactory(
         spec=ModelSpec.from_model(model, Carry.NOTHING),
-        config=FitConfig(
-            batch_size=batch_size, shuffle=False, num_workers=1 if here else 2
-        ),  # one alone, or any number
+        config=FitConfig(batch_size=batch_size, shuffle=False, num_workers=parts),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
         cores=_task_cpus(source),
