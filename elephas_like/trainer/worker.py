@@ -386,13 +386,14 @@ class LocalTrainer:
             )
         else:
             for columns, steps in self._shard.chunks(order, begin, end):
-                self._run_in_order(program, tensors(columns), steps)
+                self._run_in_order(program, columns, steps)
         return min(end * batch, self._rows) - begin * batch
 
-    def _run_in_order(self, program: Program, columns: Sequence[Tensor], steps: int) -> None:
+    def _run_in_order(self, program: Program, columns: Sequence[Array], steps: int) -> None:
+        """Train some steps on rows as they come."""
         assert self._shard is not None
-        in_order, batch = row_numbers(len(columns[0])), self._config.batch_size
-        program.training.run(columns, self._shard.structure, in_order, batch, 0, steps, sized=self._sized)
+        in_order, batch = row_numbers(len(columns[0])), self._config.batch_size  # as tensors they may be more
+        program.training.run(tensors(columns), self._shard.structure, in_order, batch, 0, steps, sized=self._sized)
 
     def _alone_with_whole_batches(self, rows: int) -> bool:
         """Return whether steps see the size of their batches, as in Keras' `fit`. Of several workers some may have a smaller one."""
@@ -412,8 +413,7 @@ class LocalTrainer:
         for step in range(begin, end):
             self._callbacks.on_train_batch_begin(step)
             self._check_left_alone(program)
-            columns = tensors(self._shard.take(order[step * batch : (step + 1) * batch]))
-            self._run_in_order(program, columns, 1)
+            self._run_in_order(program, self._shard.take(order[step * batch : (step + 1) * batch]), 1)
             self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_left_alone(program)
         sums = read_metrics(program.model)
