@@ -257,7 +257,8 @@ def gpu_tasks(session: SparkSession | SparkContext, resources: str | None, *, li
     None where nothing is asked for, and where tasks have a GPU anyway (`spark.task.resource.gpu.amount`).
 
     Args:
-        limited: whether there are no more tasks than cards. In local mode Spark runs as many as there are cores: then they are None's.
+        limited: whether no more tasks run at once than there are cards, as of workers. Of others local mode runs as many as it has
+            cores: they share the cards, and None is returned.
 
     Raises:
         CapacityError: executors have no GPUs that Spark knows of; in local mode, this machine has none.
