@@ -47,8 +47,8 @@ class StepLoop:
     def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._model = model
         self._name = getattr(step, "__name__", "train_step")
-        sized = any(isinstance(thing, _TAKE_UNKNOWN_FOR_ONE) for thing in reachable(model))
-        self._loop = BACKEND.loop(model, step, corrections, sized=sized)
+        self._sized = any(isinstance(thing, _TAKE_UNKNOWN_FOR_ONE) for thing in reachable(model))
+        self._loop = BACKEND.loop(model, step, corrections)
         self._warned = False
 
     @property
@@ -79,7 +79,7 @@ class StepLoop:
         """
         if last <= first:
             return
-        self._loop.run(columns, structure, order, batch_size, first, last, sized=sized)
+        self._loop.run(columns, structure, order, batch_size, first, last, sized=sized or self._sized)
         self._warn_of_lost_logs()
 
     def _warn_of_lost_logs(self) -> None:

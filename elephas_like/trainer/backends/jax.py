@@ -279,7 +279,7 @@ def train_step(model: keras.Model, batch: Any) -> None:
     """Do nothing, as above."""
 
 
-def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
     """Return the compiled loop over one of a model's two steps. Its steps know their sizes."""
     return JaxLoop(model, step, corrections)
 

@@ -225,15 +225,12 @@ class Backend(Protocol):
         """Run the model's train step on a batch of tensors. For backends whose steps build."""
         ...
 
-    def loop(
-        self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False
-    ) -> Loop:
+    def loop(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
         """Return the loop over one of a model's two steps.
 
         Args:
             corrections: what each step adds to the trainable variables afterwards, one each, or none. Their values may change between
                 runs.
-            sized: whether the step must see how many rows its batch has, though it does not fail without.
         """
         ...
 

@@ -217,9 +217,9 @@ def train_step(model: keras.Model, batch: Any) -> None:
     model.train_step(batch)
 
 
-def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
     """Return the compiled loop over one of a model's two steps."""
-    return TensorFlowLoop(model, step, corrections, sized=sized)
+    return TensorFlowLoop(model, step, corrections)
 
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:

@@ -38,9 +38,7 @@ def many_graphs() -> Iterator[None]:
 class TensorFlowLoop:
     """Runs a model's train or test step over batches of columns; compiled unless the model runs eagerly."""
 
-    def __init__(
-        self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False
-    ) -> None:
+    def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._eager = bool(model.run_eagerly)
         self._step = step
         self._corrected = list(zip(model.trainable_variables, corrections, strict=True)) if corrections else []
@@ -49,7 +47,6 @@ class TensorFlowLoop:
             self._step = tf.function(step, jit_compile=True, autograph=False)
         self._compiled: dict[object, Callable[..., None]] = {}
         self._needs_size: set[object] = set()
-        self._sized = sized
         with tf.device("CPU:0"):
             self._done = tf.Variable(0, dtype=tf.int64, trainable=False)
 
@@ -85,7 +82,7 @@ class TensorFlowLoop:
             return
         key = (repr(structure), tuple((column.dtype, tuple(column.shape[1:])) for column in columns))
         run_sized = partial(self._run_sized, key, columns, structure, order, batch_size, first, last)
-        if sized or self._sized or key in self._needs_size:
+        if sized or key in self._needs_size:
             run_sized()
             return
         fresh = key not in self._compiled

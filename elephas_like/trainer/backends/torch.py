@@ -295,7 +295,7 @@ def train_step(model: keras.Model, batch: Any) -> None:
         model.eval()
 
 
-def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = (), *, sized: bool = False) -> Loop:
+def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> Loop:
     """Return the loop over one of a model's two steps. Its steps know their sizes."""
     return TorchLoop(model, step, corrections)
 
