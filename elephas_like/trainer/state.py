@@ -63,12 +63,18 @@ class Variables:
             entries.append(LayoutEntry(name, role, shape, dtype_of(variable), momentum=momentum))
         self.layout = Layout(tuple(_with_variances_paired(entries, variables)))
         self._variables = variables
+        roles = zip(variables, self.layout.entries, strict=True)
+        self._rates = [variable for variable, entry in roles if entry.role is Role.LEARNING_RATE]
         self._normalizations: list[keras.layers.Normalization] = [layer for layer in reached if is_adapted(layer)]
         self._models = [each for each in reached if isinstance(each, keras.Model)]
 
     def __iter__(self) -> Iterator[AnyVariable]:
         """Iterate over the variables in the order of the layout."""
         return iter(self._variables)
+
+    def rates(self) -> list[float]:
+        """Return the optimizers' learning rates, as far as they are numbers of their own."""
+        return [float(value_of(variable)) for variable in self._rates]
 
     def read(self) -> TrainState:
         """Return a copy of the values of all variables."""

@@ -126,6 +126,7 @@ class LocalTrainer:
             self._check_left_alone(program)
         self._epoch: int | None = None  # that callbacks have seen begin and not end
         self._epoch_metrics = np.zeros(0)
+        self._steps_set_rate = False
 
     def joined(self, attempt: int, host: str) -> Joined:
         """Return the worker's first message to the driver."""
@@ -226,7 +227,8 @@ class LocalTrainer:
 
     def _keeps_rate(self, before: TrainState, after: TrainState) -> bool:
         """Return whether the steps have left the learning rate alone. What worker callbacks make of it is the worker's own affair."""
-        return self._callbacks is not None or same(after.learning_rate, before.learning_rate)
+        left_alone = self._callbacks is not None and not self._steps_set_rate
+        return left_alone or same(after.learning_rate, before.learning_rate)
 
     def _counted(self, before: Integers, after: Integers) -> Integers:
         """Return the counters after a span. With `optimizer_state="reset"` steps are counted anew from the round's slots on."""
@@ -413,7 +415,9 @@ class LocalTrainer:
         for step in range(begin, end):
             self._callbacks.on_train_batch_begin(step)
             self._check_left_alone(program)
+            before = program.variables.rates()
             self._run_in_order(program, self._shard.take(order[step * batch : (step + 1) * batch]), 1)
+            self._steps_set_rate |= program.variables.rates() != before
             self._callbacks.on_train_batch_end(step, metrics_of(program.model))
             self._check_left_alone(program)
         sums = read_metrics(program.model)

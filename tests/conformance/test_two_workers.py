@@ -99,3 +99,11 @@ def test_moving_averages_are_those_of_one_process_at_the_same_global_batch(momen
             two(model, frequency="batch").fit(rows, Y, **FIT)
         averages.append([layer.moving_mean.numpy(), layer.moving_variance.numpy()])
     np.testing.assert_allclose(averages[1], averages[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("callbacks", [None, [keras.callbacks.Callback()]], ids=["alone", "worker_callbacks"])
+def test_the_rate_that_steps_set_is_that_of_the_next_round(callbacks: list[keras.callbacks.Callback] | None) -> None:
+    """Three steps an epoch, each of which takes 0.9 of it: what worker callbacks make of the rate is their own affair, this is not."""
+    model, rows = TABLE["optimizer_that_sets_its_learning_rate"]()
+    two(model).fit(*rows, worker_callbacks=callbacks, **(FIT | {"epochs": 2}))
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.05 * 0.9**6, rel=1e-5)
