@@ -71,6 +71,7 @@ def fit_asynchronously(
     workers.begin(center, counts, plan.validates_after, recalls, progress.memories or {})
     del state  # no state of an earlier moment is kept: it may be large
     try:
+        hooks.order_given()
         last = _through_epochs(workers, plan, hooks, progress, loss_of, saving)
     except BaseException:  # Ctrl-C among them: the exchanges of the epoch that was under way are not lost
         progress.state = center.snapshot().but(learning_rate=progress.state.learning_rate)

@@ -62,7 +62,7 @@ class Hooks(Protocol):
         ...
 
     def order_given(self) -> None:
-        """Do what need not wait for the workers, which have just been given a round's order."""
+        """Do what need not wait for the workers, which have just been given work: a round's order, or all epochs."""
         ...
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:

@@ -54,7 +54,7 @@ from elephas_like.trainer.code import broadcasts_of
 from elephas_like.trainer.factories import TrainerFactory
 from elephas_like.trainer.inference import MetricSums
 from elephas_like.trainer.label_rules import label_rules
-from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.metric_results import build_metrics, metric_results
 from elephas_like.trainer.model_facts import overrides, prepares_rows
 from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec
@@ -324,9 +324,11 @@ def evaluate_rows(
     found = score_shards(source, scorer, timeout=timeout, allow_plain_text=allow_plain_text, resources=resources)
     if not found:
         raise ValueError("there are no rows to evaluate: the RDD is empty.")
-    batch = example_batch(found[0][0], batch_size)
-    warn_of_metrics(model, batch)
-    return metric_results(model, scores.add(metrics for _, metrics in found), batch, evaluated=True)
+    batch, sums = example_batch(found[0][0], batch_size), scores.add(metrics for _, metrics in found)
+    if sums.size:
+        build_metrics(model, batch, sums.size)
+        warn_of_metrics(model, batch)
+    return metric_results(model, sums, evaluated=True)
 
 
 def refuse_labels(batch_size: object) -> None:

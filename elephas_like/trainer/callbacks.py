@@ -180,13 +180,8 @@ class DriverHooks:
         self.history.epoch_seconds, self.history.validation_freq = [], self.validation_freq
 
     def planned(self, rows: int, steps: int, sample: tuple[object, ...] | None) -> None:
-        """Set rows and steps per epoch and a sample row, once all workers have joined.
-
-        Warn of metrics that cannot be summed.
-        """
+        """Set rows and steps per epoch and a sample row, once all workers have joined."""
         self.rows, self.steps, self.sample = rows, steps, sample
-        if sample is not None:
-            warn_of_metrics(self.model, sample)
         self._list.set_params({"verbose": self.verbose, "epochs": self.epochs, "steps": steps, **self.sizes})
 
     @property
@@ -245,10 +240,15 @@ class DriverHooks:
         return self._call_with_state(state, lambda: self._list.on_epoch_begin(epoch))
 
     def order_given(self) -> None:
-        """Build the metrics, once: at the end of the first epoch, where they are needed, all workers would wait 40 ms for it."""
+        """Get the metrics ready while the workers train: at the end of the first epoch, where they are needed, all would wait for it."""
+        self._ready_metrics()
+
+    def _ready_metrics(self) -> None:
+        """Build the metrics and warn of those that cannot be summed, once. Those that `compile` was given are not seen before."""
         if self._awaits_metrics and self.sample is not None:
             self._awaits_metrics = False
             build_metrics(self.model, self.sample)
+            warn_of_metrics(self.model, self.sample)
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:
         """Advance the bar; stop the training on NaN if TerminateOnNaN is among the callbacks; call `on_round_end`."""
@@ -327,6 +327,7 @@ class DriverHooks:
 
     def epoch_end(self, record: EpochRecord) -> TrainState:
         """Load the epoch's state into the model, call `on_epoch_end` with the logs, and return the state after it."""
+        self._ready_metrics()
         state = record.state
         self.variables.write(state)  # before any result, which may read the model, such as its learning rate
         logs = metric_results(self.model, record.metrics, self.sample)

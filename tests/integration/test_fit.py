@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import cloudpickle
 import keras
@@ -12,6 +13,7 @@ from small import classifier, digits, line, points, rows, trained
 
 import elephas_like
 from elephas_like import CapacityError, SparkModel
+from elephas_like.core.errors import ElephasWarning
 from elephas_like.strategies import Average
 from elephas_like.trainer.code import pickle_by_value
 
@@ -206,3 +208,26 @@ def test_what_workers_get_may_refer_to_broadcasts(sc, spark, engine: str) -> Non
 
 def _listed(jobs: object) -> list:
     return [jobs.apply(index) for index in range(jobs.size())]
+
+
+@pytest.mark.parametrize("used", ["synchronous", "asynchronous", "evaluate"])
+def test_metrics_that_do_not_add_up_are_named_at_the_first_use(sc, used: str) -> None:
+    class Peak(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="peak")
+            self.peak = self.add_weight(shape=(), initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+            self.peak.assign(keras.ops.maximum(self.peak, keras.ops.max(keras.ops.abs(y_pred))))
+
+        def result(self):
+            return self.peak + 0.0
+
+    model = line()
+    model.compile("sgd", "mse", metrics=[Peak()])
+    rdd = sc.parallelize(points(24), 2)
+    mode = "synchronous" if used == "evaluate" else used
+    on_spark = SparkModel(model, num_workers=2, mode=mode, engine="server", batch_size=4)
+    use = partial(on_spark.evaluate, rdd) if used == "evaluate" else partial(on_spark.fit, rdd, verbose=0)
+    with pytest.warns(ElephasWarning, match="'peak' do not add up"):
+        use()

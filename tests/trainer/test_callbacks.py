@@ -309,10 +309,21 @@ class Listed(keras.metrics.Metric):
         return float(len(self.seen))
 
 
-def test_a_metric_without_variables_is_named_in_a_warning() -> None:
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("begun", [True, False], ids=["beside the first round", "where workers answer in one go"])
+def test_a_metric_without_variables_is_named_in_a_warning(built: bool, begun: bool) -> None:
+    """Keras does not tell the metrics that `compile` was given until it has built them, which a fit of Spark's rows has not when it begins."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=[Listed()], run_eagerly=True)
-    build(model, (X[:1], Y[:1]))
+    if built:
+        build(model, (X[:1], Y[:1]))
+    else:
+        model.optimizer.build(model.trainable_variables)
     driver = DriverHooks(model, [], epochs=1, verbose=0)
-    with pytest.warns(ElephasWarning, match="'listed'.*no variables.*stays on the workers"):
-        driver.planned(8, 2, (X[:1], Y[:1]))
+    state, _ = driver.train_begin(0)
+    driver.planned(8, 2, (X[:1], Y[:1]))
+    ended = replace(epoch(state), metrics=np.array([6.0, 4.0]))
+    with pytest.warns(ElephasWarning, match="'listed'.*no variables.*stays on the workers") as caught:
+        driver.order_given() if begun else driver.epoch_end(ended)
+    driver.epoch_end(ended)
+    assert len(caught) == 1
