@@ -10,6 +10,7 @@ import numpy as np
 from elephas_like.core.errors import ElephasError
 from elephas_like.trainer.building import build
 from elephas_like.trainer.model_facts import overrides
+from elephas_like.trainer.spec import building_as_workers_do
 from elephas_like.trainer.state import metric_variables, write_metrics
 from elephas_like.trainer.tensors import array_of, value_of
 
@@ -48,7 +49,8 @@ def build_metrics(model: keras.Model, sample: tuple[object, ...], size: int | No
         getattr(metric, "built", True) for metric in model.metrics
     )  # `metrics=[]` has no variables, built or not
     if unbuilt or size not in (None, _size(model)):
-        build(model, sample)
+        with building_as_workers_do(model, sample):
+            build(model, sample)
 
 
 def _size(model: keras.Model) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from elephas_like.core.checks import shortly
 from elephas_like.core.errors import DataError
-from elephas_like.core.structure import flatten
 from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, evaluate_once
@@ -89,15 +88,8 @@ def _beside_state(model: keras.Model) -> list[tuple[Any, Array]]:
 
 
 def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool, corrected: bool) -> str:
-    """Return the cache key of a program: the model, and the structure, dtypes and shapes of its rows.
-
-    Losses and metrics are built for the rows that they see first.
-    """
-    leaves, structure = flatten(sample)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    row_types = [(array.dtype.str, array.shape[1:]) for array in arrays]
-    kind = f"{'fused' if fused else 'plain'} {'corrected' if corrected else 'free'}"
-    return f"{spec.key} {structure!r} {row_types!r} {kind}"
+    """Return the cache key of a program: the model, the kind of its rows, and what its steps do besides."""
+    return f"{spec.key_for(sample)} {'fused' if fused else 'plain'} {'corrected' if corrected else 'free'}"
 
 
 class Programs:

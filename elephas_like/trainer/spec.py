@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 
 from elephas_like.core.errors import ElephasError
+from elephas_like.core.structure import flatten
 from elephas_like.trainer import live_pickle
 from elephas_like.trainer.building import building_lock, state_restored
 from elephas_like.trainer.code import with_code_by_value
@@ -49,6 +51,7 @@ class ModelSpec:
     values: arrays of variables by their position in the program; None for values that are left out.
     backend, settings: of the Keras that the model is built with.
     key: equal for specs that one compiled model can serve, whatever the values of variables.
+    unbuilt: (the key without what `building_as_workers_do` saw built, for rows of which kind); None if it saw nothing.
     """
 
     program: bytes
@@ -56,6 +59,7 @@ class ModelSpec:
     backend: str
     settings: KerasSettings
     key: str
+    unbuilt: tuple[str, str] | None = None
 
     @classmethod
     def from_model(cls, model: keras.Model, carry: Carry = Carry.ALL) -> ModelSpec:
@@ -80,25 +84,9 @@ class ModelSpec:
         if carry is not Carry.ALL:  # which brings constants, too
             _check_normalizations(model)
         variables = Variables(model)
-        without: list[object] = []
-        if carry is Carry.NOTHING:
-            without = list(variables)
-        elif carry is Carry.WEIGHTS:
-            without = [variable for optimizer in variables.optimizers for variable in optimizer.variables]
-
-        def dump() -> live_pickle.LivePickle:
-            names = _names_of_columns(model)
-            return live_pickle.dumps(model, without=without, constants=carry is Carry.ALL, kept_names=names)
-
-        try:
-            pickled = with_code_by_value(code_of(model), dump)
-        except live_pickle.PickleError as error:
-            raise ElephasError(_cannot_travel(model, error)) from error
-        backend, settings = keras.backend.backend(), KerasSettings.current()
-        told = f"{pickled.digest} {backend} {settings}{_without_decay(model, variables)}"
-        key = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-        spec = cls(pickled.program, pickled.values, backend, settings, key)
-        if _check_once(model, variables, spec) and carry is Carry.NOTHING:
+        pickled, settings, key = _pickled(model, variables, carry)
+        spec = cls(pickled.program, pickled.values, keras.backend.backend(), settings, key, _UNBUILT.get(key))
+        if _check_once(model, variables, spec, carry) and carry is Carry.NOTHING:
             _warn_of_unreached(model, pickled.variables)
         return spec
 
@@ -119,6 +107,13 @@ class ModelSpec:
         at_rest(model)
         return model
 
+    def key_for(self, sample: tuple[object, ...]) -> str:
+        """Return a key of the spec and a kind of rows: equal where one compiled model can serve, whatever was built of it here before."""
+        rows = _kind_of_rows(sample)
+        if self.unbuilt is not None and self.unbuilt[1] == rows:
+            return f"{self.unbuilt[0]} {rows}"
+        return f"{self.key} {rows}"
+
     def content_key(self) -> str:
         """Return a digest that is equal for specs of the same model with the same values."""
         digest = hashlib.blake2b(self.key.encode(), digest_size=16)
@@ -129,6 +124,62 @@ class ModelSpec:
                     repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).data
                 )
         return digest.hexdigest()
+
+
+def _pickled(
+    model: keras.Model, variables: Variables, carry: Carry
+) -> tuple[live_pickle.LivePickle, KerasSettings, str]:
+    """Return (the live model by value, the settings it is built with, its key)."""
+    without: list[object] = []
+    if carry is Carry.NOTHING:
+        without = list(variables)
+    elif carry is Carry.WEIGHTS:
+        without = [variable for optimizer in variables.optimizers for variable in optimizer.variables]
+
+    def dump() -> live_pickle.LivePickle:
+        names = _names_of_columns(model)
+        return live_pickle.dumps(model, without=without, constants=carry is Carry.ALL, kept_names=names)
+
+    try:
+        pickled = with_code_by_value(code_of(model), dump)
+    except live_pickle.PickleError as error:
+        raise ElephasError(_cannot_travel(model, error)) from error
+    settings = KerasSettings.current()
+    told = f"{pickled.digest} {keras.backend.backend()} {settings}{_without_decay(model, variables)}"
+    return pickled, settings, hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+_UNBUILT: dict[str, tuple[str, str]] = {}
+"""ModelSpec.unbuilt by key."""
+
+
+@contextmanager
+def building_as_workers_do(model: keras.Model, sample: tuple[object, ...]) -> Iterator[None]:
+    """Note that what is built of a model in here, from a batch, is what workers build of it from such rows.
+
+    A fit on Spark sends a model whose metrics are not built yet, and the driver builds its own as soon as it knows the rows. Without this the
+    next fit, or an evaluation, would find no compiled model on the workers: what they have would have another key.
+    """
+    with building_lock:
+        before = _key(model)
+        yield
+        after = _key(model)
+        if before is not None and after not in (None, before):
+            _UNBUILT[after] = before, _kind_of_rows(sample)
+
+
+def _key(model: keras.Model) -> str | None:
+    """Return the key of a model's specs; None if it cannot be sent to workers, for whatever reason: the next fit says which."""
+    with suppress(Exception):
+        return _pickled(model, Variables(model), Carry.NOTHING)[2]
+    return None
+
+
+def _kind_of_rows(sample: tuple[object, ...]) -> str:
+    """Return the structure of a batch with the dtype and shape of a row of each array: losses and metrics are built for the rows they see first."""
+    leaves, structure = flatten(sample)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    return f"{structure!r} {[(array.dtype.str, array.shape[1:]) for array in arrays]!r}"
 
 
 def _without_decay(model: keras.Model, variables: Variables) -> str:
@@ -176,7 +227,7 @@ def _cannot_travel(model: keras.Model, error: live_pickle.PickleError) -> str:
     )
 
 
-_checked: set[tuple[str, int]] = set()
+_checked: set[tuple[str, Carry]] = set()
 
 
 def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
@@ -197,14 +248,16 @@ def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
         )
 
 
-def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> bool:
+def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec, carry: Carry) -> bool:
     """Compare the rebuilt model with the model itself, once per kind of model in this process. Return whether it was now.
+
+    What was built since then for the metrics is not compared.
 
     Raises:
         ElephasError: they differ.
     """
-    held = (spec.key, len([value for value in spec.values if value is not None]))
-    if held in _checked:
+    key = spec.key if spec.unbuilt is None else spec.unbuilt[0]
+    if (key, carry) in _checked:
         return False
     try:
         copy = spec.build()
@@ -229,7 +282,7 @@ def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec) -> bo
     if copy.compiled != model.compiled or copy.run_eagerly != model.run_eagerly:
         _refuse(model, f"compiled={model.compiled}, run_eagerly={model.run_eagerly}", "other settings")
     _compare_outputs(model, variables, copy, found)
-    _checked.add(held)
+    _checked.add((key, carry))
     return True
 
 

@@ -16,6 +16,7 @@ from elephas_like import CapacityError, SparkModel
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.strategies import Average
 from elephas_like.trainer.code import pickle_by_value
+from elephas_like.trainer.spec import Carry, ModelSpec
 
 
 def slow(*values: object) -> object:
@@ -208,6 +209,28 @@ def test_what_workers_get_may_refer_to_broadcasts(sc, spark, engine: str) -> Non
 
 def _listed(jobs: object) -> list:
     return [jobs.apply(index) for index in range(jobs.size())]
+
+
+def test_a_second_fit_and_an_evaluation_find_the_compiled_models_of_the_first(sc) -> None:
+    """The driver's metrics are built by then, which is no reason to compile: the table is of the Python processes that run tasks."""
+    model = line()
+    model.compile("adam", "mse", metrics=["mae"])
+    rdd = sc.parallelize(points(24), 2)
+    on_spark = SparkModel(model, num_workers=2, engine="server")
+    on_spark.fit(rdd, batch_size=4, verbose=0)
+    on_spark.fit(rdd, batch_size=4, verbose=0)
+    on_spark.evaluate(rdd)
+
+    def kept(_: object) -> list[str]:
+        from elephas_like.trainer.programs import PROGRAMS
+
+        return [key.split()[0] for key in PROGRAMS._free]
+
+    spec = ModelSpec.from_model(model, Carry.NOTHING)
+    assert spec.unbuilt is not None
+    found = sc.parallelize(range(2), 2).mapPartitions(kept).collect()
+    assert spec.unbuilt[0] in found
+    assert spec.key not in found
 
 
 @pytest.mark.parametrize("used", ["synchronous", "asynchronous", "evaluate"])

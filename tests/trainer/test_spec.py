@@ -6,6 +6,7 @@ import linecache
 import pickle
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,8 @@ from forked import run
 
 from elephas_like.core.errors import ElephasError, ElephasWarning
 from elephas_like.trainer.building import build
+from elephas_like.trainer.metric_results import build_metrics
+from elephas_like.trainer.programs import Programs
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.state import Variables
 from trainer import own_ops
@@ -415,6 +418,38 @@ def test_the_key_stays_when_a_callback_lowers_the_learning_rate() -> None:
     after = ModelSpec.from_model(model)
     assert after.key == before
     assert float(after.build().optimizer.learning_rate) == 0.125
+
+
+def test_a_model_whose_metrics_the_driver_has_built_is_served_by_the_program_of_before() -> None:
+    """From rows of the kind that workers saw: integers and one column of 0 and 1 make two metrics of "accuracy"."""
+    model = small(keras.layers.Dense(2), optimizer="adam", metrics=["accuracy"], run_eagerly=False)
+    model.optimizer.build(model.trainable_variables)
+    one_hot, column = (X, np.eye(2)[np.arange(8) % 2]), (X, np.arange(8)[:, None] % 2)
+    first = ModelSpec.from_model(model, Carry.NOTHING)
+    build_metrics(model, one_hot)
+    second = ModelSpec.from_model(model, Carry.NOTHING)
+    assert second.key != first.key
+    assert second.key_for(one_hot) == first.key_for(one_hot)
+    assert second.key_for(column) != first.key_for(column)
+    programs = Programs()
+    program = programs.borrow(first, one_hot, 0)
+    programs.give_back(program)
+    assert programs.borrow(replace(second), one_hot, 0) is program
+    # one that is compiled anew has metrics that are not built
+    model.compile("adam", "mse", metrics=["accuracy"])
+    model.optimizer.build(model.trainable_variables)
+    assert ModelSpec.from_model(model, Carry.NOTHING).key_for(column) == first.key_for(column)
+
+
+def test_what_is_built_of_a_model_that_cannot_be_sent_is_no_error() -> None:
+    model = small(keras.layers.Dense(1), optimizer="adam")
+    build(model, (X[:1], Y[:1]))
+    model.lock = threading.Lock()
+    with pytest.raises(ElephasError, match="cannot be sent"):
+        ModelSpec.from_model(model)
+    model.compile("adam", "mse", metrics=["mae"])
+    build_metrics(model, (X, Y))
+    assert model.metrics_names == ["loss", "compile_metrics"]
 
 
 def numbered_anew(make: Callable[[], keras.Model]) -> str:
