@@ -396,6 +396,11 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         if "_losses" in attributes:
             attributes |= {"_losses": [], "_loss_ids": set()}
         _move_to_table(attributes, "_called")
+        if (
+            attributes.get("built") and "_parent_path" in attributes
+        ):  # nothing is named by it any more; some layers have it from a call on
+            attributes["_parent_path"] = _TableValue(attributes["_parent_path"])
+        _without_old_masks(attributes)
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
         if draws and type(thing).__module__.startswith("keras."):
             _move_to_table(
@@ -430,6 +435,16 @@ def _without_old_parameters(layer: keras.Layer, attributes: dict[str, Any]) -> N
     if isinstance(modules, dict) and TORCH_REGISTRY in modules:
         made = type(modules[TORCH_REGISTRY])({variable.path: variable.value for variable in layer.variables})
         attributes["_modules"] = modules | {TORCH_REGISTRY: made}
+
+
+def _without_old_masks(attributes: dict[str, Any]) -> None:
+    """Drop what calls leave in the cells of RNNs: places for masks of dropout, which are empty by then, and a list with their names for each call."""
+    for mask in ("_dropout_mask", "_recurrent_dropout_mask"):
+        if attributes.get(mask, "none") is None:
+            del attributes[mask]  # Keras makes it where it is asked for
+    if "_tracked" in attributes:  # names of attributes that hold lists, dicts or sets
+        names = dict.fromkeys(attributes["_tracked"])
+        attributes["_tracked"] = [name for name in names if isinstance(attributes.get(name), list | dict | set)]
 
 
 def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:

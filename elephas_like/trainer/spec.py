@@ -161,17 +161,19 @@ def building_as_workers_do(model: keras.Model, sample: tuple[object, ...]) -> It
     next fit, or an evaluation, would find no compiled model on the workers: what they have would have another key.
     """
     with building_lock:
-        before = _key(model)
+        before = _key_and_layout(model)
         yield
-        after = _key(model)
-        if before is not None and after not in (None, before):
-            _UNBUILT[after] = before, _kind_of_rows(sample)
+        after = _key_and_layout(model)
+        # A layout that has changed is not that of the workers' models.
+        if before is not None and after is not None and before[1] == after[1] and before != after:
+            _UNBUILT[after[0]] = before[0], _kind_of_rows(sample)
 
 
-def _key(model: keras.Model) -> str | None:
-    """Return the key of a model's specs; None if it cannot be sent to workers, for whatever reason: the next fit says which."""
+def _key_and_layout(model: keras.Model) -> tuple[str, str] | None:
+    """Return the key of a model's specs, and the hash of its layout; None if it cannot be sent to workers: the next fit says why."""
     with suppress(Exception):
-        return _pickled(model, Variables(model), Carry.NOTHING)[2]
+        variables = Variables(model)
+        return _pickled(model, variables, Carry.NOTHING)[2], variables.layout.hash
     return None
 
 
