@@ -400,6 +400,8 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
             attributes.get("built") and "_parent_path" in attributes
         ):  # nothing is named by it any more; some layers have it from a call on
             attributes["_parent_path"] = _TableValue(attributes["_parent_path"])
+        if "_modules" in attributes:  # of PyTorch: its mode is that of the last call, and a model is built at rest
+            _move_to_table(attributes, "training")
         _without_old_masks(attributes)
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
         if draws and type(thing).__module__.startswith("keras."):

@@ -58,6 +58,16 @@ def test_bfloat16_is_read_as_float32() -> None:
     assert (backend.dtype_of(variable), backend.value_of(variable).tolist()) == ("bfloat16", [2.5] * 3)
 
 
+def test_the_key_of_a_new_model_stays() -> None:
+    """Modules begin in training mode, and the first look at a model, like Keras' fit, leaves them in the other."""
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    keys = [ModelSpec.from_model(model).key for _ in range(2)]
+    model.train()
+    assert {*keys, ModelSpec.from_model(model).key} == {keys[0]}
+
+
 def test_a_spec_carries_values_or_leaves_them_out() -> None:
     model = mlp(keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True))
     build(model, (X, Y))
