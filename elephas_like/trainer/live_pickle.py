@@ -396,13 +396,14 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         if "_losses" in attributes:
             attributes |= {"_losses": [], "_loss_ids": set()}
         _move_to_table(attributes, "_called")
-        if (
-            attributes.get("built") and "_parent_path" in attributes
-        ):  # nothing is named by it any more; some layers have it from a call on
+        # Some layers have it from a call on; nothing is named by it any more.
+        if attributes.get("built") and "_parent_path" in attributes:
             attributes["_parent_path"] = _TableValue(attributes["_parent_path"])
-        if "_modules" in attributes:  # of PyTorch: its mode is that of the last call, and a model is built at rest
+        # A module's mode is that of the last call, and a model is built at rest.
+        if _inherits(type(thing), "torch.", "Module"):
             _move_to_table(attributes, "training")
-        _without_old_masks(attributes)
+        if _inherits(type(thing), "keras.", "DropoutRNNCell"):
+            _with_empty_masks(attributes)
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
         if draws and type(thing).__module__.startswith("keras."):
             _move_to_table(
@@ -439,14 +440,21 @@ def _without_old_parameters(layer: keras.Layer, attributes: dict[str, Any]) -> N
         attributes["_modules"] = modules | {TORCH_REGISTRY: made}
 
 
-def _without_old_masks(attributes: dict[str, Any]) -> None:
-    """Drop what calls leave in the cells of RNNs: places for masks of dropout, which are empty by then, and a list with their names for each call."""
-    for mask in ("_dropout_mask", "_recurrent_dropout_mask"):
-        if attributes.get(mask, "none") is None:
-            del attributes[mask]  # Keras makes it where it is asked for
-    if "_tracked" in attributes:  # names of attributes that hold lists, dicts or sets
-        names = dict.fromkeys(attributes["_tracked"])
-        attributes["_tracked"] = [name for name in names if isinstance(attributes.get(name), list | dict | set)]
+def _inherits(kind: type, package: str, name: str) -> bool:
+    """Return whether a class has a base of a name in a package, which need not be imported. Attributes of the user's own may have any name."""
+    return any(base.__name__ == name and base.__module__.startswith(package) for base in kind.__mro__)
+
+
+def _with_empty_masks(attributes: dict[str, Any]) -> None:
+    """Give a cell of an RNN what a call leaves in it, whether it was called or not: empty places for masks of dropout.
+
+    Keras makes them where they are asked for. On TensorFlow each mask's name is also listed at each call, for a list of masks.
+    """
+    masks = ("_dropout_mask", "_recurrent_dropout_mask")
+    for mask in masks:
+        attributes.setdefault(mask, None)
+    if "_tracked" in attributes:
+        attributes["_tracked"] = [name for name in attributes["_tracked"] if name not in masks]
 
 
 def _without_stale_dependencies(attributes: dict[str, Any]) -> dict[str, Any]:

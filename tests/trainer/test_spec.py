@@ -439,6 +439,21 @@ def test_the_key_stays_when_a_model_has_been_called(make: Callable[[], keras.Mod
     np.testing.assert_array_equal(copy(x), model(x))
 
 
+def test_attributes_called_like_keras_own_are_the_users() -> None:
+    class Ported(keras.layers.Layer):
+        def __init__(self, training: bool) -> None:
+            super().__init__()
+            self._dropout_mask, self._modules, self.training = None, {}, training
+
+        def call(self, x):
+            assert self._dropout_mask is None
+            return 2 * x if self.training else x
+
+    doubling, plain = (ModelSpec.from_model(small(Ported(training))) for training in (True, False))
+    assert doubling.key != plain.key
+    np.testing.assert_array_equal(doubling.build()(X), 2 * X)
+
+
 def test_the_key_stays_when_a_callback_lowers_the_learning_rate() -> None:
     model = small(keras.layers.Dense(1), optimizer="adam")
     before = ModelSpec.from_model(model).key
@@ -449,7 +464,7 @@ def test_the_key_stays_when_a_callback_lowers_the_learning_rate() -> None:
 
 
 def test_a_model_whose_metrics_the_driver_has_built_is_served_by_the_program_of_before() -> None:
-    """From rows of the kind that workers saw: integers and one column of 0 and 1 make two metrics of "accuracy"."""
+    """From rows of the kind that workers saw: "accuracy" is another metric for vectors than for a column of 0 and 1."""
     model = small(keras.layers.Dense(2), optimizer="adam", metrics=["accuracy"], run_eagerly=False)
     model.optimizer.build(model.trainable_variables)
     one_hot, column = (X, np.eye(2)[np.arange(8) % 2]), (X, np.arange(8)[:, None] % 2)
