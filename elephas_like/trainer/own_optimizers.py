@@ -75,6 +75,12 @@ def check_knows_weights(model: keras.Model) -> None:
     now = {id(variable): variable for variable in model.trainable_variables}
     new = [variable.path for key, variable in now.items() if key not in known]
     gone = [variable.path for key, variable in known.items() if key not in now]
+    if new and not known:
+        raise ValueError(
+            f"the optimizer of the model {model.name!r} was built for no weights at all: keras.models.load_model does that with .h5 files, "
+            "and Keras cannot train such a model either. Load the file with elephas_like.load_spark_model, which keeps what the "
+            "optimizer remembers, or compile the model again. A model that was compiled while all its layers were frozen is compiled again, too."
+        )
     said = f"does not know {_listed(new)}" if new else f"was built for {_listed(gone)} too" if gone else ""
     if new or (gone and keras.backend.backend() == "jax"):
         raise ValueError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-from elephas_like import SparkModel
+from elephas_like import SparkModel, load_spark_model
 from elephas_like.core.types import OptimizerState
 from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.compile_arguments import compiled_as
@@ -333,6 +334,15 @@ def test_a_checkpoint_says_them_apart_from_the_models_own() -> None:
     assert plain == said(OPTIMIZERS.SGD(0.2)) != said(OPTIMIZERS.SGD(momentum=0.5))
     assert plain["optimizer"] == said(OPTIMIZERS.Lion())["optimizer"]  # as earlier versions wrote it
     assert compiled_as(mlp())["other_optimizers"] == ""
+
+
+def test_what_keras_loads_from_h5_has_to_be_loaded_otherwise(tmp_path: Path) -> None:
+    mlp("adam", loss=keras.losses.MeanSquaredError()).save(tmp_path / "model.h5")
+    with pytest.raises(
+        ValueError, match=r"was built for no weights at all: .* Load the file with elephas_like\.load_spark_model"
+    ):
+        SparkModel(keras.models.load_model(tmp_path / "model.h5"), 1, engine="in_process").fit(X, Y, verbose=0)
+    load_spark_model(str(tmp_path / "model.h5"), num_workers=1, engine="in_process").fit(X, Y, verbose=0)
 
 
 def test_layers_that_are_unfrozen_after_the_optimizer_was_built_are_named() -> None:
