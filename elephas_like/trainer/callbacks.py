@@ -30,8 +30,8 @@ from elephas_like.trainer.bars import Bar, EpochBar, epoch_line, number_text
 from elephas_like.trainer.callback_checks import is_of_the_user
 from elephas_like.trainer.compile_arguments import compiled_anew, compiled_with
 from elephas_like.trainer.graph import plain_attributes
-from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, step_counters
-from elephas_like.trainer.metric_results import build_metrics, metric_results
+from elephas_like.trainer.learning_rate import ScaledVariables, given_rates, scaled_schedules, step_counters
+from elephas_like.trainer.metric_results import build_loss, build_metrics, metric_results
 from elephas_like.trainer.metric_sums import not_summable, own_metrics
 from elephas_like.trainer.own_optimizers import check_knows_weights
 from elephas_like.trainer.state import Variables
@@ -240,14 +240,16 @@ class DriverHooks:
         return self._call_with_state(state, lambda: self._list.on_epoch_begin(epoch))
 
     def order_given(self) -> None:
-        """Get the metrics ready while the workers train: at the end of the first epoch, where they are needed, all would wait for it."""
+        """Get loss and metrics ready while the workers train: at the end of the first epoch, where metrics are needed, all would wait for it."""
         self._ready_metrics()
 
     def _ready_metrics(self) -> None:
-        """Build the metrics and warn of those that cannot be summed, once. Those that `compile` was given are not seen before."""
+        """Build loss and metrics and warn of those that cannot be summed, once. Those that `compile` was given are not seen before."""
         if self._awaits_metrics and self.sample is not None:
             self._awaits_metrics = False
-            build_metrics(self.model, self.sample)
+            with scaled_schedules(self.model, self.rate_factor):  # the workers' model
+                build_metrics(self.model, self.sample)
+                build_loss(self.model, self.sample)
             warn_of_metrics(self.model, self.sample)
 
     def round_end(self, record: RoundRecord, metrics: Floats) -> None:

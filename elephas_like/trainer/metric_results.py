@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import keras
@@ -13,6 +14,8 @@ from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.spec import building_as_workers_do
 from elephas_like.trainer.state import metric_variables, write_metrics
 from elephas_like.trainer.tensors import array_of, value_of
+
+log = logging.getLogger(__name__)
 
 
 def metric_results(
@@ -51,6 +54,21 @@ def build_metrics(model: keras.Model, sample: tuple[object, ...], size: int | No
     if unbuilt or size not in (None, _size(model)):
         with building_as_workers_do(model, sample):
             build(model, sample)
+
+
+def build_loss(model: keras.Model, sample: tuple[object, ...]) -> None:
+    """Build the model's loss from a batch, if it is not built yet and takes one.
+
+    Keras builds it when it next trains or evaluates the model. If that comes before the next fit on Spark, the workers have a compiled model
+    that this one's key does not find. Keras has no public name for it.
+    """
+    if getattr(getattr(model, "_compile_loss", None), "built", True):
+        return
+    try:
+        with building_as_workers_do(model, sample):
+            build(model, sample)
+    except Exception as error:  # the batch is made up, and its labels may be invalid
+        log.debug("the loss of the model %r is not built yet: %s", model.name, error)
 
 
 def _size(model: keras.Model) -> int:
