@@ -139,4 +139,5 @@ class MomentsOfShard:
                 assert isinstance(batch, tuple)
                 yield batch[0], rows.stop - rows.start
 
-        return BatchNorms(self.predictor.model()).moments(batches())
+        with self.predictor.model() as model:
+            return BatchNorms(model).moments(batches())

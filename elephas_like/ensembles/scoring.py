@@ -247,7 +247,10 @@ class ShardJudge:
         Raises:
             ValueError: rows without a target. DataError: a label that the judge does not take.
         """
-        models = self.members.models()
+        with self.members.models() as models:
+            return self._tally(models, ref)
+
+    def _tally(self, models: Sequence[keras.Model], ref: ShardRef) -> Tally | None:
         judge, total = Judge(models, self.ballot), None
         check_shard_labels(label_rules(models[0]), ref, f"partition {ref.worker}")
         size = self.members.batch_size

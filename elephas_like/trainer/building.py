@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import h5py
@@ -117,11 +117,10 @@ def build(model: keras.Model, sample: tuple[object, ...]) -> None:
             enough for most built models. Other models, and those that rely on the batch size, get the whole batch.
     """
     with building_lock, BACKEND.where_built(model):
-        if _is_built_for(model, sample):
-            model.reset_metrics()  # as a step would
-            return
-        _build_parts(model, sample)
-        _built_for[model] = _parts(model), _shapes(sample)
+        if not _is_built_for(model, sample):
+            _build_parts(model, sample)
+            _built_for[model] = _parts(model), _shapes(sample)
+        model.reset_metrics()  # as a step would
 
 
 def _build_parts(model: keras.Model, sample: tuple[object, ...]) -> None:
@@ -261,19 +260,24 @@ def _batch(sample: tuple[object, ...]) -> object:
 
 @contextmanager
 def state_restored(model: keras.Model) -> Iterator[None]:
-    """Restore afterwards whatever steps draw, count or assign, and reset the metrics."""
+    """Restore afterwards whatever steps draw, count or assign."""
     changing = {
         id(backend_variable(thing)): thing
         for thing in [*model.variables, *reachable(model), *generators()]
         if is_variable(thing)
     }
-    before = [(variable, value_of(variable)) for variable in changing.values() if is_number(variable)]
+    numbers = [variable for variable in changing.values() if is_number(variable)]
+    others: list[Any] = [variable for variable in changing.values() if not is_number(variable)]  # as text
+    before = [(variable, value_of(variable)) for variable in numbers]
+    beside = [(variable, np.array(variable.numpy())) for variable in others]
     try:
         yield
+        model.reset_metrics()  # those that are built only now
     finally:
         for variable, value in before:
             assign(variable, value)
-    model.reset_metrics()
+        for other, held in beside:
+            other.assign(held)
 
 
 _built_by_step: WeakKeyDictionary[keras.Model, list[weakref.ref[object]]] = WeakKeyDictionary()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import keras
@@ -22,12 +23,14 @@ from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.model_facts import overrides, prepares_rows
 from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_rows_fit
-from elephas_like.trainer.spec import Carry, ModelSpec
-from elephas_like.trainer.state import Variables
+from elephas_like.trainer.spec import Carry, ModelSpec, content_digest
+from elephas_like.trainer.state import BesideState, Variables, read_metrics, write_metrics
 from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of
 
 log = logging.getLogger(__name__)
 _MODELS_KEPT = 2
+_KEYS_REMEMBERED = 64
+"""Of models whose place others took."""
 _OUTPUT_BYTES = 16 * 2**20
 """Outputs that are computed in one call; one batch's are, whatever their size."""
 Chunk = tuple[list[Array], Structure]
@@ -37,15 +40,14 @@ Chunk = tuple[list[Array], Structure]
 class Predicting:
     """A model that predicts, batch after batch as Keras does, with many batches a call where the backend can.
 
-    changing: the variables that predictions may change, but for the seeds: as in Keras' predict, a layer that draws goes on
+    variables: the model's.
+    changing: those of them that predictions may change, but for the seeds: as in Keras' predict, a layer that draws goes on
         from its last draw.
-    nbytes: size of all variables.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
-        variables = Variables(model)
-        self.nbytes = variables.nbytes
+        self.variables = variables = Variables(model)
         self.changing = list(_changed_by_calls(model, variables))
         self._seeds = [
             each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
@@ -96,15 +98,37 @@ class Predicting:
 
 
 class _Kept:
-    """Models that belong together, with the values that predictions may change in them.
+    """The models of some predictors, with the values that predictions may change in them.
 
     nbytes: size of all variables, and of what is kept beside them.
+    users: predictions that are under way with them.
     """
 
-    def __init__(self, models: tuple[keras.Model, ...]) -> None:
+    def __init__(self, predictors: Sequence[Predictor]) -> None:
+        self.users = 0
+        self._kinds = [predictor.kind for predictor in predictors]
+        models = [predictor.spec.build() for predictor in predictors]
         self._models = tuple(map(Predicting, models))
-        self._start = [(variable, value_of(variable)) for model in self._models for variable in model.changing]
-        self.nbytes = sum(model.nbytes for model in self._models) + sum(value.nbytes for _, value in self._start)
+        self._beside = [] if any(map(BACKEND.is_eager, models)) else [BesideState(model) for model in models]
+        self.write(predictors)
+        self.nbytes = sum(each.variables.nbytes for each in self._models) + sum(
+            value.nbytes for _, value in self._start
+        )
+
+    def write(self, predictors: Sequence[Predictor]) -> None:
+        """Give the models the values of other predictors, for which `serves` is true."""
+        for each, predictor in zip(self._models, predictors, strict=True):
+            each.variables.write_values(predictor.values)
+            write_metrics(each.model, predictor.metrics)
+        self._start = [(variable, value_of(variable)) for each in self._models for variable in each.changing]
+
+    def serves(self, predictors: Sequence[Predictor]) -> bool:
+        """Return whether these models predict as those of other predictors do, once they have their values.
+
+        Models that run eagerly do not: what their code leaves in Python's attributes is no value.
+        """
+        as_made = bool(self._beside) and all(beside.is_as_made for beside in self._beside)
+        return as_made and self._kinds == [predictor.kind for predictor in predictors]
 
     def as_shipped(self) -> tuple[Predicting, ...]:
         """Return the models without what earlier predictions have changed in them."""
@@ -129,6 +153,9 @@ def _changed_by_calls(model: keras.Model, variables: Variables) -> Iterator[AnyV
 class KeptModels:
     """Models that a process predicts with, kept under the keys of predictors. Thread-safe.
 
+    A model that was trained on has the values of another key. It takes the place of the one before where nobody predicts with that: what is
+    compiled of it stays. If the one before is then asked for again, both are needed, and both are kept.
+
     Args:
         count: maximum number of keys.
         nbytes: maximum size of all variables in bytes. The least recently used models are dropped first. The last ones that were
@@ -138,29 +165,54 @@ class KeptModels:
     def __init__(self, count: int = _MODELS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
         self._count, self._nbytes = count, nbytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._replaced: deque[str] = deque(maxlen=_KEYS_REMEMBERED)
         self._lock, self._building = threading.Lock(), threading.Lock()
 
-    def get(self, key: str, specs: Sequence[ModelSpec]) -> tuple[Predicting, ...]:
-        """Return the models that belong together under one key, built when this process first uses them, in the state that was shipped."""
-        kept = self._used(key)
+    @contextmanager
+    def used(self, predictors: Sequence[Predictor]) -> Iterator[tuple[Predicting, ...]]:
+        """Give the models of predictors that belong together, in the state that was shipped; built when this process first uses them."""
+        key = _key_of(predictors)
+        kept = self._borrowed(key)
         if kept is None:
             with self._building:  # one after the other; others may predict with what is kept meanwhile
-                kept = self._used(key) or self._keep(key, tuple(spec.build() for spec in specs))
-        return kept.as_shipped()
+                kept = self._borrowed(key) or self._keep(key, predictors)
+        try:
+            yield kept.as_shipped()
+        finally:
+            with self._lock:
+                kept.users -= 1
 
-    def _used(self, key: str) -> _Kept | None:
+    def _borrowed(self, key: str) -> _Kept | None:
         with self._lock:
-            if key in self._kept:
+            kept = self._kept.get(key)
+            if kept is not None:
                 self._kept.move_to_end(key)
-            return self._kept.get(key)
+                kept.users += 1
+            return kept
 
-    def _keep(self, key: str, models: tuple[keras.Model, ...]) -> _Kept:
-        kept = _Kept(models)
+    def _keep(self, key: str, predictors: Sequence[Predictor]) -> _Kept:
+        kept = self._rewritten(key, predictors) or _Kept(predictors)
         with self._lock:
+            kept.users += 1
             self._kept[key] = kept
             while len(self._kept) > 1 and (len(self._kept) > self._count or self._size() > self._nbytes):
                 self._kept.popitem(last=False)
         return kept
+
+    def _rewritten(self, key: str, predictors: Sequence[Predictor]) -> _Kept | None:
+        """Return kept models that nobody uses, with the values of other predictors; None if there are none, or they are needed as they are."""
+        with self._lock:
+            idle = [(old, kept) for old, kept in self._kept.items() if not kept.users and kept.serves(predictors)]
+            if not idle or (key in self._replaced and self._has_room_for(idle[0][1])):
+                return None
+            old, kept = idle[0]
+            del self._kept[old]
+            self._replaced.append(old)
+        kept.write(predictors)
+        return kept
+
+    def _has_room_for(self, another: _Kept) -> bool:
+        return len(self._kept) < self._count and self._size() + another.nbytes <= self._nbytes
 
     def _size(self) -> int:
         return sum(kept.nbytes for kept in self._kept.values())
@@ -174,39 +226,46 @@ MODELS = KeptModels()
 class Predictor:
     """Predicts with one model on executors. The driver sends it as plain data.
 
-    key: digest of the model with its weights, the key of the process's cache.
+    spec: the model without the values of its variables.
+    values, metrics: theirs, and those of its metrics.
+    kind: digest of the spec: predictors of one kind may use one compiled model.
+    key: digest of the model with its values.
     """
 
     spec: ModelSpec
+    values: tuple[Array | None, ...]
+    metrics: Floats
+    kind: str
     key: str
     batch_size: int
 
     @classmethod
     def of(cls, model: keras.Model, batch_size: int) -> Predictor:
         """Return the predictor of a model."""
-        spec = ModelSpec.from_model(model, Carry.WEIGHTS)
-        return cls(spec, spec.content_key(), batch_size)
+        spec = ModelSpec.from_model(model, Carry.STRUCTURE)
+        values, metrics = Variables(model).values(), read_metrics(model)
+        kind = spec.content_key()
+        return cls(spec, values, metrics, kind, content_digest(kind, [*values, metrics]), batch_size)
 
     def __call__(self, refs: Iterable[ShardRef]) -> Iterator[Chunk]:
         """Yield (output arrays with a leading axis of rows, their structure) of successive batches of shards, in row order.
 
         A stateful model goes on from one shard to the next.
         """
-        predict = self._predicting()
-        for features, rows in _features(refs, self.batch_size):
-            yield from predict(features, rows, self.batch_size)
+        with MODELS.used([self]) as (predict,):
+            for features, rows in _features(refs, self.batch_size):
+                yield from predict(features, rows, self.batch_size)
 
     def of_arrays(self, features: object, rows: int) -> Iterator[Chunk]:
         """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
-        yield from self._predicting()(features, rows, self.batch_size)
+        with MODELS.used([self]) as (predict,):
+            yield from predict(features, rows, self.batch_size)
 
-    def model(self) -> keras.Model:
-        """Return the model in the state that was shipped, built when this process first uses it."""
-        return self._predicting().model
-
-    def _predicting(self) -> Predicting:
-        (predicting,) = MODELS.get(self.key, [self.spec])
-        return predicting
+    @contextmanager
+    def model(self) -> Iterator[keras.Model]:
+        """Give the model in the state that was shipped, built when this process first uses it."""
+        with MODELS.used([self]) as (predict,):
+            yield predict.model
 
 
 @dataclass(frozen=True)
@@ -222,26 +281,30 @@ class EnsemblePredictor:
 
     def __call__(self, refs: Iterable[ShardRef]) -> Iterator[Chunk]:
         """Yield ([the ensemble's output], its structure) of successive batches of shards, in row order."""
-        members = self._predicting()
-        for features, rows in _features(refs, self.batch_size):
-            yield [self._combined(members, features, rows)], 0
+        with MODELS.used(self.members) as members:
+            for features, rows in _features(refs, self.batch_size):
+                yield [self._combined(members, features, rows)], 0
 
     def of_arrays(self, features: object, rows: int) -> Iterator[Chunk]:
         """Yield the same for features in memory: an array, or a tuple or dict of arrays, with `rows` rows."""
         if rows:
-            yield [self._combined(self._predicting(), features, rows)], 0
+            with MODELS.used(self.members) as members:
+                yield [self._combined(members, features, rows)], 0
 
-    def models(self) -> tuple[keras.Model, ...]:
-        """Return the members in the state that was shipped, built when this process first uses them."""
-        return tuple(member.model for member in self._predicting())
-
-    def _predicting(self) -> tuple[Predicting, ...]:
-        key = hashlib.blake2b("".join(member.key for member in self.members).encode(), digest_size=16).hexdigest()
-        return MODELS.get(key, [member.spec for member in self.members])
+    @contextmanager
+    def models(self) -> Iterator[tuple[keras.Model, ...]]:
+        """Give the members in the state that was shipped, built when this process first uses them."""
+        with MODELS.used(self.members) as members:
+            yield tuple(member.model for member in members)
 
     def _combined(self, members: Sequence[Predicting], features: object, rows: int) -> Array:
         outputs = [[found[0] for found, _ in predict(features, rows, self.batch_size)] for predict in members]
         return self.combine([np.concatenate(parts) for parts in outputs])
+
+
+def _key_of(predictors: Sequence[Predictor]) -> str:
+    """Return the key under which the models of predictors that belong together are kept."""
+    return hashlib.blake2b("".join(predictor.key for predictor in predictors).encode(), digest_size=16).hexdigest()
 
 
 def batches(ref: ShardRef, batch_size: int) -> Iterator[tuple[object, ...]]:

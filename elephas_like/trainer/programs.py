@@ -7,25 +7,22 @@ import re
 import threading
 from collections import OrderedDict
 from functools import cached_property
-from typing import Any
 
 import keras
 import numpy as np
 
 from elephas_like.core.checks import shortly
 from elephas_like.core.errors import DataError
-from elephas_like.core.types import Array
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, evaluate_once
 from elephas_like.trainer.corrections import Corrections
-from elephas_like.trainer.graph import reachable
 from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.own_optimizers import accumulations, own_optimizers
 from elephas_like.trainer.seeds import Draws, seeded
 from elephas_like.trainer.spec import ModelSpec
-from elephas_like.trainer.state import Variables
+from elephas_like.trainer.state import BesideState, Variables
 from elephas_like.trainer.steps import StepLoop
-from elephas_like.trainer.tensors import is_number, is_text, is_variable
+from elephas_like.trainer.tensors import is_text
 
 PROGRAMS_KEPT = 4
 """Maximum number of compiled models that a process keeps for later fits."""
@@ -58,7 +55,7 @@ class Program:
         added = self.corrections.variables if self.corrections is not None else ()
         self.training = StepLoop(self.model, self.model.train_step, added)
         self.testing = StepLoop(self.model, self.model.test_step)
-        self._beside = [] if self.is_eager else _beside_state(self.model)
+        self._beside = BesideState(self.model)
 
     @property
     def is_eager(self) -> bool:
@@ -68,7 +65,7 @@ class Program:
     @property
     def is_as_made(self) -> bool:
         """Whether a state brings all of it that training has changed, as far as variables tell."""
-        return all(np.array_equal(value, np.array(variable.numpy())) for variable, value in self._beside)
+        return self._beside.is_as_made
 
     @property
     def nbytes(self) -> int:
@@ -79,12 +76,6 @@ class Program:
     def accumulation(self) -> int:
         """Keras' `gradient_accumulation_steps`; 1 without. Of several optimizers, the steps after which all of them step at once."""
         return math.lcm(*accumulations(self.model))
-
-
-def _beside_state(model: keras.Model) -> list[tuple[Any, Array]]:
-    """Return the variables that no state carries, with their values: of text, complex numbers, or no fixed shape."""
-    held: list[Any] = [thing for thing in reachable(model) if is_variable(thing) and not is_number(thing)]
-    return [(variable, np.array(variable.numpy())) for variable in held]
 
 
 def _program_key(spec: ModelSpec, sample: tuple[object, ...], *, fused: bool, corrected: bool) -> str:

@@ -27,7 +27,7 @@ from elephas_like.trainer.graph import code_of, layers_of, path_to, reachable
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.serialization import computes_with_others
-from elephas_like.trainer.state import Variables, metric_variables
+from elephas_like.trainer.state import Variables, metric_variables, read_metrics, write_metrics
 from elephas_like.trainer.tensors import at_rest, backend_variable, is_variable, name_of
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ class Carry(Enum):
     """Which values of variables a spec holds."""
 
     ALL = "all"
-    WEIGHTS = "weights"
-    """The model's own variables, without its optimizers'."""
     NOTHING = "nothing"
-    """No value that a TrainState has: a state is written before the model is used."""
+    """No value that a TrainState has: a state is written before the model is trained or evaluated."""
+    STRUCTURE = "structure"
+    """Nor those of metrics: all are written before the model predicts."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class ModelSpec:
         variables = Variables(model)
         pickled, settings, key = _pickled(model, variables, carry)
         spec = cls(pickled.program, pickled.values, keras.backend.backend(), settings, key, _UNBUILT.get(key))
-        if _check_once(model, variables, spec, carry) and carry is Carry.NOTHING:
-            _warn_of_unreached(model, pickled.variables)
+        _check_once(model, variables, spec, whole=carry is Carry.ALL)
+        if carry is Carry.NOTHING:
+            _warn_of_unreached(model, spec.first_key, pickled.variables)
         return spec
 
     def build(self) -> keras.Model:
@@ -114,16 +115,24 @@ class ModelSpec:
             return f"{self.unbuilt[0]} {rows}"
         return f"{self.key} {rows}"
 
+    @property
+    def first_key(self) -> str:
+        """The key that the model had before anything was built of it here."""
+        return self.key if self.unbuilt is None else self.unbuilt[0]
+
     def content_key(self) -> str:
         """Return a digest that is equal for specs of the same model with the same values."""
-        digest = hashlib.blake2b(self.key.encode(), digest_size=16)
-        for value in self.values:
-            if isinstance(value, np.ndarray):
-                digest.update(f"{value.dtype} {value.shape}".encode())
-                digest.update(
-                    repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).data
-                )
-        return digest.hexdigest()
+        return content_digest(self.key, self.values)
+
+
+def content_digest(key: str, values: Iterable[object]) -> str:
+    """Return a digest of a key with arrays; other values do not count."""
+    digest = hashlib.blake2b(key.encode(), digest_size=16)
+    for value in values:
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype} {value.shape}".encode())
+            digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).data)
+    return digest.hexdigest()
 
 
 def _pickled(
@@ -131,10 +140,10 @@ def _pickled(
 ) -> tuple[live_pickle.LivePickle, KerasSettings, str]:
     """Return (the live model by value, the settings it is built with, its key)."""
     without: list[object] = []
-    if carry is Carry.NOTHING:
+    if carry is not Carry.ALL:
         without = list(variables)
-    elif carry is Carry.WEIGHTS:
-        without = [variable for optimizer in variables.optimizers for variable in optimizer.variables]
+    if carry is Carry.STRUCTURE:
+        without += metric_variables(model)
 
     def dump() -> live_pickle.LivePickle:
         names = _names_of_columns(model)
@@ -229,11 +238,15 @@ def _cannot_travel(model: keras.Model, error: live_pickle.PickleError) -> str:
     )
 
 
-_checked: set[tuple[str, Carry]] = set()
+_checked: set[tuple[str, bool]] = set()
+_warned: set[str] = set()
 
 
-def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
-    """Warn of variables that workers get and that no state brings back, since `reachable` does not find them."""
+def _warn_of_unreached(model: keras.Model, key: str, pickled: Iterable[object]) -> None:
+    """Warn of variables that workers get and that no state brings back, since `reachable` does not find them; once for each key."""
+    if key in _warned:
+        return
+    _warned.add(key)
     reached = {id(backend_variable(thing)) for thing in reachable(model) if is_variable(thing)}
     reached |= {
         id(backend_variable(variable)) for variable in metric_variables(model)
@@ -250,17 +263,16 @@ def _warn_of_unreached(model: keras.Model, pickled: Iterable[object]) -> None:
         )
 
 
-def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec, carry: Carry) -> bool:
-    """Compare the rebuilt model with the model itself, once per kind of model in this process. Return whether it was now.
+def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec, *, whole: bool) -> None:
+    """Compare the rebuilt model with the model itself, once per kind of model in this process, with and without `whole` values.
 
     What was built since then for the metrics is not compared.
 
     Raises:
         ElephasError: they differ.
     """
-    key = spec.key if spec.unbuilt is None else spec.unbuilt[0]
-    if (key, carry) in _checked:
-        return False
+    if (spec.first_key, whole) in _checked:
+        return
     try:
         copy = spec.build()
         found = Variables(copy)
@@ -284,8 +296,7 @@ def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec, carry
     if copy.compiled != model.compiled or copy.run_eagerly != model.run_eagerly:
         _refuse(model, f"compiled={model.compiled}, run_eagerly={model.run_eagerly}", "other settings")
     _compare_outputs(model, variables, copy, found)
-    _checked.add((key, carry))
-    return True
+    _checked.add((spec.first_key, whole))
 
 
 def _refuse(model: keras.Model, expected: str, found: object) -> NoReturn:
@@ -316,6 +327,7 @@ def _compare_outputs(model: keras.Model, variables: Variables, copy: keras.Model
     tree = inputs[0] if len(inputs) == 1 else getattr(model, "input", inputs)
     rows = keras.tree.map_structure(lambda tensor: np.zeros([size or 1 for size in tensor.shape], tensor.dtype), tree)
     found.write(variables.read())
+    write_metrics(copy, read_metrics(model))
     at_rest(model)  # as the copy is
 
     def outputs() -> list[np.ndarray]:

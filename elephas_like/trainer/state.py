@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
 
 from elephas_like.core.layout import Layout, LayoutEntry
-from elephas_like.core.types import Role, TrainState
+from elephas_like.core.types import Array, Role, TrainState
 from elephas_like.trainer.graph import layers_of, nodes_in, reachable
 from elephas_like.trainer.serialization import is_adapted, state_is_used
 from elephas_like.trainer.tensors import (
@@ -104,12 +105,39 @@ class Variables:
         Normalization layers whose mean or variance changes by it compute with the new ones.
         """
         values = {role: iter(self.layout.views(state.part(role), role)) for role in roles}
+        roles_of = (entry.role for entry in self.layout.entries)
+        self.write_values(next(values[role]) if role in roles else None for role in roles_of)
+
+    def values(self) -> tuple[Array | None, ...]:
+        """Return copies of the values in the order of the layout, each in its own type, where a state has float32.
+
+        None for those of optimizers, and of the process's own generators.
+        """
+        owned = [*(each for optimizer in self.optimizers for each in optimizer.variables), *generators()]
+        left_out = {id(backend_variable(variable)) for variable in owned}
+        return tuple(None if id(backend_variable(each)) in left_out else value_of(each) for each in self._variables)
+
+    def write_values(self, values: Iterable[Array | None]) -> None:
+        """Assign a value to each variable, in the order of the layout; those with None stay. Normalization layers are as after `write`."""
         with state_is_used(self._normalizations, self._models):
-            for entry, variable in zip(self.layout.entries, self._variables, strict=True):
-                if entry.role in roles:
-                    assign(variable, next(values[entry.role]))
+            for variable, value in zip(self._variables, values, strict=True):
+                if value is not None:
+                    assign(variable, value)
         if self.nbytes >= LARGE:
             _give_back()
+
+
+class BesideState:
+    """The variables of a model that no state carries: of text, complex numbers, or no fixed shape."""
+
+    def __init__(self, model: keras.Model) -> None:
+        held: list[Any] = [thing for thing in reachable(model) if is_variable(thing) and not is_number(thing)]
+        self._values = [(variable, np.array(variable.numpy())) for variable in held]
+
+    @property
+    def is_as_made(self) -> bool:
+        """Whether they have the values that they had when this was made."""
+        return all(np.array_equal(value, np.array(variable.numpy())) for variable, value in self._values)
 
 
 def _momenta(reached: Sequence[object]) -> dict[int, float]:

@@ -234,16 +234,92 @@ def test_the_key_is_the_model_with_its_weights() -> None:
     assert predictor(model).key != before
 
 
-def test_a_process_keeps_two_models_and_rebuilds_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    build = ModelSpec.build
-    monkeypatch.setattr(ModelSpec, "build", lambda spec: built.append(spec) or build(spec))
-    monkeypatch.setattr(inference, "MODELS", KeptModels())
-    ref = shard(tmp_path, X)
-    one, two, three = (predictor(mlp(seed=seed)) for seed in range(3))
-    for each in (one, two, one, two, three, three, two):
-        list(each([ref]))
-    assert [spec is each.spec for spec, each in zip(built, (one, two, three), strict=True)] == [True] * 3
+def used(models: KeptModels, *predictors: Predictor) -> keras.Model:
+    with models.used(predictors) as kept:
+        return kept[0].model
+
+
+def trained_on(model: keras.Model) -> keras.Model:
+    model.set_weights([array + 1 for array in model.get_weights()])
+    return model
+
+
+def test_a_model_that_was_trained_on_predicts_with_what_was_compiled_before() -> None:
+    model, models = mlp(), KeptModels()
+    first = used(models, predictor(model))
+    for _ in range(3):
+        again = used(models, predictor(trained_on(model)))
+        assert again is first
+        np.testing.assert_array_equal(again.predict_on_batch(X), model.predict_on_batch(X))
+    assert len(models._kept) == 1
+    model.layers[0].trainable = False  # another kind of model
+    assert used(models, predictor(model)) is not first
+
+
+def test_models_that_are_asked_for_in_turn_are_both_kept() -> None:
+    models, predictors = KeptModels(), [predictor(mlp(seed=seed)) for seed in range(3)]
+    one, two, three = predictors
+    first = used(models, one)
+    assert used(models, two) is first
+    second = used(models, one)
+    assert second is not first
+    assert [used(models, each) for each in (two, one, two)] == [first, second, first]
+    assert [used(models, each) for each in (three, two)] == [
+        second,
+        first,
+    ]  # of three, in the place of the one used longest ago
+    assert used(models, one) is second  # no room for a third one
+    np.testing.assert_array_equal(second.get_weights()[0], mlp(seed=0).get_weights()[0])
+
+
+def test_values_of_a_model_that_is_in_use_are_not_exchanged() -> None:
+    """As where a lazy RDD of predictions is predicted from: both models work in turns, in one process."""
+    one, two = mlp(seed=0), mlp(seed=1)
+    chunks = zip(*(predictor(model, 2).of_arrays(X, 10) for model in (one, two)), strict=True)
+    found = [[np.concatenate(part[0]) for part in both] for both in chunks]
+    for number, model in enumerate((one, two)):
+        np.testing.assert_array_equal(
+            np.concatenate([both[number] for both in found]), model.predict(X, batch_size=2, verbose=0)
+        )
+
+
+def test_models_that_leave_something_behind_are_not_given_other_values() -> None:
+    class Remembers(keras.layers.Layer):
+        def build(self, shape) -> None:
+            self.last = tf.Variable("nothing", trainable=False)
+            self.kernel = self.add_weight(shape=(4, 1))
+
+        def call(self, x):
+            self.last.assign("something")
+            return x @ self.kernel
+
+    for layer, eagerly in ((Remembers(), False), (keras.layers.Dense(1), True)):
+        model, models = keras.Sequential([keras.Input((4,)), layer]), KeptModels()
+        model.compile("sgd", "mse", run_eagerly=eagerly)
+        first = used(models, predictor(model))
+        first.predict_on_batch(X)
+        assert used(models, predictor(model)) is first
+        assert used(models, predictor(trained_on(model))) is not first
+
+
+def test_values_have_all_their_digits(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, dtype="float64")])
+    model.compile("sgd", "mse")
+    np.testing.assert_array_equal(predicted(model, tmp_path, X), model.predict(X, batch_size=4, verbose=0))
+
+
+def test_a_metric_that_the_model_reads_is_as_on_the_driver(tmp_path: Path) -> None:
+    class Shifts(keras.layers.Layer):
+        def build(self, shape) -> None:
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, x):
+            return x + self.seen.result()
+
+    model = keras.Sequential([keras.Input((4,)), Shifts()])
+    model.compile("sgd", "mse")
+    model.layers[0].seen.update_state([2.0, 4.0])
+    np.testing.assert_array_equal(predicted(model, tmp_path, X), X + 3)
 
 
 class Counts(keras.layers.Layer):
@@ -321,30 +397,28 @@ def test_models_that_were_used_longest_ago_go_where_they_are_too_many_or_too_lar
 ) -> None:
     """SGD of 4 -> 5 -> 1: 31 weights, an iteration and a learning rate."""
     models = KeptModels(**bounds)
-    predictors = [predictor(mlp(seed=seed)) for seed in range(3)]
-    made = [models.get(each.key, [each.spec]) for each in predictors]
-    assert [each.key in models._kept for each in predictors] == kept
+    predictors = [predictor(mlp(loss=loss)) for loss in ("mse", "mae", "mape")]  # none takes the place of another
+    made = [used(models, each) for each in predictors]
     for each, model, there in list(zip(predictors, made, kept, strict=True))[::-1]:
-        if there:
-            assert models.get(each.key, [each.spec]) is model
+        assert (used(models, each) is model) == there
 
 
 def test_a_kept_model_is_not_waited_for_while_another_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    models, one, two = KeptModels(), predictor(mlp(seed=0)), predictor(mlp(seed=1))
-    kept = models.get(one.key, [one.spec])
-    building, used = threading.Event(), threading.Event()
+    models, one, two = KeptModels(), predictor(mlp()), predictor(mlp(loss="mae"))
+    kept = used(models, one)
+    building, waited = threading.Event(), threading.Event()
     build = ModelSpec.build
 
     def slowly(spec: ModelSpec) -> keras.Model:
         building.set()
-        assert used.wait(60)
+        assert waited.wait(60)
         return build(spec)
 
     monkeypatch.setattr(ModelSpec, "build", slowly)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(models.get, two.key, [two.spec]) for _ in range(2)]
+        both = [pool.submit(used, models, two) for _ in range(2)]
         assert building.wait(60)
-        asked = threading.Thread(target=lambda: models.get(one.key, [one.spec]) is kept and used.set(), daemon=True)
+        asked = threading.Thread(target=lambda: used(models, one) is kept and waited.set(), daemon=True)
         asked.start()
         first, second = (each.result() for each in both)
     assert first is second  # built once for both
