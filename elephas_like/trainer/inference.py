@@ -177,6 +177,8 @@ class KeptModels:
             with self._building:  # one after the other; others may predict with what is kept meanwhile
                 kept = self._borrowed(key) or self._keep(key, predictors)
         try:
+            for predictor in predictors:
+                predictor.spec.settings.apply()  # a process has those of the model that it has used last
             yield kept.as_shipped()
         finally:
             with self._lock:

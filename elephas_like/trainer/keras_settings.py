@@ -1,4 +1,4 @@
-"""Keras' global settings: models are built under those of the driver, wherever that is done."""
+"""Keras' global settings, and its backend's: models are built and trained under those of the driver, wherever that is done."""
 
 from __future__ import annotations
 
@@ -9,35 +9,43 @@ from dataclasses import asdict, dataclass
 
 import keras
 
+from elephas_like.trainer.backends.chosen import BACKEND
+
 
 @dataclass(frozen=True)
 class KerasSettings:
     """Keras' global settings as plain data.
 
     dtype_policy: JSON. Keras keeps the policy for each thread: threads that a program starts have the default one.
+    arithmetic: JSON. How exactly the backend computes, such as with TensorFloat-32 on GPUs, and whether deterministically.
     """
 
     floatx: str
     epsilon: float
     image_data_format: str
     dtype_policy: str
+    arithmetic: str
 
     @classmethod
     def current(cls) -> KerasSettings:
         """Return the settings of this thread."""
-        policy = _policy(keras.config.dtype_policy())
-        return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), policy)
+        policy, arithmetic = _policy(keras.config.dtype_policy()), json.dumps(BACKEND.arithmetic(), sort_keys=True)
+        return cls(keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(), policy, arithmetic)
 
     @property
     def plain(self) -> bool:
         """Whether they are those that Keras begins with."""
-        return self == KerasSettings("float32", 1e-7, "channels_last", _policy(keras.dtype_policies.get("float32")))
+        policy = _policy(keras.dtype_policies.get("float32"))
+        return self == KerasSettings(
+            "float32", 1e-7, "channels_last", policy, json.dumps(BACKEND.ARITHMETIC, sort_keys=True)
+        )
 
     def apply(self) -> None:
         """Set them for this process, but for the policy, which is of use only while layers are made."""
         keras.config.set_floatx(self.floatx)
         keras.config.set_epsilon(self.epsilon)
         keras.config.set_image_data_format(self.image_data_format)
+        BACKEND.use_arithmetic(json.loads(self.arithmetic))
 
     @contextmanager
     def policy_applied(self) -> Iterator[None]:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from elephas_like import MissingExtraError, SparkModel, read_tfrecords, search, train_ensemble
+from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.inference import Predictor
+from elephas_like.trainer.keras_settings import KerasSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.classic]
 
@@ -115,6 +117,35 @@ def test_workers_keep_as_many_bits_as_the_driver(sc) -> None:
         jax.config.update("jax_enable_x64", False)
         keras.config.set_floatx("float32")
         keras.config.set_dtype_policy("float32")
+
+
+class Told(keras.layers.Layer):
+    """Adds what its process's backend is told of how exactly to compute."""
+
+    def call(self, x):
+        if keras.backend.backend() == "jax":
+            import jax
+
+            return (
+                x + (jax.config.jax_default_matmul_precision == "highest") + 2 * jax.config.jax_threefry_partitionable
+            )
+        import torch
+
+        return x + (torch.get_float32_matmul_precision() == "medium") + 2 * torch.are_deterministic_algorithms_enabled()
+
+
+def test_workers_compute_as_exactly_as_the_driver(sc) -> None:
+    """Spark's processes are used for one fit after another."""
+    made, own, before = keras.Sequential([keras.Input((4,)), Told()]), KerasSettings.current(), BACKEND.arithmetic()
+    made.compile("sgd", "mse")
+    found = []
+    for other in ({"jax_default_matmul_precision": "highest", "products": "medium", "algorithms": [True, False]}, {}):
+        BACKEND.use_arithmetic({name: value for name, value in other.items() if name in before} or before)
+        rows = SparkModel(made, num_workers=1).predict(sc.parallelize([np.zeros(4, "float32")], 1))
+        assert rows[0, 0] == made.predict(np.zeros((1, 4)), verbose=0)[0, 0]
+        found.append(rows[0, 0])
+    assert found == ([3, 2] if keras.backend.backend() == "jax" else [3, 0])
+    assert KerasSettings.current() == own
 
 
 def test_predictions_and_metrics_are_those_of_keras(sc) -> None:

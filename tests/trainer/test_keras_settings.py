@@ -11,6 +11,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.programs import Program
@@ -82,3 +83,22 @@ def test_layers_that_a_worker_makes_have_the_drivers_policy(others: KerasSetting
         return program.model.out.compute_dtype, keras.config.dtype_policy().name
 
     assert elsewhere(there) == ("bfloat16", "float32")
+
+
+def test_workers_compute_as_exactly_as_the_driver() -> None:
+    """TensorFlow's two settings, in the context of a worker that had others."""
+    own, experimental = KerasSettings.current(), tf.config.experimental
+    try:
+        experimental.enable_tensor_float_32_execution(False)
+        experimental.enable_op_determinism()
+        exact = KerasSettings.current()
+        assert exact != own
+        assert not exact.plain
+        own.apply()
+        assert experimental.tensor_float_32_execution_enabled()
+        with exact.applied():
+            assert not experimental.tensor_float_32_execution_enabled()
+            assert KerasSettings.current() == exact
+        assert KerasSettings.current() == own
+    finally:
+        own.apply()

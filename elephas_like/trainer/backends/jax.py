@@ -6,7 +6,7 @@ import copyreg
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
@@ -141,6 +141,22 @@ def limit_threads(cores: int) -> bool:
     if cores == 1 and "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     return True
+
+
+ARITHMETIC = {"jax_default_matmul_precision": None, "jax_threefry_partitionable": True}
+"""Whether JAX has 64 bits at all, tasks learn by their environment."""
+
+
+def arithmetic() -> dict[str, Any]:
+    """Return the precision of matrix products, and in which order random bits are drawn."""
+    return {name: getattr(jax.config, name) for name in ARITHMETIC if hasattr(jax.config, name)}
+
+
+def use_arithmetic(settings: Mapping[str, Any]) -> None:
+    """Set what `arithmetic` returned in another process."""
+    for name, value in settings.items():
+        if getattr(jax.config, name, value) != value:
+            jax.config.update(name, value)
 
 
 def compiled(step: Callable[..., Result]) -> Callable[..., Result]:

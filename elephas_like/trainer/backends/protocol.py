@@ -6,7 +6,7 @@ No other code asks which backend there is. Names that differ only in what they r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -115,6 +115,17 @@ class Backend(Protocol):
 
     def limit_threads(self, cores: int) -> bool:
         """Limit this process's threads to `cores`. Return False if the backend had started already."""
+        ...
+
+    ARITHMETIC: dict[str, Any]
+    """What `arithmetic` returns where a program has set nothing."""
+
+    def arithmetic(self) -> dict[str, Any]:
+        """Return this process's settings of how exactly it computes, and whether equally each time, as plain data."""
+        ...
+
+    def use_arithmetic(self, settings: Mapping[str, Any]) -> None:
+        """Set what `arithmetic` returned in another process; what this backend has no setting for is left out."""
         ...
 
     def compiled(self, step: Callable[..., Result]) -> Callable[..., Result]:

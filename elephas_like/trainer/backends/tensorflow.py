@@ -6,7 +6,7 @@ import linecache
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config as determinism
 
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.source_lines import source_lines
@@ -38,6 +39,30 @@ def tensors(columns: Sequence[Array]) -> list[Tensor]:
 def row_numbers(order: Integers | int) -> Tensor:
     """Return row numbers as an int64 tensor; for an int n the numbers 0 to n - 1."""
     return tf.range(order, dtype=tf.int64) if isinstance(order, int) else tf.constant(order, tf.int64)
+
+
+ARITHMETIC = {"tensor_float_32": True, "deterministic": False}
+
+
+def arithmetic() -> dict[str, Any]:
+    """Return whether this process computes with TensorFloat-32, and deterministically.
+
+    TensorFlow has a public name to begin to compute deterministically, and none to ask or to end it.
+    """
+    exact = determinism.is_op_determinism_enabled()
+    return {"tensor_float_32": tf.config.experimental.tensor_float_32_execution_enabled(), "deterministic": bool(exact)}
+
+
+def use_arithmetic(settings: Mapping[str, Any]) -> None:
+    """Set what `arithmetic` returned in another process."""
+    now = arithmetic()
+    if settings["tensor_float_32"] != now["tensor_float_32"]:
+        tf.config.experimental.enable_tensor_float_32_execution(settings["tensor_float_32"])
+    if settings["deterministic"] and not now["deterministic"]:
+        tf.random.set_seed(0)  # without one, operations that draw are refused then; training has seeds of its own
+        tf.config.experimental.enable_op_determinism()
+    elif now["deterministic"] and not settings["deterministic"]:
+        determinism.disable_op_determinism()
 
 
 def compiled(step: Callable[..., Result]) -> Callable[..., Result]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copyreg
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -103,6 +103,43 @@ def limit_threads(cores: int) -> bool:
     """Limit this process to `cores` threads, also if PyTorch has computed already."""
     torch.set_num_threads(cores)
     return True
+
+
+_CUDNN = {"deterministic": False, "benchmark": False, "allow_tf32": True}
+ARITHMETIC = {"algorithms": [False, False], "products": "highest", **_CUDNN}
+
+
+def arithmetic() -> dict[str, Any]:
+    """Return the precision of matrix products, and whether algorithms are deterministic; of PyTorch and cuDNN.
+
+    PyTorch refuses to tell some of them where a program has set a part of them by their newer names.
+    """
+    found: dict[str, Any] = {
+        "algorithms": [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ]
+    }
+    with suppress(RuntimeError):
+        found["products"] = torch.get_float32_matmul_precision()
+    for name in _CUDNN:
+        with suppress(RuntimeError):
+            found[name] = getattr(torch.backends.cudnn, name)
+    return found
+
+
+def use_arithmetic(settings: Mapping[str, Any]) -> None:
+    """Set what `arithmetic` returned in another process."""
+    now = arithmetic()
+    for name, value in settings.items():
+        if now.get(name) == value:
+            continue
+        if name == "algorithms":
+            torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+        elif name == "products":
+            torch.set_float32_matmul_precision(value)
+        else:
+            setattr(torch.backends.cudnn, name, value)
 
 
 def compiled(step: Callable[..., Result]) -> Callable[..., Result]:
