@@ -60,9 +60,12 @@ def build_loss(model: keras.Model, sample: tuple[object, ...]) -> None:
     """Build the model's loss from a batch, if it is not built yet and takes one.
 
     Keras builds it when it next trains or evaluates the model. If that comes before the next fit on Spark, the workers have a compiled model
-    that this one's key does not find. Keras has no public name for it.
+    that this one's key does not find. Code of the user's, which may leave something behind in attributes, is not run for it. Keras
+    has no public name for a model's loss.
     """
-    if getattr(getattr(model, "_compile_loss", None), "built", True):
+    steps = any(overrides(model, name) for name in ("compute_loss", "test_step", "train_step"))
+    own = steps or type(model).__module__.partition(".")[0] != "keras"
+    if own or getattr(getattr(model, "_compile_loss", None), "built", True):
         return
     try:
         with building_as_workers_do(model, sample):
