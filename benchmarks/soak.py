@@ -1,11 +1,14 @@
-"""Many fits in one application, many clients of one server, and the server's memory under large states.
+"""Many fits in one application, many models in one process, many clients of one server, and the server's memory under large states.
 
     python benchmarks/soak.py fits [--fits 200]
+    python benchmarks/soak.py models [--models 12]
     python benchmarks/soak.py clients [--clients 64] [--seconds 60]
     python benchmarks/soak.py memory [--workers 8] [--megabytes 300] [--epochs 3]
 
 fits     A tiny model on `local[2]`: the server engine, jobs and asynchronous training in turn. What the driver holds after 20
          fits must be what it holds after the last one.
+models   Small MobileNetV2s, each with another last layer, are trained two steps one after another, by the programs of an executor (as trials of a
+         search are) and by Keras' fit: what a process of each holds more after each model, beyond the four that executors keep.
 clients  NumPy workers in processes of their own exchange a state of 4,000 numbers as fast as they can. Every update adds 1 to
          each weight, so the weights say how many were applied.
 memory   Peak memory of a process that does nothing but serve, above what it had before its state was there. The state is one
@@ -15,6 +18,7 @@ memory   Peak memory of a process that does nothing but serve, above what it had
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -53,6 +57,51 @@ NONE, WHOLE = np.zeros(0, np.float32), np.zeros(0, np.int64)
 TOKEN = "token"
 PROCESSES = multiprocessing.get_context("spawn")
 SAMPLES = 4
+
+
+# Models in turn.
+
+
+def models(count: int) -> None:
+    """Print the memory of a process that trains one model after another, of executors and of Keras."""
+    print("| trained by | MiB after 5 models | MiB after all | MiB a model |\n|---|---|---|---|")
+    for trained_by in ("executor", "Keras"):
+        sizes: list[int] = started(in_turn, trained_by, count).recv()
+        rate = (sizes[-1] - sizes[4]) / (len(sizes) - 5)
+        print(f"| {trained_by} | {sizes[4]:,} | {sizes[-1]:,} | {rate:.0f} |", flush=True)
+
+
+def in_turn(pipe: Connection, trained_by: str, count: int) -> None:
+    """Send the MiB of this process after each of `count` models."""
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    import keras
+
+    from elephas_like.core.structure import flatten
+    from elephas_like.trainer.building import build_optimizer
+    from elephas_like.trainer.programs import PROGRAMS
+    from elephas_like.trainer.spec import Carry, ModelSpec
+    from elephas_like.trainer.tensors import row_numbers, tensors
+
+    draws, sizes = np.random.default_rng(0), []
+    x, y = draws.normal(size=(64, 64, 64, 3)).astype("float32"), draws.integers(0, 3, 64)
+    for number in range(count):
+        base = keras.applications.MobileNetV2((64, 64, 3), 0.35, include_top=False, weights=None, pooling="avg")
+        model = keras.Sequential([base, keras.layers.Dense(8 + number, "relu"), keras.layers.Dense(3, "softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        if trained_by == "Keras":
+            model.fit(x, y, batch_size=32, verbose=0)
+            keras.backend.clear_session()
+        else:
+            build_optimizer(model)
+            program = PROGRAMS.borrow(ModelSpec.from_model(model, Carry.NOTHING), (x[:1], y[:1]), 0)
+            program.training.run(tensors([x, y]), flatten((x, y))[1], row_numbers(64), 32, 0, 2)
+            PROGRAMS.give_back(program)
+            del program
+        del model
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        sizes.append(psutil.Process().memory_info().rss // 2**20)
+    pipe.send(sizes)
 
 
 # Workers of NumPy.
@@ -300,10 +349,11 @@ def memory(workers: int, megabytes: int, epochs: int) -> None:
 
 
 def main() -> None:
-    """Run one of the three, or all."""
+    """Run one of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["fits", "clients", "memory"])
+    parser.add_argument("part", choices=["fits", "models", "clients", "memory"])
     parser.add_argument("--fits", type=int, default=200)
+    parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=8)
@@ -312,6 +362,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.part == "fits":
         fits(options.fits)
+    elif options.part == "models":
+        models(options.models)
     elif options.part == "clients":
         clients(options.clients, options.seconds)
     else:

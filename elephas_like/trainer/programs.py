@@ -47,7 +47,7 @@ class Program:
             build(self.model, sample)
         if fused:
             BACKEND.fuse(own_optimizers(self.model))
-        BACKEND.read_step_once(own_optimizers(self.model))
+        BACKEND.for_one_process(own_optimizers(self.model))
         self.key = _program_key(spec, sample, fused=fused, corrected=corrected)
         self.variables = Variables(self.model)
         self.draws = Draws()

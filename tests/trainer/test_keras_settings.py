@@ -100,5 +100,7 @@ def test_workers_compute_as_exactly_as_the_driver() -> None:
             assert not experimental.tensor_float_32_execution_enabled()
             assert KerasSettings.current() == exact
         assert KerasSettings.current() == own
+        replace(own, arithmetic='{"products": "medium"}').apply()  # of a driver whose Keras has another backend
+        assert KerasSettings.current() == own
     finally:
         own.apply()

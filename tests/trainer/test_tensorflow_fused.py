@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from elephas_like import SparkModel
-from elephas_like.trainer.backends.tensorflow_fused import fuse, kernel_of, read_step_once
+from elephas_like.trainer.backends.tensorflow_fused import for_one_process, fuse, kernel_of
 from elephas_like.trainer.own_optimizers import own_optimizers
 
 OPTIMIZERS = keras.optimizers
@@ -92,7 +92,7 @@ def test_a_step_number_that_is_read_once_changes_no_bit(make) -> None:
         made = model(make())
         made.optimizer.build(made.trainable_variables)
         if once:
-            read_step_once(own_optimizers(made))
+            for_one_process(own_optimizers(made))
         made.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
         found.append([np.array(variable.value) for variable in (*made.variables, *made.optimizer.variables)])
     for one, other in zip(*found, strict=True):
@@ -146,7 +146,7 @@ def test_code_of_the_user_s_finds_the_step_s_variable(kind, optimizer, eagerly: 
         made.compile(optimizer(0.01), "sparse_categorical_crossentropy", run_eagerly=eagerly)
         made.optimizer.build(made.trainable_variables)
         if once:
-            read_step_once(own_optimizers(made))
+            for_one_process(own_optimizers(made))
         made.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
         found.append(made.get_weights())
     for one, other in zip(*found, strict=True):
@@ -163,7 +163,7 @@ def test_the_step_number_is_read_once_for_all_variables(fused: bool, accumulated
         if fused:
             fuse(own_optimizers(made))
         if once:
-            read_step_once(own_optimizers(made))
+            for_one_process(own_optimizers(made))
         batch = tf.constant(X), tf.constant(Y)
         graph = tf.function(made.train_step, autograph=False).get_concrete_function(batch).graph
         bodies = [graph.as_graph_def().node, *(each.node_def for each in graph.as_graph_def().library.function)]

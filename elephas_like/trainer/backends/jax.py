@@ -305,8 +305,8 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
-def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
-    """Do nothing: XLA merges equal ops."""
+def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Do nothing: XLA merges equal ops, and gradients are summed over devices elsewhere."""
 
 
 def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:

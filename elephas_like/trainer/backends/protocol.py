@@ -249,8 +249,8 @@ class Backend(Protocol):
         """Return the loop over a model's predict step, or None where each step is a call of Keras' own."""
         ...
 
-    def read_step_once(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
-        """Have the optimizers that step a model read the number of the step once for all variables, where that is worth something."""
+    def for_one_process(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+        """Have the optimizers that step a model leave out what one process has no use for, where that is worth something."""
         ...
 
     def fuse(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:

@@ -20,8 +20,8 @@ from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.source_lines import source_lines
 from elephas_like.core.types import Array, Integers
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
+from elephas_like.trainer.backends.tensorflow_fused import for_one_process as for_one_process
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
-from elephas_like.trainer.backends.tensorflow_fused import read_step_once as read_step_once
 from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
 from elephas_like.trainer.backends.text import is_text
@@ -56,12 +56,13 @@ def arithmetic() -> dict[str, Any]:
 def use_arithmetic(settings: Mapping[str, Any]) -> None:
     """Set what `arithmetic` returned in another process."""
     now = arithmetic()
-    if settings["tensor_float_32"] != now["tensor_float_32"]:
-        tf.config.experimental.enable_tensor_float_32_execution(settings["tensor_float_32"])
-    if settings["deterministic"] and not now["deterministic"]:
+    wanted = {name: settings.get(name, value) for name, value in now.items()}
+    if wanted["tensor_float_32"] != now["tensor_float_32"]:
+        tf.config.experimental.enable_tensor_float_32_execution(wanted["tensor_float_32"])
+    if wanted["deterministic"] and not now["deterministic"]:
         tf.random.set_seed(0)  # without one, operations that draw are refused then; training has seeds of its own
         tf.config.experimental.enable_op_determinism()
-    elif now["deterministic"] and not settings["deterministic"]:
+    elif now["deterministic"] and not wanted["deterministic"]:
         determinism.disable_op_determinism()
 
 

@@ -1,6 +1,6 @@
-"""Keras' optimizers in fewer ops: the number of the step read once for all variables, and TensorFlow's fused kernels.
+"""Keras' optimizers in fewer ops: without what one process has no use for, and with TensorFlow's fused kernels.
 
-`read_step_once` changes no bit. A kernel is one op a variable, where Keras' own update step has about ten. The rules are Keras': Adam and AdamW
+`for_one_process` changes no bit. A kernel is one op a variable, where Keras' own update step has about ten. The rules are Keras': Adam and AdamW
 (Kingma and Ba 2015; Loshchilov and Hutter 2019), SGD with and without momentum, RMSprop. The optimizer stays Keras' object with Keras' slots, so
 learning rates, schedules, clipping, weight decay, gradient accumulation, EMA and saved states are what they were. Sums are rounded in another
 order: after 8 steps weights differ by less than 2e-6 (docs/performance.md).
@@ -20,16 +20,34 @@ Kernel = Callable[[Any, Any, Any, Any], None]
 _DTYPES = (tf.float32, tf.float64)
 
 
-def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
-    """Have the optimizers that step a model read `iterations` once a step, where Keras' update steps read it for each variable.
+def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Have the optimizers that step a model sum no gradients over devices, where there is one, and read `iterations` once a step.
 
+    Keras' update steps read `iterations` for each variable.
     What they compute of it, such as Adam's bias correction, TensorFlow then computes once, too: it merges equal ops, unless they read a
     variable. The values are the same. Subclasses of the user's, and optimizers with methods of their own, are left as they are: their code may
     use the variable.
     """
     for optimizer in optimizers:
+        _sum_over_devices_only(optimizer)
         if hasattr(optimizer, "_iterations") and _is_keras_own(optimizer):
             _read_step_once(optimizer)
+
+
+def _sum_over_devices_only(optimizer: Any) -> None:
+    """Spare the sum of gradients over devices where there is one.
+
+    Keras has TensorFlow's `all_reduce` make it, whose gradient is registered anew in each trace: it would keep the gradients, and with them the
+    whole graph, for as long as the process lives. There is no public way to leave it out.
+    """
+    name = "_all_reduce_sum_gradients"
+    summed = getattr(optimizer, name, None)
+    if getattr(getattr(type(optimizer), name, None), "__module__", "").startswith("keras.") and summed is not None:
+
+        def over_devices(grads_and_vars: Sequence[Any]) -> Sequence[Any]:
+            return summed(grads_and_vars) if tf.distribute.has_strategy() else list(grads_and_vars)
+
+        object.__setattr__(optimizer, name, over_devices)
 
 
 def _is_keras_own(optimizer: Any) -> bool:

@@ -132,7 +132,7 @@ def use_arithmetic(settings: Mapping[str, Any]) -> None:
     """Set what `arithmetic` returned in another process."""
     now = arithmetic()
     for name, value in settings.items():
-        if now.get(name) == value:
+        if now.get(name, value) == value:
             continue
         if name == "algorithms":
             torch.use_deterministic_algorithms(value[0], warn_only=value[1])
@@ -342,8 +342,8 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
-def read_step_once(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
-    """Do nothing: an eager step reads it as a number."""
+def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Do nothing: there is no graph, and an eager step reads its number as a number."""
 
 
 def fuse(optimizers: Sequence[keras.optimizers.Optimizer]) -> bool:
