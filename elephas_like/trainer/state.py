@@ -109,7 +109,7 @@ class Variables:
         self.write_values(next(values[role]) if role in roles else None for role in roles_of)
 
     def values(self) -> tuple[Array | None, ...]:
-        """Return copies of the values in the order of the layout, each in its own type, where a state has float32.
+        """Return copies of the values in the order of the layout, each in its own type, where a state has one type for each role.
 
         None for those of optimizers, and of the process's own generators.
         """
