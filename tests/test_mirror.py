@@ -18,7 +18,6 @@ WITHOUT_A_FILE = {
     "stages/param_table.py": "the Params that are made of it: stages/test_params.py",
     "trainer/backends/protocol.py": "a protocol: trainer/test_steps.py and others keep it",
     "trainer/backends/tensorflow.py": "behind trainer/tensors.py: trainer/test_tensors.py",
-    "trainer/backends/tensorflow_loop.py": "behind trainer/steps.py: trainer/test_steps.py",
     "tuning/wide_trial.py": "fits of several workers on Spark: integration/test_search_with_spark.py",
 }
 WITHOUT_A_MODULE = {

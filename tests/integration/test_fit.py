@@ -234,7 +234,7 @@ def test_later_fits_and_evaluations_find_the_compiled_model_of_the_first_fit(sc,
     with scaled_schedules(model, 2.0 if scale else 1.0):
         spec = ModelSpec.from_model(model, Carry.NOTHING)
     assert spec.unbuilt is not None
-    found = sc.parallelize(range(2), 2).mapPartitions(kept).collect()
+    found = sc.parallelize(range(32), 32).mapPartitions(kept).collect()  # of all processes that Spark keeps, in turn
     assert spec.unbuilt[0] in found
     assert spec.key not in found
 
