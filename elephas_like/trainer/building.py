@@ -267,7 +267,9 @@ def state_restored(model: keras.Model) -> Iterator[None]:
         if is_variable(thing)
     }
     numbers = [variable for variable in changing.values() if is_number(variable)]
-    others: list[Any] = [variable for variable in changing.values() if not is_number(variable)]  # as text
+    others: list[Any] = [
+        each for each in changing.values() if not is_number(each) and hasattr(each, "assign")
+    ]  # as text
     before = [(variable, value_of(variable)) for variable in numbers]
     beside = [(variable, np.array(variable.numpy())) for variable in others]
     try:

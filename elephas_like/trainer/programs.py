@@ -55,7 +55,7 @@ class Program:
         added = self.corrections.variables if self.corrections is not None else ()
         self.training = StepLoop(self.model, self.model.train_step, added)
         self.testing = StepLoop(self.model, self.model.test_step)
-        self._beside = BesideState(self.model)
+        self._beside = None if self.is_eager else BesideState(self.model)
 
     @property
     def is_eager(self) -> bool:
@@ -65,7 +65,7 @@ class Program:
     @property
     def is_as_made(self) -> bool:
         """Whether a state brings all of it that training has changed, as far as variables tell."""
-        return self._beside.is_as_made
+        return self._beside is None or self._beside.is_as_made
 
     @property
     def nbytes(self) -> int:
