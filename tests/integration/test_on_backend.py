@@ -139,11 +139,17 @@ def test_workers_compute_as_exactly_as_the_driver(sc) -> None:
     made, own, before = keras.Sequential([keras.Input((4,)), Told()]), KerasSettings.current(), BACKEND.arithmetic()
     made.compile("sgd", "mse")
     found = []
-    for other in ({"jax_default_matmul_precision": "highest", "products": "medium", "algorithms": [True, False]}, {}):
-        BACKEND.use_arithmetic({name: value for name, value in other.items() if name in before} or before)
-        rows = SparkModel(made, num_workers=1).predict(sc.parallelize([np.zeros(4, "float32")], 1))
-        assert rows[0, 0] == made.predict(np.zeros((1, 4)), verbose=0)[0, 0]
-        found.append(rows[0, 0])
+    try:
+        for other in (
+            {"jax_default_matmul_precision": "highest", "products": "medium", "algorithms": [True, False]},
+            before,
+        ):
+            BACKEND.use_arithmetic({name: value for name, value in other.items() if name in before})
+            rows = SparkModel(made, num_workers=1).predict(sc.parallelize([np.zeros(4, "float32")], 1))
+            assert rows[0, 0] == made.predict(np.zeros((1, 4)), verbose=0)[0, 0]
+            found.append(rows[0, 0])
+    finally:
+        BACKEND.use_arithmetic(before)
     assert found == ([3, 2] if keras.backend.backend() == "jax" else [3, 0])
     assert KerasSettings.current() == own
 
