@@ -8,7 +8,7 @@ LOWEST ?= .venv-lowest
 LOWEST_STAMP := $(LOWEST)/.installed
 JAX ?= .venv-jax
 JAX_STAMP := $(JAX)/.installed
-BACKEND_TESTS := trainer/test_worker.py trainer/test_corrections.py trainer/test_programs.py trainer/test_factories.py trainer/test_metric_sums.py \
+BACKEND_TESTS := trainer/test_worker.py trainer/test_corrections.py trainer/test_programs.py trainer/test_kept.py trainer/test_factories.py trainer/test_metric_sums.py \
 	engine/test_in_process.py conformance/test_conformance.py conformance/test_drawn.py integration/test_on_backend.py
 JAX_TESTS ?= $(addprefix tests/,trainer/test_jax.py trainer/test_jax_cache.py trainer/test_jax_loop.py \
 	$(BACKEND_TESTS))

@@ -2,13 +2,15 @@
 
     python benchmarks/soak.py fits [--fits 200]
     python benchmarks/soak.py models [--models 12]
+    python benchmarks/soak.py large [--backend torch]
     python benchmarks/soak.py clients [--clients 64] [--seconds 60]
     python benchmarks/soak.py memory [--workers 8] [--megabytes 300] [--epochs 3]
 
 fits     A tiny model on `local[2]`: the server engine, jobs and asynchronous training in turn. What the driver holds after 20
          fits must be what it holds after the last one.
-models   Small MobileNetV2s, each with another last layer, are trained two steps one after another, by the programs of an executor (as trials of a
+models   Small MobileNetV2s, then EfficientNetB0s, each with another last layer, are trained two steps one after another, by the programs of an executor (as trials of a
          search are) and by Keras' fit: what a process of each holds more after each model, beyond the four that executors keep.
+large    Three models with 1.2 GiB of weights, trained two steps one after another, by the programs of an executor: its peak memory after each.
 clients  NumPy workers in processes of their own exchange a state of 4,000 numbers as fast as they can. Every update adds 1 to
          each weight, so the weights say how many were applied.
 memory   Peak memory of a process that does nothing but serve, above what it had before its state was there. The state is one
@@ -27,12 +29,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -52,6 +55,9 @@ from elephas_like.exchange.protocol import Sizes
 from elephas_like.exchange.round_store import RoundStore
 from elephas_like.exchange.server import HttpExchangeServer, TcpExchangeServer
 
+if TYPE_CHECKING:
+    from elephas_like.trainer.spec import ModelSpec
+
 SERVERS = {"http": HttpExchangeServer, "socket": TcpExchangeServer}
 NONE, WHOLE = np.zeros(0, np.float32), np.zeros(0, np.int64)
 TOKEN = "token"
@@ -64,14 +70,15 @@ SAMPLES = 4
 
 def models(count: int) -> None:
     """Print the memory of a process that trains one model after another, of executors and of Keras."""
-    print("| trained by | MiB after 5 models | MiB after all | MiB a model |\n|---|---|---|---|")
-    for trained_by in ("executor", "Keras"):
-        sizes: list[int] = started(in_turn, trained_by, count).recv()
-        rate = (sizes[-1] - sizes[4]) / (len(sizes) - 5)
-        print(f"| {trained_by} | {sizes[4]:,} | {sizes[-1]:,} | {rate:.0f} |", flush=True)
+    print("| models | trained by | MiB after 5 models | MiB after all | MiB a model |\n|---|---|---|---|---|")
+    for network in ("MobileNetV2", "EfficientNetB0"):
+        for trained_by in ("executor", "Keras"):
+            sizes: list[int] = started(in_turn, network, trained_by, count).recv()
+            rate = (sizes[-1] - sizes[4]) / (len(sizes) - 5)
+            print(f"| {network} | {trained_by} | {sizes[4]:,} | {sizes[-1]:,} | {rate:.0f} |", flush=True)
 
 
-def in_turn(pipe: Connection, trained_by: str, count: int) -> None:
+def in_turn(pipe: Connection, network: str, trained_by: str, count: int) -> None:
     """Send the MiB of this process after each of `count` models."""
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     import keras
@@ -85,7 +92,9 @@ def in_turn(pipe: Connection, trained_by: str, count: int) -> None:
     draws, sizes = np.random.default_rng(0), []
     x, y = draws.normal(size=(64, 64, 64, 3)).astype("float32"), draws.integers(0, 3, 64)
     for number in range(count):
-        base = keras.applications.MobileNetV2((64, 64, 3), 0.35, include_top=False, weights=None, pooling="avg")
+        narrow = {"alpha": 0.35} if network == "MobileNetV2" else {}
+        application = getattr(keras.applications, network)
+        base = application(input_shape=(64, 64, 3), include_top=False, weights=None, pooling="avg", **narrow)
         model = keras.Sequential([base, keras.layers.Dense(8 + number, "relu"), keras.layers.Dense(3, "softmax")])
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         if trained_by == "Keras":
@@ -102,6 +111,52 @@ def in_turn(pipe: Connection, trained_by: str, count: int) -> None:
         ctypes.CDLL(None).malloc_trim(0)
         sizes.append(psutil.Process().memory_info().rss // 2**20)
     pipe.send(sizes)
+
+
+# Large models in turn.
+
+
+def large(backend: str) -> None:
+    """Print the peak memory of a process that trains one large model after another, as an executor does."""
+    os.environ |= {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    specs = [
+        started(ship_large, number).recv() for number in range(3)
+    ]  # from processes of their own: a driver is none here
+    peaks: list[int] = started(train_in_turn, specs).recv()
+    print("| model | peak MiB |\n|---|---|")
+    for number, peak in enumerate(peaks, 1):
+        print(f"| {number} | {peak:,} |")
+
+
+def ship_large(pipe: Connection, number: int) -> None:
+    """Send a model as executors get it, without its weights."""
+    import keras
+
+    from elephas_like.trainer.building import build_optimizer
+    from elephas_like.trainer.spec import Carry, ModelSpec
+
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((8000,)), layers.Dense(40_000 + number, "relu"), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    build_optimizer(model)
+    pipe.send(ModelSpec.from_model(model, Carry.NOTHING))
+
+
+def train_in_turn(pipe: Connection, specs: Sequence[ModelSpec]) -> None:
+    """Train models, and send the peak memory of this process in MiB after each."""
+    from elephas_like.core.structure import flatten
+    from elephas_like.trainer.programs import PROGRAMS
+    from elephas_like.trainer.tensors import row_numbers, tensors
+
+    x, y = np.ones((8, 8000), np.float32), np.ones((8, 1), np.float32)
+    peaks = []
+    for spec in specs:
+        program = PROGRAMS.borrow(spec, (x[:1], y[:1]), 0)
+        program.training.run(tensors([x, y]), flatten((x, y))[1], row_numbers(8), 4, 0, 2)
+        PROGRAMS.give_back(program)
+        del program
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 2**10)
+    pipe.send(peaks)
 
 
 # Workers of NumPy.
@@ -351,9 +406,10 @@ def memory(workers: int, megabytes: int, epochs: int) -> None:
 def main() -> None:
     """Run one of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["fits", "models", "clients", "memory"])
+    parser.add_argument("part", choices=["fits", "models", "large", "clients", "memory"])
     parser.add_argument("--fits", type=int, default=200)
     parser.add_argument("--models", type=int, default=12)
+    parser.add_argument("--backend", choices=["tensorflow", "jax", "torch"], default="tensorflow")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=8)
@@ -364,6 +420,8 @@ def main() -> None:
         fits(options.fits)
     elif options.part == "models":
         models(options.models)
+    elif options.part == "large":
+        large(options.backend)
     elif options.part == "clients":
         clients(options.clients, options.seconds)
     else:

@@ -2,7 +2,7 @@
 
 A worker
     worker      trains a shard from a state
-    programs    compiled models that are kept between fits
+    programs    compiled models that are kept between fits; kept: how much a process keeps of them
     steps       the loop of train steps
     batches     a shard's rows, step by step
     state       a model's variables and metrics, read and written; metric_results: what metrics make of their sums

@@ -21,8 +21,9 @@ from elephas_like.core.workers import WorkerFactory
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.kept import BYTES_KEPT, DROPPED, drop_beyond
 from elephas_like.trainer.model_facts import overrides, prepares_rows
-from elephas_like.trainer.programs import PROGRAM_BYTES_KEPT, check_rows_fit
+from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec, content_digest
 from elephas_like.trainer.state import BesideState, Variables, read_metrics, write_metrics
 from elephas_like.trainer.tensors import AnyVariable, assign, backend_variable, text_tensors, value_of
@@ -53,8 +54,9 @@ class Predicting:
             each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
         ]
         own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
+        own_step = overrides(model, "predict_step") and not overrides(model, "predict_on_batch")
         self._loop = None if own else BACKEND.prediction_loop(model)
-        if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
+        if own_step:
             _hand_over_as_predict(model)  # the loop does, and has the step as it was
         self._like: Chunk | None = None
 
@@ -159,10 +161,10 @@ class KeptModels:
     Args:
         count: maximum number of keys.
         nbytes: maximum size of all variables in bytes. The least recently used models are dropped first. The last ones that were
-            asked for always stay.
+            asked for stay until others are.
     """
 
-    def __init__(self, count: int = _MODELS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
+    def __init__(self, count: int = _MODELS_KEPT, nbytes: int = BYTES_KEPT) -> None:
         self._count, self._nbytes = count, nbytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._replaced: deque[str] = deque(maxlen=_KEYS_REMEMBERED)
@@ -193,13 +195,20 @@ class KeptModels:
             return kept
 
     def _keep(self, key: str, predictors: Sequence[Predictor]) -> _Kept:
-        kept = self._rewritten(key, predictors) or _Kept(predictors)
+        kept = self._rewritten(key, predictors)
+        if kept is None:
+            self._drop(0)
+            DROPPED.free()
+            kept = _Kept(predictors)
         with self._lock:
             kept.users += 1
             self._kept[key] = kept
-            while len(self._kept) > 1 and (len(self._kept) > self._count or self._size() > self._nbytes):
-                self._kept.popitem(last=False)
+        self._drop(1)
         return kept
+
+    def _drop(self, spared: int) -> None:
+        with self._lock:
+            drop_beyond(self._kept, self._count, self._nbytes, spared)
 
     def _rewritten(self, key: str, predictors: Sequence[Predictor]) -> _Kept | None:
         """Return kept models that nobody uses, with the values of other predictors; None if there are none, or they are needed as they are."""

@@ -16,6 +16,7 @@ from elephas_like.core.errors import DataError
 from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.building import build, evaluate_once
 from elephas_like.trainer.corrections import Corrections
+from elephas_like.trainer.kept import BYTES_KEPT, DROPPED, drop_beyond
 from elephas_like.trainer.model_facts import overrides
 from elephas_like.trainer.own_optimizers import accumulations, own_optimizers
 from elephas_like.trainer.seeds import Draws, seeded
@@ -26,8 +27,6 @@ from elephas_like.trainer.tensors import is_text
 
 PROGRAMS_KEPT = 4
 """Maximum number of compiled models that a process keeps for later fits."""
-PROGRAM_BYTES_KEPT = 2**30
-"""Maximum bytes of their variables. The last model stays whatever its size."""
 _STEPS = ("train_step", "test_step", "predict_step")
 
 
@@ -89,10 +88,10 @@ class Programs:
     Args:
         count: maximum number of models that are kept while nobody uses them.
         nbytes: maximum size of their variables in bytes. The least recently used models are dropped first. The last one
-            that was given back always stays, so that a second fit traces nothing.
+            that was given back stays, so that a second fit traces nothing, until another model is asked for.
     """
 
-    def __init__(self, count: int = PROGRAMS_KEPT, nbytes: int = PROGRAM_BYTES_KEPT) -> None:
+    def __init__(self, count: int = PROGRAMS_KEPT, nbytes: int = BYTES_KEPT) -> None:
         self._count, self._nbytes = count, nbytes
         self._free: OrderedDict[str, Program] = OrderedDict()
         self._lock = threading.Lock()
@@ -105,6 +104,8 @@ class Programs:
         with self._lock:
             kept = self._free.pop(key, None)
         if kept is None:
+            self._drop(0)
+            DROPPED.free()
             return Program(spec, sample, seed, fused=fused, corrected=corrected)
         spec.settings.apply()  # a loop that it has not run yet is traced under them
         return kept
@@ -116,15 +117,16 @@ class Programs:
         Nor is one whose training has changed a variable that no state carries.
         """
         if program.is_eager or not program.is_as_made:
+            DROPPED.add(program.nbytes)
             return
         with self._lock:
             self._free[program.key] = program
             self._free.move_to_end(program.key)
-            while len(self._free) > 1 and (len(self._free) > self._count or self._size() > self._nbytes):
-                self._free.popitem(last=False)
+        self._drop(1)
 
-    def _size(self) -> int:
-        return sum(program.nbytes for program in self._free.values())
+    def _drop(self, spared: int) -> None:
+        with self._lock:
+            drop_beyond(self._free, self._count, self._nbytes, spared)
 
 
 PROGRAMS = Programs()

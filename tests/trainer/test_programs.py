@@ -99,7 +99,7 @@ def test_the_longest_unused_programs_go_where_they_are_too_many_or_too_large(bou
     for program in (made[0], made[2], made[1], made[2]):  # the last one comes twice
         programs.give_back(program)
     assert [program.key in programs._free for program in made] == kept
-    for spec, program, there in zip(specs, made, kept, strict=True):
+    for spec, program, there in list(zip(specs, made, kept, strict=True))[::-1]:
         again = programs.borrow(spec, (X[:1], Y[:1]), 0)
         assert (again is program) == there
         assert again.model(X[:2]).shape == (2, 1)

@@ -22,6 +22,7 @@ from elephas_like.core.types import Array, Integers
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
 from elephas_like.trainer.backends.tensorflow_fused import for_one_process as for_one_process
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
+from elephas_like.trainer.backends.tensorflow_gradients import CustomGradients
 from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
 from elephas_like.trainer.backends.text import is_text
@@ -249,8 +250,14 @@ def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] =
 
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:
-    """Return the compiled loop over the predict step; None for a model that runs eagerly."""
-    return None if is_eager(model) else TensorFlowPredictions(model)
+    """Return the compiled loop over the predict step; None for a model that runs eagerly.
+
+    Keras compiles a graph of its own for single batches. Custom gradients of both go with the model.
+    """
+    if is_eager(model):
+        return None
+    model.predict_step = CustomGradients(model).noted(model.predict_step)
+    return TensorFlowPredictions(model)
 
 
 def is_compiled(thing: object) -> bool:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Structure
 from elephas_like.trainer.backends.protocol import Step
+from elephas_like.trainer.backends.tensorflow_gradients import CustomGradients
 
 
 @contextmanager
@@ -40,11 +41,11 @@ class TensorFlowLoop:
 
     def __init__(self, model: keras.Model, step: Step, corrections: Sequence[keras.Variable] = ()) -> None:
         self._eager = bool(model.run_eagerly)
-        self._step = step
+        self._step = CustomGradients(self).noted(step)
         self._corrected = list(zip(model.trainable_variables, corrections, strict=True)) if corrections else []
         self.returned: object = None
         if model.jit_compile is True and not self._eager:
-            self._step = tf.function(step, jit_compile=True, autograph=False)
+            self._step = tf.function(self._step, jit_compile=True, autograph=False)
         self._compiled: dict[object, Callable[..., None]] = {}
         self._needs_size: set[object] = set()
         with tf.device("CPU:0"):
