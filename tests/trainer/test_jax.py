@@ -65,6 +65,65 @@ def test_what_is_built_by_a_step_is_built_without_running_it() -> None:
     assert model.optimizer.built
 
 
+class Calls(keras.layers.Layer):
+    """Calls a function, and keeps what came of it, as layers of attention keep their scores."""
+
+    def __init__(self, function: object) -> None:
+        super().__init__()
+        self.function, self.found = function, None
+
+    def call(self, x):
+        self.found = self.function(x)
+        return self.found
+
+
+def calling(function: object, **options: object) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4), Calls(function)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def text_of(model: keras.Model) -> str | None:
+    return backend.trace(model, Variables(model), X[:1])
+
+
+def test_models_that_compute_the_same_have_the_same_text() -> None:
+    constant = np.arange(4, dtype="float32")
+    text = text_of(calling(lambda x: x * constant))
+    assert text is not None
+    assert text == text_of(calling(lambda x: x * np.arange(4, dtype="float32")))
+    for other in (lambda x: x * (constant + 1e-6), lambda x: x + constant, lambda x: constant):
+        assert text_of(calling(other)) != text
+    model = calling(lambda x: x * constant)
+    swapped = [*model.layers[1].weights, *model.layers[0].weights]
+    assert backend.trace(model, swapped, X[:1]) != text  # of the same shapes
+    assert text_of(calling(lambda x: x * constant, run_eagerly=True)) is None
+    assert backend.trace(model, Variables(model), X[:1, :2]) is None  # which it does not take
+    many = np.ones((1, 2**22 + 1), "float32")
+    assert text_of(calling(lambda x: x * many.sum())) is not None
+    assert text_of(calling(lambda x: x * jax.numpy.asarray(many).sum())) is None
+
+
+def test_a_model_is_compared_with_its_copy_without_being_run() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(17, "tanh"), keras.layers.Dense(19)])
+    model.compile("sgd", "mse")
+    Variables(model)
+    ModelSpec.from_model(mlp())  # what every model compiles
+    before = len(jax.devices()[0].client.live_executables())
+    ModelSpec.from_model(model)
+    made = len(jax.devices()[0].client.live_executables()) - before
+    assert made <= 4, "the initializers of two kernels, and zeros of two shapes"
+
+
+def test_what_a_layer_keeps_of_a_trace_does_no_harm() -> None:
+    model = calling(keras.ops.tanh)
+    trained = SparkModel(model, num_workers=2, engine="in_process")
+    for _ in range(2):
+        trained.fit(X, X, epochs=1, batch_size=4, verbose=0)
+        np.testing.assert_allclose(trained.predict(X), model.predict(X, verbose=0), rtol=1e-6)
+
+
 def test_a_variable_does_not_keep_the_array_that_it_is_set_to() -> None:
     variable, array = keras.Variable(np.zeros(64, "float32")), np.ones(64, "float32")
     backend.assign(variable, array)

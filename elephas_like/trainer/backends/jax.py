@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import logging
 import math
 import os
 import sys
@@ -31,12 +32,17 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
 from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, runs_eagerly, state_variables, unshared  # noqa: E402
 from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
 
+log = logging.getLogger(__name__)
+
 NAME = "jax"
 
 Result = TypeVar("Result")
 
 _SIZES_PER_DOUBLING = 8
 """Columns have one of so many sizes between n and 2n rows: each size is compiled by itself, and none is an eighth too long."""
+
+_TRACED_BYTES = 2**24
+"""Of constants, which a trace spells out digit by digit."""
 
 _ALIGNED = 64
 """Bytes. XLA's CPU computes on memory of others that begins at a multiple of so many; other memory it copies."""
@@ -177,6 +183,30 @@ def where_built(model: keras.Model) -> AbstractContextManager[None]:
 def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]] | None:
     """Return None: the layers of whose outputs Keras says wrong shapes are TensorFlow's."""
     return None
+
+
+def trace(model: keras.Model, variables: Iterable[AnyVariable], rows: object) -> str | None:
+    """Return what a model computes, as JAX hands it to its compiler, constants and all: no layer's name is in it.
+
+    None for models that run eagerly, cannot be traced, or have constants of more than 16 MiB.
+    """
+    if is_eager(model):
+        return None
+    held = list(variables)
+
+    def outputs(values: Sequence[Any], rows: object) -> object:
+        with keras.StatelessScope(state_mapping=list(zip(held, values, strict=True))):
+            return model(rows, training=False)
+
+    try:
+        traced = jax.jit(outputs).trace([variable.value for variable in held], rows)
+        if sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts) > _TRACED_BYTES:
+            return None
+        text: str = traced.lower().as_text()
+    except Exception as error:  # of any code that a model may have: it is run then
+        log.debug("the model %r cannot be traced: %s", model.name, error)
+        return None
+    return text
 
 
 def is_variable(thing: object) -> bool:

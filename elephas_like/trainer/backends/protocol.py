@@ -144,6 +144,13 @@ class Backend(Protocol):
         """Return the shapes of a model's outputs, without rows, by a trace of the model; None where the backend makes none."""
         ...
 
+    def trace(self, model: keras.Model, variables: Iterable[AnyVariable], rows: object) -> str | None:
+        """Return what a model computes of rows and of these variables, as text; None where the backend makes no such text, or not of this model.
+
+        Two models with the same text have the same outputs, if the variables have the same values.
+        """
+        ...
+
     # Variables.
 
     def is_variable(self, thing: object) -> bool:
