@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from elephas_like.trainer.building import build, build_optimizer
 from elephas_like.trainer.compile_arguments import check_rows_are_kept
 from elephas_like.trainer.copies import give_own_optimizer
 from elephas_like.trainer.graph import layers_of
+from elephas_like.trainer.kept import DROPPED
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_names import freshly_named
@@ -80,14 +82,18 @@ class KerasTrial:
         started = time.perf_counter()
         rows = _Rows(shards, replace(self.config, batch_size=order.batch_size))
         function = cloudpickle.loads(self.build)[0]  # our driver's own bytes, handed over by Spark
-        with self.settings.applied(), seeded(self.config.seed, order.number), many_graphs():
+        DROPPED.free()  # of the trial before
+        with self.settings.applied(), seeded(self.config.seed, order.number), many_graphs(), ExitStack() as over:
             model = checked(function(order.params))
             check_rows_fit(model, rows.sample)
             build(model, rows.sample)
             check_labels(model, shards)
-            check_result_size("the trial's model with its optimizer's state", _nbytes(model), self.largest_result)
+            nbytes = _nbytes(model)
+            over.callback(DROPPED.add, nbytes)
+            check_result_size("the trial's model with its optimizer's state", nbytes, self.largest_result)
             if self.config.fused_optimizer:
                 BACKEND.fuse(own_optimizers(model))
+            BACKEND.for_one_process(own_optimizers(model))
             callbacks = cloudpickle.loads(self.callbacks) if self.callbacks else []  # our driver's own bytes
             reporter = TrialCallback(self.objective, report, callbacks)  # last, to see what they add to the logs
             _Training(model, rows, order.batch_size).run(self.epochs, [*callbacks, reporter])

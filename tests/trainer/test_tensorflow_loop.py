@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import keras
@@ -15,16 +14,9 @@ from elephas_like.trainer.inference import Predicting
 from elephas_like.trainer.programs import Program
 from elephas_like.trainer.spec import ModelSpec
 from elephas_like.trainer.tensors import row_numbers, tensors
-from trainer.small import rows
+from trainer.small import operations, rows
 
 X, Y = rows(12)
-
-
-def operations() -> int:
-    """How many operations of graphs are in memory."""
-    for _ in range(3):
-        gc.collect()
-    return sum(isinstance(thing, tf.Operation) for thing in gc.get_objects())
 
 
 def trained(model: keras.Model, x: np.ndarray = X) -> int:
