@@ -98,6 +98,11 @@ def test_models_that_compute_the_same_have_the_same_text() -> None:
     model = calling(lambda x: x * constant)
     swapped = [*model.layers[1].weights, *model.layers[0].weights]
     assert backend.trace(model, swapped, X[:1]) != text  # of the same shapes
+    one, other = (keras.layers.Dense(4), keras.layers.Dense(4))
+    used = keras.Sequential([keras.Input((4,)), one])
+    other.build((None, 4))
+    both = [[*one.weights, *other.weights], [*other.weights, *one.weights]]  # the model uses some of them
+    assert backend.trace(used, both[0], X[:1]) != backend.trace(used, both[1], X[:1])
     assert text_of(calling(lambda x: x * constant, run_eagerly=True)) is None
     assert backend.trace(model, Variables(model), X[:1, :2]) is None  # which it does not take
     many = np.ones((1, 2**22 + 1), "float32")

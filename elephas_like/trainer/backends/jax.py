@@ -199,7 +199,9 @@ def trace(model: keras.Model, variables: Iterable[AnyVariable], rows: object) ->
             return model(rows, training=False)
 
     try:
-        traced = jax.jit(outputs).trace([variable.value for variable in held], rows)
+        # With inputs that are not used: else models that use other variables of the same shapes had the same text.
+        whole = jax.jit(outputs, keep_unused=True)
+        traced = whole.trace([variable.value for variable in held], rows)
         if sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts) > _TRACED_BYTES:
             return None
         text: str = traced.lower().as_text()

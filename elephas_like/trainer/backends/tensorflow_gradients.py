@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
@@ -29,7 +28,6 @@ class CustomGradients:
     def noted(self, step: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         """Return the step, which notes what it registers for the graph that it is called in, also where it fails."""
 
-        @wraps(step)
         def noting(*arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
             if tf.executing_eagerly():
                 return step(*arguments, **named)
