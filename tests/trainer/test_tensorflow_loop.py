@@ -7,7 +7,6 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from elephas_like.trainer.building import build
 from elephas_like.trainer.inference import Predicting
@@ -35,27 +34,6 @@ def compiled(*layers: keras.layers.Layer, shape: tuple[int, ...] = (4,), **optio
     return model
 
 
-def half() -> Callable[[tf.Tensor], tf.Tensor]:
-    """A `tf.function`, not traced yet, with a gradient of its own."""
-    halved = tf.custom_gradient(lambda x: (x / 2, lambda up: up * 3.0))
-    return tf.function(lambda x: halved(x), input_signature=[tf.TensorSpec((None, None))])
-
-
-@keras.saving.register_keras_serializable("tests")
-class Halved(keras.layers.Layer):
-    """Half of its input, by a `tf.function` that its models share and a loop, which have gradients of their own."""
-
-    def compute_output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """That of the input: else Keras would find it by a graph, which would stay for its custom gradients."""
-        return shape
-
-    half = staticmethod(half())
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        doubled = tf.custom_gradient(lambda x: (x * 2, lambda up: up * 5.0))
-        return tf.while_loop(lambda step, _: step < 2, lambda step, x: (step + 1, doubled(x) / 2), (0, self.half(x)))[1]
-
-
 def predicted(*layers: keras.layers.Layer) -> int:
     """The operations in memory while a model that has predicted is there."""
     predicting = Predicting(ModelSpec.from_model(compiled(*layers)).build())
@@ -69,10 +47,9 @@ def predicted(*layers: keras.layers.Layer) -> int:
         lambda: trained(compiled(keras.layers.Dense(3, "silu"))),
         lambda: trained(compiled(keras.layers.Dense(3, "silu"), jit_compile=True)),
         lambda: trained(compiled(keras.layers.LSTM(3, "silu"), shape=(4, 1)), X[..., None]),
-        lambda: trained(compiled(keras.layers.Dense(3), Halved())),
         lambda: predicted(keras.layers.Dense(3, "silu")),
     ],
-    ids=["silu", "XLA", "LSTM", "custom gradients", "predicts"],
+    ids=["silu", "XLA", "LSTM", "predicts"],
 )
 def test_graphs_go_with_their_program(used: Callable[[], int]) -> None:
     """TensorFlow registers gradients of some functions for good, and with them whole graphs: `silu` and Keras' sum over devices do."""
@@ -80,12 +57,3 @@ def test_graphs_go_with_their_program(used: Callable[[], int]) -> None:
     before = operations()  # of what is traced once for all
     assert used() - before > 20
     assert operations() <= before
-
-
-def test_a_function_that_models_share_keeps_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is traced by the predictions of a model that is gone before another one is trained with it."""
-    predicting = Predicting(ModelSpec.from_model(compiled(keras.layers.Dense(3), Halved())).build())
-    monkeypatch.setattr(Halved, "half", staticmethod(half()))  # building has traced the one before
-    assert list(predicting(X, 12, 3))
-    del predicting
-    assert operations() < trained(compiled(keras.layers.Dense(3), Halved()))
