@@ -9,7 +9,8 @@
 fits     A tiny model on `local[2]`: the server engine, jobs and asynchronous training in turn. What the driver holds after 20
          fits must be what it holds after the last one.
 models   Small MobileNetV2s, then EfficientNetB0s, each with another last layer, are trained two steps one after another, by the programs of an executor (as trials of a
-         search are) and by Keras' fit: what a process of each holds more after each model, beyond the four that executors keep.
+         search are), by Keras' fit in a search's function of the user's, and by Keras' fit: what a process of each holds more after each model,
+         beyond the four that executors keep.
 large    Three models with 1.2 GiB of weights, trained two steps one after another, by the programs of an executor: its peak memory after each.
 clients  NumPy workers in processes of their own exchange a state of 4,000 numbers as fast as they can. Every update adds 1 to
          each weight, so the weights say how many were applied.
@@ -72,7 +73,7 @@ def models(count: int) -> None:
     """Print the memory of a process that trains one model after another, of executors and of Keras."""
     print("| models | trained by | MiB after 5 models | MiB after all | MiB a model |\n|---|---|---|---|---|")
     for network in ("MobileNetV2", "EfficientNetB0"):
-        for trained_by in ("executor", "Keras"):
+        for trained_by in ("executor", "a function of the user's", "Keras"):
             sizes: list[int] = started(in_turn, network, trained_by, count).recv()
             rate = (sizes[-1] - sizes[4]) / (len(sizes) - 5)
             print(f"| {network} | {trained_by} | {sizes[4]:,} | {sizes[-1]:,} | {rate:.0f} |", flush=True)
@@ -84,11 +85,14 @@ def in_turn(pipe: Connection, network: str, trained_by: str, count: int) -> None
     import keras
 
     from elephas_like.core.structure import flatten
+    from elephas_like.trainer.backends.chosen import BACKEND
     from elephas_like.trainer.building import build_optimizer
     from elephas_like.trainer.programs import PROGRAMS
     from elephas_like.trainer.spec import Carry, ModelSpec
     from elephas_like.trainer.tensors import row_numbers, tensors
 
+    if trained_by == "a function of the user's":
+        BACKEND.free_graphs_of_fits()  # as where executors call it
     draws, sizes = np.random.default_rng(0), []
     x, y = draws.normal(size=(64, 64, 64, 3)).astype("float32"), draws.integers(0, 3, 64)
     for number in range(count):
@@ -97,7 +101,7 @@ def in_turn(pipe: Connection, network: str, trained_by: str, count: int) -> None
         base = application(input_shape=(64, 64, 3), include_top=False, weights=None, pooling="avg", **narrow)
         model = keras.Sequential([base, keras.layers.Dense(8 + number, "relu"), keras.layers.Dense(3, "softmax")])
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        if trained_by == "Keras":
+        if trained_by != "executor":
             model.fit(x, y, batch_size=32, verbose=0)
             keras.backend.clear_session()
         else:

@@ -20,6 +20,7 @@ import numpy as np
 from elephas_like.core.errors import ElephasError, Failure
 from elephas_like.core.trials import Report, TrialOrder, TrialResult, TrialStatus, notes_of, number_of
 from elephas_like.core.types import ShardRef
+from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.keras_settings import KerasSettings
 from elephas_like.trainer.recipe import archive, from_archive
@@ -52,6 +53,7 @@ class FunctionTrial:
         """The result of one point, read from hyperopt's and hyperas' forms."""
         if self.cores is not None:
             limit_threads(self.cores)
+        BACKEND.free_graphs_of_fits()
         started = time.perf_counter()
         function = cloudpickle.loads(self.function)[0]  # our driver's own bytes
         with self.settings.applied():

@@ -7,15 +7,42 @@ import pickle
 import keras
 import numpy as np
 import pytest
+from trainer.small import operations
 
 from elephas_like.core.trials import TrialOrder, TrialStatus
 from elephas_like.trainer.code import pickle_by_value
 from elephas_like.trainer.keras_settings import KerasSettings
+from elephas_like.trainer.model_facts import overrides
 from elephas_like.tuning.function_trial import FunctionTrial, model_of, packed, read_result, unpacked
 
 
 def small() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def test_graphs_of_keras_own_fit_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process runs one function after another, and TensorFlow registers gradients for good."""
+    for name in ("train_step", "test_step", "predict_step"):
+        monkeypatch.setattr(keras.Model, name, getattr(keras.Model, name))  # which is put back afterwards
+
+    def trains(params: dict) -> float:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, "silu"), keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+        x = np.arange(20, dtype="float32").reshape(10, 2) / 20
+        fitted = model.fit(x, x[:, :1], batch_size=5, epochs=params["epochs"], verbose=0).history["loss"]
+        model.predict(x, verbose=0)
+        assert overrides(model, "train_step") is False
+        return min(fitted[-1], model.evaluate(x, x[:, :1], verbose=0)[0])
+
+    trial = FunctionTrial("graphs", pickle_by_value([trains]), pickle_by_value([lambda: ()]))
+
+    def ran(number: int) -> int:
+        result = trial(TrialOrder(number, {"epochs": 2}, batch_size=8), [], lambda epoch, logs: True)
+        assert result.status is TrialStatus.OK
+        return operations()
+
+    before = ran(0)  # of what is traced once for all
+    assert ran(1) <= before
 
 
 def test_losses_alone_and_dicts_are_read() -> None:

@@ -337,6 +337,10 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
+def free_graphs_of_fits() -> None:
+    """Do nothing: what is compiled of a model goes with it."""
+
+
 def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Do nothing: XLA merges equal ops, and gradients are summed over devices elsewhere."""
 

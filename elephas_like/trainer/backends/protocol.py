@@ -256,6 +256,10 @@ class Backend(Protocol):
         """Return the loop over a model's predict step, or None where each step is a call of Keras' own."""
         ...
 
+    def free_graphs_of_fits(self) -> None:
+        """Have what Keras' own fit, evaluate and predict compile of a model go with it, in this process, where it would stay."""
+        ...
+
     def for_one_process(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
         """Have the optimizers that step a model leave out what one process has no use for, where that is worth something."""
         ...

@@ -23,6 +23,7 @@ from elephas_like.trainer.backends.protocol import AnyVariable, Loop, Prediction
 from elephas_like.trainer.backends.tensorflow_fused import for_one_process as for_one_process
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
 from elephas_like.trainer.backends.tensorflow_gradients import CustomGradients
+from elephas_like.trainer.backends.tensorflow_gradients import free_graphs_of_fits as free_graphs_of_fits
 from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
 from elephas_like.trainer.backends.text import is_text

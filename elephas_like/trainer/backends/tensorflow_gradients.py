@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import keras
 import tensorflow as tf
 from tensorflow.python.framework import ops as registries
 
@@ -39,6 +41,32 @@ class CustomGradients:
                     self._names |= new & _used_in(tf.compat.v1.get_default_graph())
 
         return noting
+
+
+_of_models: weakref.WeakKeyDictionary[keras.Model, CustomGradients] = weakref.WeakKeyDictionary()
+
+
+def free_graphs_of_fits() -> None:
+    """Have what Keras' own fit, evaluate and predict compile of a model go with it, from now on in this process.
+
+    For functions of the user's that train one model after another on executors. Steps that a class of the user's has are left out, but for what
+    they call of Keras' own.
+    """
+    for name in ("train_step", "test_step", "predict_step"):
+        own = getattr(keras.Model, name)
+        if not hasattr(own, "_frees"):
+            setattr(keras.Model, name, _freeing(own))
+
+
+def _freeing(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def step(model: keras.Model, *arguments: Any, **named: Any) -> Any:
+        if model not in _of_models:
+            _of_models[model] = CustomGradients(model)
+        return _of_models[model].noted(own)(model, *arguments, **named)
+
+    vars(step)["_frees"] = True
+    return step
 
 
 def _used_in(graph: tf.Graph) -> set[str]:

@@ -347,6 +347,10 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     return None
 
 
+def free_graphs_of_fits() -> None:
+    """Do nothing: what is compiled of a model goes with it."""
+
+
 def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Do nothing: there is no graph, and an eager step reads its number as a number."""
 
