@@ -16,6 +16,7 @@ from elephas_like.core.row_checks import check_labels, check_shard_labels
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
+from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import EnsemblePredictor, batches
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
@@ -109,9 +110,12 @@ class Judge:
         """Loss and metrics by name, as Keras' evaluate has them, of sums.
 
         Args:
-            sample: a batch like those that the sums come from, where they come from elsewhere: it builds the metrics here.
+            sample: a batch like those that the sums come from, where they come from elsewhere: it builds the metrics here, and a warning
+                names those of which sums say nothing.
         """
         results = self._named(tally.metrics, sample)
+        if sample is not None:
+            warn_of_metrics(self._judge, sample)
         if tally.votes is not None:
             of_votes = self._named(tally.votes, sample)
             results |= {name: of_votes[name] for name in self._of_decisions() if name in of_votes}

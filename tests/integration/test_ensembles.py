@@ -12,6 +12,7 @@ from small import line, points, rows
 
 import elephas_like
 from elephas_like import SparkModel, VotingModel, recalibrate_batch_norm
+from elephas_like.core.errors import ElephasWarning
 
 layers = keras.layers
 
@@ -54,6 +55,25 @@ def test_regression_over_an_rdd(sc) -> None:
     expected = np.mean([model.predict(np.array(features, "float32"), verbose=0) for model in models], axis=0)
     assert found.shape == (30, 1)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_metrics_that_do_not_add_up_are_named_where_rows_are_evaluated_apart(sc) -> None:
+    class Peak(keras.metrics.Metric):
+        def __init__(self, name: str = "peak") -> None:
+            super().__init__(name=name)
+            self.kept = self.add_weight(shape=(), initializer="zeros", name="kept")
+
+        def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+            self.kept.assign(keras.ops.maximum(self.kept, keras.ops.max(keras.ops.cast(y_true, "float32"))))
+
+        def result(self):
+            return self.kept
+
+    models = [line(seed=seed) for seed in (1, 2)]
+    models[0].compile("sgd", "mse", metrics=[Peak(), "mae"])
+    with pytest.warns(ElephasWarning, match=r"the metrics 'peak' do not add up") as caught:
+        VotingModel(models, "mean").evaluate(sc.parallelize(points(30), 2))
+    assert len([one for one in caught if issubclass(one.category, ElephasWarning)]) == 1
 
 
 def test_batch_norm_is_recalibrated_on_executors(sc, scratch: Path) -> None:
