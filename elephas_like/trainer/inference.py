@@ -54,9 +54,8 @@ class Predicting:
             each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
         ]
         own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
-        own_step = overrides(model, "predict_step") and not overrides(model, "predict_on_batch")
         self._loop = None if own else BACKEND.prediction_loop(model)
-        if own_step:
+        if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
             _hand_over_as_predict(model)  # the loop does, and has the step as it was
         self._like: Chunk | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elephas_like.core.errors import DataError
 from elephas_like.core.strategies import Average
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Order
@@ -220,6 +221,11 @@ def test_outputs_are_computed_a_few_at_a_time_where_they_are_large(monkeypatch: 
     monkeypatch.setattr(inference, "_OUTPUT_BYTES", 3 * 2 * 3 * 4)  # three batches
     chunks = predictor(sequential(keras.layers.Dense(3)), 2).of_arrays(X, 10)
     assert [len(arrays[0]) for arrays, _ in chunks] == [2, 6, 2]
+
+
+def test_rows_that_do_not_fit_are_refused_in_a_sentence() -> None:
+    with pytest.raises(DataError, match=r"of shape \(4,\)"):
+        list(predictor(mlp()).of_arrays(X[:, :1], 10))
 
 
 def test_no_rows_give_no_batches(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class CustomGradients:
                 if new := set(_registered()) - before:
                     self._names |= new & _used_in(tf.compat.v1.get_default_graph())
 
+        vars(noting)["__func__"] = getattr(step, "__func__", None)  # as a bound method says whose it is
         return noting
 
 
