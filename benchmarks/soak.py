@@ -123,9 +123,8 @@ def in_turn(pipe: Connection, network: str, trained_by: str, count: int) -> None
 def large(backend: str) -> None:
     """Print the peak memory of a process that trains one large model after another, as an executor does."""
     os.environ |= {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    specs = [
-        started(ship_large, number).recv() for number in range(3)
-    ]  # from processes of their own: a driver is none here
+    # Made in processes of their own, as a driver makes them elsewhere.
+    specs = [started(ship_large, number).recv() for number in range(3)]
     peaks: list[int] = started(train_in_turn, specs).recv()
     print("| model | peak MiB |\n|---|---|")
     for number, peak in enumerate(peaks, 1):

@@ -338,7 +338,7 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
 
 
 def free_graphs_of_fits() -> None:
-    """Do nothing: what is compiled of a model goes with it."""
+    """Do nothing: it is TensorFlow that registers gradients."""
 
 
 def for_one_process(optimizers: Sequence[keras.optimizers.Optimizer]) -> None:

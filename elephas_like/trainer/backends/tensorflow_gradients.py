@@ -44,9 +44,6 @@ class CustomGradients:
         return noting
 
 
-_of_models: weakref.WeakKeyDictionary[keras.Model, CustomGradients] = weakref.WeakKeyDictionary()
-
-
 def free_graphs_of_fits() -> None:
     """Have what Keras' own fit, evaluate and predict compile of a model go with it, from now on in this process.
 
@@ -62,9 +59,8 @@ def free_graphs_of_fits() -> None:
 def _freeing(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def step(model: keras.Model, *arguments: Any, **named: Any) -> Any:
-        if model not in _of_models:
-            _of_models[model] = CustomGradients(model)
-        return _of_models[model].noted(own)(model, *arguments, **named)
+        traced = own if tf.executing_eagerly() else CustomGradients(model).noted(own)
+        return traced(model, *arguments, **named)
 
     vars(step)["_frees"] = True
     return step
