@@ -1,7 +1,8 @@
 """SparkModel, and what its fits, predictions and evaluations are put together from.
 
 `spark_model` has the class, `mllib` the one for MLlib's data, `options` the constructor's arguments in one table.
-`data_arguments` converts and checks the data that users pass, `sources` has a class for each kind of it, and `sharding` writes
+`data_arguments` converts and checks the data that users pass, `sources` has a class for each kind of it, `prepared` one for
+rows that a preprocessor of KerasHub prepares first, and `sharding` writes
 it to the executors once.
 
 A fit: `fit` is the flow from checked arguments to History. `engine_choice` decides on an engine and holds its slots, `launch`

@@ -60,7 +60,7 @@ class FirstRow:
 def model_findings(model: keras.Model, first: FirstRow) -> tuple[Layout | None, list[Finding]]:
     """Return the layout of the model's state, None if unknown, and what is found of model and row."""
     try:
-        check_rows_are_kept(model)
+        check_rows_are_kept(model, prepared=True)
         copy = ModelSpec.from_model(model).build()
     except ElephasError as error:
         return None, [Finding("model", Level.PROBLEM, one_line(error))]

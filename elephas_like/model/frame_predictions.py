@@ -15,6 +15,7 @@ from elephas_like.core.structure import flatten
 from elephas_like.core.types import Slot
 from elephas_like.model.data_arguments import frame_plan
 from elephas_like.model.parquet_rows import as_frame
+from elephas_like.model.prepared import reader
 from elephas_like.rows.frame_plan import ColumnChoice
 from elephas_like.rows.prediction_columns import Field, with_predictions
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor, Scorer
@@ -45,7 +46,7 @@ def appended(
         ValueError: there are not as many thresholds as classes.
     """
     df = as_frame(df)
-    plan = frame_plan(df, replace(columns, label=None, sample_weight=None), model, endless=True)
+    plan = frame_plan(df, replace(columns, label=None, sample_weight=None), reader(model), endless=True)
     if thresholds is not None:
         _check_thresholds(thresholds, model, task)
     if predictor is None:

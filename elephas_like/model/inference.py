@@ -15,7 +15,6 @@ from elephas_like.core import checks
 from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.data_arguments import arrays, cut_targets
 from elephas_like.model.frame_predictions import appended
-from elephas_like.model.given_rows import Given
 from elephas_like.model.one_at_a_time import evaluating
 from elephas_like.model.predict import (
     check_arrays,
@@ -31,6 +30,7 @@ from elephas_like.model.predict import (
     refuse_no_rows,
     time_limit,
 )
+from elephas_like.model.prepared import given_for, prepared, reader
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.rows.shards import ShardedDataset
@@ -87,7 +87,7 @@ class Inference(ABC):
         refuse_labels(batch_size)
         rows, shown, on_executors = self._rows_of(batch_size), keras_verbose(verbose), self._on_executors(timeout)
         names = {"features_col": features_col, "column_shapes": column_shapes, "column_dtypes": column_dtypes}
-        given = Given.of(checks.one_of(data=data), model=self._model, target=False, **names)
+        given = given_for(self._model, checks.one_of(data=data), target=False, **names)
         if given.columns is not None and not collect:
             return appended(given.x, given.columns, self._model, batch_size=rows)
         features = feature_rows(given.x, given.columns, self._model)
@@ -148,11 +148,11 @@ class Inference(ABC):
         y = others.pop("y_test", y)
         self._check(others, type(self).evaluate)
         rows, shown, on_executors = self._rows_of(batch_size), keras_verbose(verbose), self._on_executors(timeout)
-        given = Given.of(
+        given = given_for(
+            self._model,
             x,
             y,
             sample_weight,
-            self._model,
             features_col=features_col,
             label_col=label_col,
             sample_weight_col=sample_weight_col,
@@ -161,10 +161,12 @@ class Inference(ABC):
             handle_invalid=handle_invalid,
         )
         if given.columns is None and not isinstance(x, RDD | ShardedDataset):
-            check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
             features = feature_arrays(given.x, self._model)
             refuse_no_rows(features)
-            targets, weights = cut_targets(arrays(given.y), self._model), arrays(given.sample_weight)
+            targets, weights = arrays(given.y), arrays(given.sample_weight)
+            if reader(self._model) is not None:
+                check_label_arrays(self._model, source_of(given.x, given.y).for_model(self._model))
+                targets = cut_targets(targets, self._model)
             check_arrays(features, targets, weights)
             with evaluating(self._model):
                 return self._model.evaluate(
@@ -177,8 +179,9 @@ class Inference(ABC):
                     callbacks=callbacks,
                 )
         refuse_callbacks(callbacks)
-        check_rows_are_kept(self._model, "evaluate")
-        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
+        check_rows_are_kept(self._model, "evaluate", prepared=True)
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, reader(self._model))
+        source = prepared(source, self._model).for_model(self._model)
         results = evaluate_rows(self._model, source, rows, **on_executors)
         if return_dict:
             return results

@@ -199,6 +199,7 @@ def _spooled(fit: Fit, data: Data, folder: str, name: str, place: str = "partiti
             floatx=fit.spool.floatx,
             expect_target=fit.spool.expect_target,
             place=place,
+            prepare=fit.spool.prepare,
         )
 
 

@@ -35,6 +35,7 @@ from elephas_like.engine.map_shards import (
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.parquet_rows import ParquetRows
+from elephas_like.model.prepared import reader
 from elephas_like.model.source import Source
 from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
@@ -45,8 +46,7 @@ from elephas_like.rows.spool import spool
 from elephas_like.spark.broadcasts import ship
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.gpus import gpu_tasks, on_gpus
-from elephas_like.spark.session import check_executors, conf_of, settings_of
-from elephas_like.spark.slots import task_cpus
+from elephas_like.spark.session import check_executors, conf_of
 from elephas_like.spark.versions import check_versions
 from elephas_like.spark.waits import destroy, partition_count
 from elephas_like.trainer.callbacks import warn_of_metrics
@@ -68,7 +68,7 @@ Score = TypeVar("Score")
 def feature_rows(data: Any, columns: ColumnChoice | None, model: keras.Model) -> Rows | FrameRows | ParquetRows | None:
     """Rows of features as a model takes them, of an RDD, a DataFrame or files; None where the data are arrays."""
     if columns is not None:
-        return column_source(data, columns, model, target=False)
+        return column_source(data, columns, reader(model), target=False)
     if not isinstance(data, RDD):
         return None
     cut = data if prepares_rows(model) else cut_features(data, model)
@@ -87,6 +87,8 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
             "the rows of a ShardedDataset have no order: predict what it was made from. (fit and evaluate take it.)"
         )
     refuse_foreign(data)
+    if reader(model) is None:
+        return arrays(data)
     if prepares_rows(model):  # what its own code takes is its own matter
         return text_tensors(arrays(data))
     features = cut_inputs(arrays(data), model)
@@ -264,6 +266,7 @@ def _score_without_context(
                 base=place,
                 floatx=options.floatx,
                 expect_target=options.expect_target,
+                prepare=options.prepare,
             )
             yield signature(ref), scorer(ref)
 
@@ -275,12 +278,6 @@ def _score_without_context(
     else:
         found = list(score(0, source.rows()))
     return [(text, result) for text, result in found if text]
-
-
-def _task_cpus(source: Source) -> int | None:
-    if source.context is not None:
-        return task_cpus(settings_of(source.context))
-    return None if source.session is None else task_cpus(conf_of(source.session))
 
 
 def _title(what: str, rdd: RDD) -> str:
@@ -316,7 +313,7 @@ def evaluate_rows(
         config=FitConfig(batch_size=batch_size, shuffle=False, num_workers=parts),
         strategy=resolve("average", Mode.SYNCHRONOUS, 1),
         layout_hash=variables.layout.hash,
-        cores=_task_cpus(source),
+        cores=source.task_cpus,
         labels=label_rules(model),
     )
 

@@ -32,11 +32,11 @@ from elephas_like.exchange.round_store import RoundStore
 from elephas_like.model.engine_choice import Choice, choose, chosen_remotely
 from elephas_like.model.first_row import FirstRow, model_findings
 from elephas_like.model.fit import exchanged_bytes, workers_asked
-from elephas_like.model.given_rows import Given
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.launch import exchange_server
 from elephas_like.model.options import Options
 from elephas_like.model.parquet_rows import ParquetRows
+from elephas_like.model.prepared import Prepared, given_for, prepared, reader
 from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice as Columns
@@ -100,11 +100,11 @@ class PreflightCheck(ABC):
             ValueError, TypeError: arguments that `fit` would refuse, too.
         """
         seconds = checks.positive_seconds("timeout", timeout)
-        given = Given.of(
+        given = given_for(
+            self._model,
             x,
             y,
             sample_weight,
-            self._model,
             features_col=features_col,
             label_col=label_col,
             sample_weight_col=sample_weight_col,
@@ -112,7 +112,8 @@ class PreflightCheck(ABC):
             column_dtypes=column_dtypes,
             handle_invalid=handle_invalid,
         )
-        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model).for_model(self._model)
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, reader(self._model))
+        source = prepared(source, self._model).for_model(self._model)
         options = self._options
         asked = workers_asked(options.num_workers, source)
         options.resolved(self._model, asked or 2)
@@ -319,6 +320,7 @@ def executor_findings(driver: Mapping[str, str], probes: Sequence[ExecutorProbe]
 
 def _data_findings(source: Source, workers: int, seconds: float, samples: list[PartitionSample]) -> Iterator[Finding]:
     """Yield how the rows are divided. What was read of them is left in `samples`."""
+    source = source.given if isinstance(source, Prepared) else source
     files = source.table if isinstance(source, ParquetRows) else None
     divided = source.data(workers) if files else source  # a fit deals files out
     rdd = None if source.context is None else getattr(divided, "rdd", None)

@@ -18,7 +18,9 @@ from elephas_like.rows.data import Data
 from elephas_like.rows.gang_rows import GangRows, rows_of_blocks, rows_of_rdd
 from elephas_like.rows.mixing import Mixing
 from elephas_like.rows.shards import ShardedDataset, SpoolOptions, new_dataset
-from elephas_like.rows.spool import spool
+from elephas_like.rows.spool import Prepare, spool
+from elephas_like.spark.session import conf_of, settings_of
+from elephas_like.spark.slots import task_cpus
 from elephas_like.spark.versions import versions
 from elephas_like.trainer.batches import sample_of
 from elephas_like.trainer.building import build, build_optimizer
@@ -34,6 +36,11 @@ class Source(ABC):
         """Whether rows are pairs `(x, y)`, not features alone; None where each says it, as a tuple of two or three."""
 
     @property
+    def prepare(self) -> Prepare | None:
+        """What makes the rows that are written of those that are given; None where these are written."""
+        return None
+
+    @property
     def context(self) -> SparkContext | None:
         """The SparkContext that the rows belong to; None for rows of this process."""
         return None
@@ -42,6 +49,13 @@ class Source(ABC):
     def session(self) -> SparkSession | None:
         """The session that a DataFrame belongs to, of either kind; None for other rows."""
         return None
+
+    @property
+    def task_cpus(self) -> int | None:
+        """Cores of a task that reads the rows; None for rows of this process."""
+        if self.context is not None:
+            return task_cpus(settings_of(self.context))
+        return None if self.session is None else task_cpus(conf_of(self.session))
 
     @property
     def num_workers(self) -> int | None:
@@ -91,7 +105,14 @@ class Source(ABC):
     def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
         """Return how the rows are written as a new dataset."""
         floatx = keras.config.floatx()
-        return SpoolOptions(new_dataset(), floatx, self.has_target, versions(), allow_plain_text=allow_plain_text)
+        return SpoolOptions(
+            new_dataset(),
+            floatx,
+            self.has_target,
+            versions(),
+            allow_plain_text=allow_plain_text,
+            prepare=self.prepare,
+        )
 
     def rows(self) -> Iterator[object]:
         """Yield all rows, or Blocks of rows, in order, on the driver."""
@@ -132,8 +153,15 @@ class Source(ABC):
         sample = None
         if first:
             with tempfile.TemporaryDirectory(prefix="elephas_like-") as folder:
-                target = self.has_target
-                ref = spool(first, dataset="sample", worker=0, base=folder, floatx=floatx, expect_target=target)
+                ref = spool(
+                    first,
+                    dataset="sample",
+                    worker=0,
+                    base=folder,
+                    floatx=floatx,
+                    expect_target=self.has_target,
+                    prepare=self.prepare,
+                )
                 sample = sample_of(ref, rows)
         if sample is None:
             raise ValueError("there are no rows to train on: the data is empty.")

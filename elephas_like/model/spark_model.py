@@ -19,11 +19,11 @@ from elephas_like.core.strategies import Codec, Strategy
 from elephas_like.core.types import EngineName, Frequency, Mode, OnNaN, OptimizerState, RateScale, Resources
 from elephas_like.model import saving
 from elephas_like.model.fit import train
-from elephas_like.model.given_rows import Given
 from elephas_like.model.inference import Inference
 from elephas_like.model.one_at_a_time import one_at_a_time
 from elephas_like.model.options import NAMES, Options
 from elephas_like.model.preflight import PreflightCheck
+from elephas_like.model.prepared import given_for, prepared, reader
 from elephas_like.model.sources import source_of, validation_source
 from elephas_like.rows.frame_plan import Choice
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
@@ -317,7 +317,7 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             WorkerError: an exception on a worker, with its own type, message and traceback.
         """
         self._check(others, SparkModel.fit)
-        check_rows_are_kept(self._model)
+        check_rows_are_kept(self._model, prepared=True)
         data = checks.one_of(data=data, rdd=rdd, x=x)
         request = FitRequest.checked(
             self._model,
@@ -338,11 +338,11 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
             monitor=monitor,
             has_validation_data=validation_data is not None,
         )
-        given = Given.of(
+        given = given_for(
+            self._model,
             data,
             y,
             sample_weight,
-            self._model,
             features_col=features_col,
             label_col=label_col,
             sample_weight_col=sample_weight_col,
@@ -352,10 +352,13 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         )
         weighted = given.sample_weight is not None or sample_weight_col is not None
         check_one_weight(request.class_weight, has_sample_weight=weighted)
-        source = source_of(given.x, given.y, given.sample_weight, given.columns, self._model)
+        read_as = reader(self._model)
+        source = source_of(given.x, given.y, given.sample_weight, given.columns, read_as)
+        source = prepared(source, self._model, self.seed, self._fits)
         held = None
         if validation_data is not None:
-            held = validation_source(given.validation(validation_data, self._model), given.columns, self._model)
+            held = validation_source(given.validation(validation_data, read_as), given.columns, read_as)
+            held = prepared(held, self._model, self.seed, self._fits)
         with one_at_a_time(self._model, request.checkpoint_dir):
             history = train(self._model, self._options, request, source, held, self._draw_seeds)
         self.training_histories.append(history.history)

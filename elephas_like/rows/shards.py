@@ -23,7 +23,7 @@ from elephas_like.core.errors import ElephasError, Failure, InputCutError, Shard
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import ShardRef
 from elephas_like.rows.shard_files import find_shard, local_directories, remove, remove_dataset
-from elephas_like.rows.spool import Block, spool
+from elephas_like.rows.spool import Block, Prepare, spool
 from elephas_like.spark.encryption import check_disks
 from elephas_like.spark.failures import RefusedError
 from elephas_like.spark.job_tags import failed_tasks
@@ -71,6 +71,7 @@ class SpoolOptions:
     ahead: whether rows may be read before the ones before them are written (`spool`).
     allow_plain_text: whether rows may be written where Spark encrypts its own files.
     place: what errors call the partition of a row, before its number.
+    prepare: makes the rows that are written of those that are given (`spool`).
     """
 
     dataset: str
@@ -81,6 +82,7 @@ class SpoolOptions:
     ahead: bool = False
     allow_plain_text: bool = False
     place: str = "partition"
+    prepare: Prepare | None = None
 
     def for_validation(self, dataset: str) -> SpoolOptions:
         """Return how the validation rows that go with these rows are written: of another source, and errors say so."""
@@ -282,6 +284,7 @@ def written(index: int, rows: Iterable[object], options: SpoolOptions) -> ShardR
             expect_target=options.expect_target,
             ahead=options.ahead,
             place=options.place,
+            prepare=options.prepare,
         )
     except InputCutError:
         raise

@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -45,13 +45,17 @@ from elephas_like.rows.shard_files import (
     dataset_directory,
     draft_directory,
     publish,
+    remove,
     roomy_directory,
     to_json,
 )
+from elephas_like.spark.gpus import take_gpu
 
 BATCH_ROWS = 4096
 ROWS_AT_ONCE = 512
 """Rows that are looked at together; fewer where the batch holds fewer."""
+Prepare = Callable[[ShardRef], Iterable[tuple[object, ...]]]
+"""Reads a shard of rows as they were given, and yields the columns of those to write in their place, some rows after others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,7 @@ def spool(
     place: str = "partition",
     begin: int = 0,
     ahead: bool = False,
+    prepare: Prepare | None = None,
 ) -> ShardRef:
     """The reference of the shard that now holds `rows`; spooling the same rows again gives the shard that is there.
 
@@ -93,6 +98,7 @@ def spool(
         begin: the number of the first row there.
         ahead: whether rows may be read before the ones before them are written, which is faster. Not where whoever makes them may use
             an array again for the next row.
+        prepare: makes the rows that are written of those that are given, which lie beside them meanwhile.
 
     Raises:
         DataError: for rows that are no pairs, or differ from the rows before in structure, shape or kind; it says where.
@@ -105,11 +111,28 @@ def spool(
         with ShardWriter(
             draft,
             floatx=np.dtype(FLOATS[floatx]),
-            expect_target=expect_target,
+            expect_target=expect_target if prepare is None else None,
             place=f"{place} {worker}",
             begin=begin,
         ) as writer:
-            writer.add_all(rows, ROWS_AT_ONCE if ahead else 1)
+            if prepare is None:
+                writer.add_all(rows, ROWS_AT_ONCE if ahead else 1)
+            else:
+                given = spool(
+                    rows,
+                    dataset="given",
+                    worker=worker,
+                    base=draft,
+                    floatx=floatx,
+                    expect_target=expect_target,
+                    place=place,
+                    begin=begin,
+                    ahead=ahead,
+                )
+                take_gpu()  # TensorFlow takes hold of all that it sees, also to prepare rows
+                for columns in prepare(given):
+                    writer.add_block(Block(columns, len(flatten(columns)[0][0])))  # type: ignore[arg-type]  # arrays
+                remove(given)
         ref = ShardRef(
             dataset=dataset,
             worker=worker,

@@ -18,6 +18,7 @@ from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.model.frame_predictions import appended, fields
 from elephas_like.model.options import NAMES
+from elephas_like.model.prepared import reader
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.frame_plan import ColumnChoice, Invalid
 from elephas_like.stages.param_table import COLUMNS, FITTING
@@ -182,7 +183,7 @@ class ElephasEstimator(_ElephasStage, KerasEstimator, _EstimatorParams, Estimato
         self._check_labels(dataset, model)
         columns = column_arguments(self)
         rows, held, split = self.split(dataset)
-        if shared is not None:
+        if shared is not None and reader(model) is not None:  # rows that are prepared are written by each fit
             rows, held = shared.of(self, rows, model, columns), validation_rows(held, columns, model)
             columns = {}
         options = {name: self.given(name) for name in NAMES}

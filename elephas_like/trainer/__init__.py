@@ -28,7 +28,7 @@ Questions about a model
     constraints what its constraints make of averaged weights
 Others
     factories   makers of workers, which the driver sends
-    inference   predictions on executors
+    inference   predictions on executors; preparing: rows as KerasHub's preprocessors make them
     outer       a Keras optimizer as a strategy
     seeds       seeded random generators
     backends    Keras' backends, one module each; tensors: the one of this process, as the other files use it

@@ -40,7 +40,9 @@ def check_model(model: object) -> None:
                 f"{type(model).__name__}.{name} would not be called: workers run many steps of train_step and test_step in a loop of their "
                 "own. Override those."
             )
-    BACKEND.check_model(model, lambda: reachable(model))
+    # A preprocessor makes rows before the steps, by TensorFlow on any backend.
+    before_steps = getattr(model, "preprocessor", None) if prepares_as_hub(model) else None
+    BACKEND.check_model(model, lambda: reachable(model, without=before_steps))
 
 
 def _way_to_a_model(thing: object) -> str:
@@ -55,13 +57,16 @@ def _way_to_a_model(thing: object) -> str:
     return ""
 
 
-def check_rows_are_kept(model: keras.Model, method: str = "fit") -> None:
+def check_rows_are_kept(model: keras.Model, method: str = "fit", *, prepared: bool = False) -> None:
     """Raise ElephasError if Keras would train on other rows than those given; warn of a method of the class' own that is not called.
 
     Models of keras-hub that have a preprocessor apply it in their `fit` and `evaluate`, before any step.
+
+    Args:
+        prepared: whether the caller has their rows prepared (trainer/preparing.py).
     """
     kind = type(model).__name__
-    if prepares_rows(model, method):
+    if prepares_rows(model, method) and not (prepared and prepares_as_hub(model)):
         # Only keras-hub's own preprocess_samples does nothing without a preprocessor.
         advice = (
             "Prepare them first: preprocessor = model.preprocessor; "

@@ -166,7 +166,7 @@ KERAS_KINDS: tuple[type, ...] = (
 )
 
 
-def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[object]:
+def reachable(model: keras.Model, *, into_functions: bool = True, without: object = None) -> Iterator[object]:
     """Yield, once each, every object reachable from a model that may hold code, variables or layers.
 
     The walk starts from the model and its compile arguments.
@@ -175,8 +175,9 @@ def reachable(model: keras.Model, *, into_functions: bool = True) -> Iterator[ob
 
     Args:
         into_functions: whether to enter functions: what they close over and refer to.
+        without: an object that the walk does not enter.
     """
-    seen: set[int] = set()
+    seen: set[int] = {id(without)}
     queue: list[object] = [model]
     while queue:
         thing = queue.pop()

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import keras
 import numpy as np
@@ -22,7 +23,8 @@ from elephas_like.trainer.backends.chosen import BACKEND
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.graph import layers_of
 from elephas_like.trainer.kept import BYTES_KEPT, DROPPED, drop_beyond
-from elephas_like.trainer.model_facts import overrides, prepares_rows
+from elephas_like.trainer.model_facts import overrides, prepares_as_hub, prepares_rows
+from elephas_like.trainer.preparing import preparer_of
 from elephas_like.trainer.programs import check_rows_fit
 from elephas_like.trainer.spec import Carry, ModelSpec, content_digest
 from elephas_like.trainer.state import BesideState, Variables, read_metrics, write_metrics
@@ -41,6 +43,8 @@ Chunk = tuple[list[Array], Structure]
 class Predicting:
     """A model that predicts, batch after batch as Keras does, with many batches a call where the backend can.
 
+    The preprocessor of a model of keras-hub is taken from it, and used here.
+
     variables: the model's.
     changing: those of them that predictions may change, but for the seeds: as in Keras' predict, a layer that draws goes on
         from its last draw.
@@ -53,14 +57,26 @@ class Predicting:
         self._seeds = [
             each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
         ]
-        own = any(overrides(model, name) for name in ("predict_on_batch", "make_predict_function"))
+        self._preparer = preparer_of(model)
+        if self._preparer is not None:
+            model.preprocessor = None
+        own_batches = overrides(model, "predict_on_batch") and not prepares_as_hub(model)
+        own = own_batches or overrides(model, "make_predict_function")
         self._loop = None if own else BACKEND.prediction_loop(model)
-        if overrides(model, "predict_step") and not overrides(model, "predict_on_batch"):
+        if overrides(model, "predict_step") and not own_batches:
             _hand_over_as_predict(model)  # the loop does, and has the step as it was
         self._like: Chunk | None = None
 
     def __call__(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
         """Yield the outputs of features in memory, an array or a tree of arrays, in row order."""
+        if self._preparer is None:
+            yield from self._of_prepared(features, rows, batch_size)
+            return
+        for prepared, count in _together(self._preparer.batches((features,), batch_size, labelled=False)):
+            yield from self._of_prepared(prepared, count, batch_size)
+
+    def _of_prepared(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
+        """Yield the outputs of features as the model's steps take them."""
         leaves, structure = flatten(features)
 
         def part(begin: int, end: int) -> object:
@@ -353,6 +369,29 @@ class Scorer:
         batches = self.predictor.of_arrays(features, rows)
         parts = [columns_of(self.task, outputs, self.thresholds) for outputs, _ in batches]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+
+def _together(batches: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, int]]:
+    """Yield (features, their rows) of successive batches, as many as have rows of one shape and are of `_OUTPUT_BYTES`."""
+    held: list[list[Array]] = []
+    nbytes, structure = 0, None
+    for x, *_ in batches:
+        leaves, structure = flatten(x)
+        arrays = cast("list[Array]", leaves)
+        full = nbytes > _OUTPUT_BYTES
+        if held and (full or [each.shape[1:] for each in arrays] != [each.shape[1:] for each in held[0]]):
+            yield (
+                unflatten(structure, [np.concatenate(parts) for parts in zip(*held, strict=True)]),
+                sum(len(each[0]) for each in held),
+            )
+            held, nbytes = [], 0
+        held.append(arrays)
+        nbytes += sum(each.nbytes for each in arrays)
+    if held:
+        yield (
+            unflatten(structure, [np.concatenate(parts) for parts in zip(*held, strict=True)]),
+            sum(len(each[0]) for each in held),
+        )
 
 
 def _hand_over_as_predict(model: keras.Model) -> None:

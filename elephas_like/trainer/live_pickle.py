@@ -124,7 +124,7 @@ def _pickled(
             batch, pickler.pending = pickler.pending, []
             dump([(thing, pickler.state_of(thing)) for thing in batch])
         dump(None)
-    except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PickleError) as error:
+    except Exception as error:  # of any kind: those of TensorFlow are its own
         raise PickleError(str(error), pickler.last) from error
     return pickler, file.getvalue(), ends
 

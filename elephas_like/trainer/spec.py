@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -296,7 +297,9 @@ def _check_once(model: keras.Model, variables: Variables, spec: ModelSpec, *, wh
         _refuse(model, f"optimizers {kinds[0]}", kinds[1])
     if copy.compiled != model.compiled or copy.run_eagerly != model.run_eagerly:
         _refuse(model, f"compiled={model.compiled}, run_eagerly={model.run_eagerly}", "other settings")
-    _compare_outputs(model, variables, copy, found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a row that nobody gave: of one step, where the model says no number
+        _compare_outputs(model, variables, copy, found)
     _checked.add((spec.first_key, whole))
 
 

@@ -242,3 +242,46 @@ def test_memory_is_bounded_by_a_batch(spooled: Spool) -> None:
 def test_a_block_is_not_copied_whole(spooled: Spool) -> None:
     grid = np.zeros((100, 100_000))  # 80 MB, stored as half of it
     assert peak([Block((grid.T, grid.T[:, 0]), 100_000)], spooled) < 20 * 2**20
+
+
+# rows that are prepared
+
+
+def test_rows_are_written_as_what_prepares_them_makes_of_them(spooled: Spool) -> None:
+    """One row in, two rows with other columns out: a feature, and a label that the given rows do not have."""
+    seen: list[list[np.ndarray]] = []
+
+    def prepare(given):
+        seen.append(columns(given))
+        assert Path(given.directory).is_dir()
+        for value in columns(given)[0]:
+            yield {"a": np.array([value, value + 1])}, np.array([len(str(value))] * 2)
+
+    ref = spooled([10, 200, 3], expect_target=None, prepare=prepare)
+    a, label = columns(ref)
+    assert seen[0][0].tolist() == [10, 200, 3]
+    assert (ref.rows, ref.structure) == (6, [{"a": 0}, 1])
+    assert a.tolist() == [10, 11, 200, 201, 3, 4]
+    assert label.tolist() == [2, 2, 3, 3, 1, 1]
+    assert sorted(path.name for path in Path(ref.directory).iterdir()) == ["column-0", "column-1", "shard.json"]
+
+
+def test_no_rows_are_prepared_to_none(spooled: Spool) -> None:
+    ref = spooled([], prepare=lambda given: iter([]))
+    assert (ref.rows, ref.columns) == (0, ())
+
+
+@pytest.mark.parametrize("bad", ["given", "prepared"])
+def test_rows_that_cannot_be_prepared_leave_no_files(spooled: Spool, tmp_path: Path, bad: str) -> None:
+    def prepare(given):
+        yield (np.zeros((2, 3)),)
+        yield (np.zeros((1, 4)),)
+
+    said = (
+        r"partition 0, row 1: feature 'x' expected shape"
+        if bad == "given"
+        else r"partition 0, rows from 2: feature 'x' expected shape \(3,\)"
+    )
+    with pytest.raises(DataError, match=said):
+        spooled([[1.0, 2.0], [1.0] if bad == "given" else [3.0, 4.0]], expect_target=None, prepare=prepare)
+    assert list(tmp_path.iterdir()) == []

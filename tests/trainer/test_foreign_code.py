@@ -60,6 +60,12 @@ def test_code_that_asks_for_the_backend_is_trusted() -> None:
     check_no_tensorflow(mlp(), [asks_first], "JAX")
 
 
+def test_packages_of_keras_own_team_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the models of keras-hub use TensorFlow, it is for text that they generate, not to train."""
+    monkeypatch.setattr(imports_it, "__module__", "keras_hub.src.models.causal_lm")
+    check_no_tensorflow(mlp(), [imports_it], "JAX")
+
+
 class Optional(keras.Model):
     def train_step(self, data, scale=1.0):
         return {}

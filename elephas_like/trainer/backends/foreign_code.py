@@ -6,6 +6,7 @@ import dis
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 
@@ -16,6 +17,8 @@ from elephas_like.trainer.model_facts import overrides
 
 _TEXT_LAYERS = ("TextVectorization", "StringLookup")
 """Keras' layers that compute with TensorFlow whatever the backend is."""
+_FOR_ALL_BACKENDS = ("keras_hub", "keras_nlp", "keras_rs")
+"""Packages of Keras' own team: where they use TensorFlow, it is to prepare rows or text, or because Keras runs on it."""
 _OTHERWISE = "set KERAS_BACKEND=tensorflow before keras is imported"
 
 
@@ -89,12 +92,16 @@ def own_steps(model: keras.Model) -> Iterator[tuple[str, Callable[..., object]]]
 def _functions_of(thing: object) -> Iterator[types.FunctionType]:
     """Yield the user's own functions: an object itself, or the methods of its class."""
     if isinstance(thing, types.FunctionType):
-        if not is_foreign(thing):
+        if _is_the_users(thing):
             yield thing
         return
     for kind in type(thing).__mro__:
-        if kind is not object and not is_foreign(kind):
+        if kind is not object and _is_the_users(kind):
             yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
+
+
+def _is_the_users(thing: Any) -> bool:
+    return not is_foreign(thing) and (thing.__module__ or "").split(".")[0] not in _FOR_ALL_BACKENDS
 
 
 def _uses_tensorflow(function: types.FunctionType) -> bool:

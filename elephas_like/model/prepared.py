@@ -1,0 +1,169 @@
+"""Rows for a model of keras-hub, which its preprocessor prepares where they are written (trainer/preparing.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+from pyspark import RDD, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from elephas_like.core.errors import ElephasError
+from elephas_like.model.given_rows import Given
+from elephas_like.model.parquet_rows import as_frame
+from elephas_like.model.source import Source
+from elephas_like.model.sources import Arrays, Rows, Shards
+from elephas_like.rows.data import Data
+from elephas_like.rows.gang_rows import GangRows
+from elephas_like.rows.mixing import Mixing
+from elephas_like.rows.parquet_files import parquet_table
+from elephas_like.rows.parquet_listing import NoArrowFilesystem, ParquetFiles
+from elephas_like.rows.shards import ShardedDataset, SpoolOptions
+from elephas_like.rows.spool import Block
+from elephas_like.spark.session import settings_of, started_context
+from elephas_like.spark.slots import task_cpus
+from elephas_like.trainer.preparing import Preparation, preparer_of
+from elephas_like.trainer.tensors import is_text
+
+
+@dataclass(frozen=True)
+class Prepared(Source):
+    """Rows as they were given, of any kind, and how they are prepared."""
+
+    given: Source
+    preparation: Preparation
+
+    @property
+    def has_target(self) -> None:
+        """Each row says it: a tuple of two or three has one, and the preprocessor may make one of features alone."""
+        return None
+
+    @property
+    def prepare(self) -> Preparation:
+        """The preparation."""
+        return self.preparation
+
+    @property
+    def context(self) -> SparkContext | None:
+        """That of the given rows."""
+        return self.given.context
+
+    @property
+    def session(self) -> SparkSession | None:
+        """That of the given rows."""
+        return self.given.session
+
+    @property
+    def num_workers(self) -> int | None:
+        """That of the given rows."""
+        return self.given.num_workers
+
+    @property
+    def partitions(self) -> int | None:
+        """Those of the given rows."""
+        return self.given.partitions
+
+    def partitions_to_write(self, options: SpoolOptions) -> int | None:
+        """Return those of the given rows."""
+        return self.given.partitions_to_write(options)
+
+    def data(
+        self, workers: int | None = None, options: SpoolOptions | None = None, mixing: Mixing | None = None
+    ) -> Data:
+        """Return the given rows divided among workers. They are prepared where they are written."""
+        return self.given.data(workers, options, mixing)
+
+    def as_arguments(self, num_workers: int) -> tuple[Any, ...]:
+        """Return the given rows."""
+        return self.given.as_arguments(num_workers)
+
+    def gang_rows(self, session: SparkSession, workers: int) -> GangRows:
+        """Return the given rows, as a gang's members read them."""
+        return self.given.gang_rows(session, workers)
+
+    def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
+        """Return how the given rows are written."""
+        options = self.given.spool_options(allow_plain_text=allow_plain_text)
+        return replace(options, expect_target=None, prepare=self.preparation)
+
+    def _first(self, timeout: float) -> list[object]:
+        return self.given._first(timeout)
+
+
+def given_for(
+    model: keras.Model, data: Any, y: Any = None, sample_weight: Any = None, *, target: bool = True, **columns: Any
+) -> Given:
+    """Return data taken apart for a model (`Given.of`).
+
+    A DataFrame, or files, whose rows are prepared may have no labels: the preprocessor of a language model makes them of the text.
+
+    Raises:
+        ValueError: several columns for rows that are prepared; and as `Given.of`.
+    """
+    read_as, several = reader(model), columns.get("features_col")
+    if read_as is None and isinstance(several, list | tuple) and len(several) > 1:
+        raise ValueError(
+            f"features_col={several!r}: the model {model.name!r} prepares its rows, and a list of columns would be put together first. Name "
+            "one column, or those of a dict, as {'prompts': 'asked', 'responses': 'answered'}, if its preprocessor takes one; for a tuple "
+            "give rows of an RDD, ((first, second), label)."
+        )
+    given = Given.of(data, y, sample_weight, read_as, target=target, **columns)
+    if read_as is not None:
+        return given
+    choice = given.columns
+    if choice is None:
+        return replace(given, x=_single_texts(given.x))
+    if not target or choice.label_named or choice.label in _names(given.x):
+        return given
+    return replace(given, columns=replace(choice, label=None))
+
+
+def _single_texts(x: Any) -> Any:
+    """Return features with columns of one text a row as preprocessors take them, without an axis for it."""
+    if isinstance(x, RDD | ShardedDataset | Block):
+        return x
+
+    def single(leaf: Any) -> Any:
+        return leaf[:, 0] if getattr(leaf, "shape", ())[1:] == (1,) and is_text(leaf) else leaf
+
+    return keras.tree.map_structure(single, x)
+
+
+def _names(data: Any) -> list[str]:
+    if isinstance(data, DataFrame):
+        return data.columns
+    try:
+        return parquet_table(data if isinstance(data, ParquetFiles) else ParquetFiles(data)).schema.names
+    except NoArrowFilesystem:  # Spark reads these files, and says so
+        return as_frame(data).columns
+
+
+def reader(model: keras.Model) -> keras.Model | None:
+    """Return the model as whose inputs and outputs rows are read: None where they are prepared first, and so are what they are."""
+    return None if preparer_of(model) is not None else model
+
+
+def prepared(source: Source, model: keras.Model, seed: int | None = None, fits: int = 0) -> Source:
+    """Return rows, read as `reader` says, as a model takes them.
+
+    Args:
+        seed, fits: of what a preprocessor draws: it draws anew in each fit.
+
+    Raises:
+        ElephasError: a ShardedDataset, whose rows are written already; or a preprocessor that cannot be pickled.
+    """
+    preparer = preparer_of(model)
+    if preparer is None:
+        return source
+    if isinstance(source, Shards):
+        raise ElephasError(
+            f"the model {model.name!r} prepares its rows, and those of a ShardedDataset are written already: give the rows that it was "
+            "made from."
+        )
+    context = source.context or started_context()
+    cores = source.task_cpus if context is None else task_cpus(settings_of(context))
+    given = replace(source, has_target=None) if isinstance(source, Rows) else source
+    if isinstance(given, Arrays):
+        given = Arrays((_single_texts(given.columns[0]), *given.columns[1:]))
+    return Prepared(given, Preparation.of(preparer, (seed or 0) + fits, cores))

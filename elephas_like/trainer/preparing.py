@@ -1,0 +1,172 @@
+"""Rows that a model of keras-hub prepares before any step: text becomes tokens, images get their size.
+
+Such a model applies its preprocessor in `fit`, `evaluate` and `predict` of its own, by a data pipeline, and then calls Keras'. `Preparer` has
+that very pipeline make the rows, and `Preparation` is what the driver sends to executors, which write the rows of a fit as the steps take
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import keras
+import numpy as np
+
+from elephas_like.core.errors import DataError
+from elephas_like.core.structure import unflatten
+from elephas_like.core.types import Array, FitConfig, Integers, ShardRef
+from elephas_like.trainer.batches import ShardData
+from elephas_like.trainer.model_facts import prepares_as_hub, prepares_rows, wants_target
+from elephas_like.trainer.seeds import seeded
+from elephas_like.trainer.spec import Carry, ModelSpec
+from elephas_like.trainer.tensors import limit_threads
+
+_AT_ONCE = 64 * 2**20
+"""Bytes of the given rows that go through one pipeline: it holds them, and to make it takes a second."""
+_BATCH_BYTES, _BATCH_ROWS = 4 * 2**20, 256
+"""What is prepared together at most. Images grow: from bytes to floats, and to the size that the model takes."""
+_SEED = 0x9E9A
+
+
+class _Caught(keras.Model):
+    """Stands where keras-hub's `evaluate` calls Keras', and returns the data that it is called with."""
+
+    def evaluate(self, x: Any = None, *_: Any, **others: Any) -> Any:
+        return x
+
+
+class Preparer:
+    """Makes of rows what Keras' steps are given in a fit of a model of keras-hub.
+
+    Its preprocessor alone is kept of the model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        kinds = type(model).__mro__
+        self.name = model.name
+        self.wants_target = wants_target(model) is True
+        self.preprocessor = model.preprocessor
+        self._pipeline = next(kind for kind in kinds if "evaluate" in vars(kind))
+        self._samples = next(kind for kind in kinds if "preprocess_samples" in vars(kind))
+
+    def batches(
+        self, columns: tuple[object, ...], batch_size: int, *, labelled: bool = True
+    ) -> Iterator[tuple[object, ...]]:
+        """Yield prepared (x,), (x, y) or (x, y, sample_weight), batch after batch, in the order of the rows.
+
+        Args:
+            columns: given ones, of the same kinds.
+            labelled: whether the rows are to train or to evaluate with.
+
+        Raises:
+            DataError: the preprocessor makes rows of different lengths; or there are no labels, and the model has a loss.
+        """
+        own = {"preprocess_samples": vars(self._samples)["preprocess_samples"]}
+        catching: Any = object.__new__(
+            type("Catching", (self._pipeline, _Caught), own)
+        )  # whose constructor changes what all its models are
+        vars(catching)["preprocessor"] = self.preprocessor
+        x, y, sample_weight = (*columns, None, None)[:3]
+        for batch in catching.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size):
+            parts = keras.utils.unpack_x_y_sample_weight(batch)
+            given = [part for part in parts if part is not None]
+            if labelled and self.wants_target and len(given) < 2:
+                raise DataError(
+                    f"the labels are missing: the model {self.name!r} was compiled with a loss, and its preprocessor makes none of "
+                    "features alone. Give rows (x, y)."
+                )
+            yield tuple(keras.tree.map_structure(_array, part) for part in given)
+
+
+def _array(leaf: Any) -> Array:
+    if hasattr(leaf, "row_splits"):
+        raise DataError(
+            "the model's preprocessor makes rows of different lengths, which cannot be kept side by side: give it a sequence_length."
+        )
+    return np.asarray(leaf)
+
+
+def preparer_of(model: keras.Model) -> Preparer | None:
+    """Return what prepares the rows of a model of keras-hub; None for models that take rows as they are, or prepare them in another way."""
+    return Preparer(model) if prepares_as_hub(model) and prepares_rows(model) else None
+
+
+class _Holder(keras.Model):
+    """Carries a preparer to executors as models go there: by value."""
+
+    def __init__(self, preparer: Preparer) -> None:
+        super().__init__(name=preparer.name)  # which errors say
+        self.preparer = preparer
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """Prepares the rows of a shard on an executor, where the driver sends it.
+
+    seed: of what the preprocessor draws: the rows of a shard are prepared alike whenever they are written.
+    cores: threads of Keras' backend on executors, where it may start with this; None leaves them as they are.
+    driver: the process that sends it, which keeps its threads.
+    """
+
+    spec: ModelSpec
+    seed: int
+    cores: int | None
+    driver: tuple[str, int]
+
+    @classmethod
+    def of(cls, preparer: Preparer, seed: int, cores: int | None = None) -> Preparation:
+        """Return the preparation that does what a preparer of this process does.
+
+        Raises:
+            ElephasError: the preprocessor cannot be pickled.
+        """
+        return cls(ModelSpec.from_model(_Holder(preparer), Carry.ALL), seed, cores, _this_process())
+
+    def __call__(self, ref: ShardRef) -> Iterator[tuple[object, ...]]:
+        """Yield the prepared columns of a shard's rows, in their order, batch after batch."""
+        if self.cores is not None and self.driver != _this_process():
+            limit_threads(self.cores)
+        data = ShardData(ref, FitConfig(batch_size=1, shuffle=False))
+        batch_size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // data.row_nbytes))
+        with seeded(self.seed, ref.worker, _SEED):
+            preparer = _built(self.spec)
+            for rows in _slices(ref.rows, max(batch_size, _AT_ONCE // data.row_nbytes)):
+                columns = unflatten(data.structure, data.take(rows))
+                assert isinstance(columns, tuple)
+                yield from preparer.batches(columns, batch_size)
+
+
+def _this_process() -> tuple[str, int]:
+    return platform.node(), os.getpid()
+
+
+class _Same:
+    """A spec that is found again by its key."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec, self.key = spec, spec.content_key()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.key == self.key
+
+
+def _built(spec: ModelSpec) -> Preparer:
+    return _kept(_Same(spec))
+
+
+@lru_cache(maxsize=2)
+def _kept(same: _Same) -> Preparer:
+    return same.spec.build().preparer
+
+
+def _slices(rows: int, most: int) -> Iterator[Integers]:
+    for begin in range(0, rows, most):
+        yield np.arange(begin, min(begin + most, rows))
