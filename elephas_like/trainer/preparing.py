@@ -66,11 +66,7 @@ class Preparer:
         Raises:
             DataError: the preprocessor makes rows of different lengths; or there are no labels, and the model has a loss.
         """
-        own = {"preprocess_samples": vars(self._samples)["preprocess_samples"]}
-        catching: Any = object.__new__(
-            type("Catching", (self._pipeline, _Caught), own)
-        )  # whose constructor changes what all its models are
-        vars(catching)["preprocessor"] = self.preprocessor
+        catching = self._catching()
         x, y, sample_weight = (*columns, None, None)[:3]
         for batch in catching.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size):
             parts = keras.utils.unpack_x_y_sample_weight(batch)
@@ -81,6 +77,16 @@ class Preparer:
                     "features alone. Give rows (x, y)."
                 )
             yield tuple(keras.tree.map_structure(_array, part) for part in given)
+
+    def _catching(self) -> Any:
+        """Return what has KerasHub's `evaluate` over one that catches.
+
+        Its constructor is not called: it changes a base of all models of KerasHub. So it has no attribute of Keras', as its name.
+        """
+        own = {"preprocess_samples": vars(self._samples)["preprocess_samples"], "__repr__": object.__repr__}
+        catching: Any = object.__new__(type("Catching", (self._pipeline, _Caught), own))
+        vars(catching)["preprocessor"] = self.preprocessor
+        return catching
 
 
 def _array(leaf: Any) -> Array:

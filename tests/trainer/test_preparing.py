@@ -80,6 +80,11 @@ def test_models_are_left_what_they_are() -> None:
     assert classifier().evaluate(TEXTS, LABELS, verbose=0) == before
 
 
+def test_what_catches_the_rows_has_a_text() -> None:
+    """Grain, by which KerasHub prepares rows where it is installed, says what it maps."""
+    assert "Catching" in repr(preparer_of(classifier())._catching())
+
+
 def test_other_models_have_nothing_that_prepares_their_rows() -> None:
     model = classifier()
     model.preprocessor = None
