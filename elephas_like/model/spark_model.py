@@ -274,7 +274,8 @@ class SparkModel(Inference, PreflightCheck, ElephasAttributes):
         Args:
             data: an RDD of `(x, y)`, `(x, y, sample_weight)` or, for models that need no target, `x` rows (docs/models.md); or arrays
                 (NumPy, pandas, or tuples and dicts of them) with `y`; or a ShardedDataset; or a DataFrame; or the path or URL of
-                Parquet files, which workers read by themselves (`ParquetFiles`). `rdd=` and `x=` mean the same.
+                Parquet files, which workers read by themselves (`ParquetFiles`). `rdd=` and `x=` mean the same. A model of KerasHub with
+                a preprocessor takes rows as its own fit does, such as text, and executors prepare them (docs/models.md).
             epochs: the epoch to end with, as in Keras.
             batch_size: rows a batch on each worker; None takes the constructor's.
             global_batch_size: rows a batch over all workers together, split among them as evenly as it can be; excludes

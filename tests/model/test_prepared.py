@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,20 @@ def trained_as(model: keras.Model, expected: keras.Model) -> None:
         np.testing.assert_allclose(weights, as_keras, rtol=1e-5, atol=1e-6)
 
 
+@functools.cache
+def by_kerashub() -> tuple[keras.Model, dict[str, list[float]]]:
+    """The classifier as KerasHub's own fit trains it, and its history; none of the tests changes it."""
+    model = classifier()
+    return model, model.fit(TEXTS, LABELS, **FIT).history
+
+
 def alone(model: keras.Model, **options: object) -> SparkModel:
     return SparkModel(model, **({"num_workers": 1, "seed": 1} | options))
 
 
 @pytest.mark.parametrize("engine", ["in_process", "server", "jobs"])
 def test_text_is_trained_on_as_by_kerashub(sc, engine: str) -> None:
-    expected, model = classifier(), classifier()
-    history = expected.fit(TEXTS, LABELS, **FIT).history
+    (expected, history), model = by_kerashub(), classifier()
     data = (TEXTS, LABELS) if engine == "in_process" else (sc.parallelize(PAIRS, 1),)
     found = alone(model, engine=engine).fit(*data, **FIT).history
     trained_as(model, expected)
@@ -87,8 +94,7 @@ def test_images_are_prepared_as_by_kerashub(sc) -> None:
     ids=["lists", "pairs", "pandas"],
 )
 def test_rows_in_memory(data: tuple[Any, ...]) -> None:
-    expected, model = classifier(), classifier()
-    expected.fit(TEXTS, LABELS, **FIT)
+    (expected, _), model = by_kerashub(), classifier()
     columns = {"features_col": "text", "label_col": "label"} if isinstance(data[0], pd.DataFrame) else {}
     fitted = alone(model, engine="in_process")
     fitted.fit(*data, **FIT, **columns)
