@@ -380,18 +380,17 @@ def _together(batches: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, i
         arrays = cast("list[Array]", leaves)
         full = nbytes > _OUTPUT_BYTES
         if held and (full or [each.shape[1:] for each in arrays] != [each.shape[1:] for each in held[0]]):
-            yield (
-                unflatten(structure, [np.concatenate(parts) for parts in zip(*held, strict=True)]),
-                sum(len(each[0]) for each in held),
-            )
+            yield _joined(held, structure)
             held, nbytes = [], 0
         held.append(arrays)
         nbytes += sum(each.nbytes for each in arrays)
     if held:
-        yield (
-            unflatten(structure, [np.concatenate(parts) for parts in zip(*held, strict=True)]),
-            sum(len(each[0]) for each in held),
-        )
+        yield _joined(held, structure)
+
+
+def _joined(batches: Sequence[Sequence[Array]], structure: Structure) -> tuple[object, int]:
+    leaves = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+    return unflatten(structure, leaves), len(leaves[0])
 
 
 def _hand_over_as_predict(model: keras.Model) -> None:

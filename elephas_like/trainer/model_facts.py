@@ -52,8 +52,12 @@ def prepares_rows(model: keras.Model, *methods: str) -> bool:
 
 def prepares_as_hub(model: keras.Model) -> bool:
     """Return whether a model's `preprocess_samples` is that of keras-hub, which does what its preprocessor does and no more."""
-    module = getattr(getattr(model, "preprocess_samples", None), "__module__", None) or ""
-    return module.split(".")[0] in _HUBS
+    return is_of_hub(getattr(model, "preprocess_samples", None))
+
+
+def is_of_hub(thing: object) -> bool:
+    """Return whether a class or function is keras-hub's own, and not a subclass or override of the user's."""
+    return (getattr(thing, "__module__", None) or "").split(".")[0] in _HUBS
 
 
 def wants_target(model: keras.Model) -> bool | None:

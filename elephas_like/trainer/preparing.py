@@ -21,7 +21,7 @@ from elephas_like.core.errors import DataError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, FitConfig, Integers, ShardRef
 from elephas_like.trainer.batches import ShardData
-from elephas_like.trainer.model_facts import prepares_as_hub, prepares_rows, wants_target
+from elephas_like.trainer.model_facts import is_of_hub, prepares_as_hub, prepares_rows, wants_target
 from elephas_like.trainer.seeds import seeded
 from elephas_like.trainer.spec import Carry, ModelSpec
 from elephas_like.trainer.tensors import limit_threads
@@ -51,7 +51,7 @@ class Preparer:
         self.name = model.name
         self.wants_target = wants_target(model) is True
         self.preprocessor = model.preprocessor
-        self._pipeline = next(kind for kind in kinds if "evaluate" in vars(kind))
+        self._pipeline = next(kind for kind in kinds if "evaluate" in vars(kind) and is_of_hub(kind))
         self._samples = next(kind for kind in kinds if "preprocess_samples" in vars(kind))
 
     def batches(
@@ -114,7 +114,8 @@ class _Holder(keras.Model):
 class Preparation:
     """Prepares the rows of a shard on an executor, where the driver sends it.
 
-    seed: of what the preprocessor draws: the rows of a shard are prepared alike whenever they are written.
+    seed: of what the preprocessor draws from Keras, NumPy or Python, so that the rows of a shard are prepared alike whenever they are written. What
+        TensorFlow draws in a pipeline does not repeat.
     cores: threads of Keras' backend on executors, where it may start with this; None leaves them as they are.
     driver: the process that sends it, which keeps its threads.
     """

@@ -80,6 +80,23 @@ def test_models_are_left_what_they_are() -> None:
     assert found == classifier().evaluate(TEXTS, LABELS, verbose=0)
 
 
+class Counted(keras_hub.models.BertTextClassifier):
+    """A user's subclass, whose `evaluate` needs what only its own constructor makes."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.evaluations = [0]
+
+    def evaluate(self, *given, **arguments):
+        self.evaluations[0] += 1
+        return super().evaluate(*given, **arguments)
+
+
+def test_an_evaluate_of_the_users_has_no_part_in_it() -> None:
+    (batch,) = preparer_of(classifier(Counted)).batches((TEXTS[:1], LABELS[:1]), 8)
+    assert batch[0]["token_ids"][0, :4].tolist() == [CLS, RED, GREEN, SEP]
+
+
 def test_what_catches_the_rows_has_a_text() -> None:
     """Grain, by which KerasHub prepares rows where it is installed, says what it maps."""
     assert "Catching" in repr(preparer_of(classifier())._catching())
