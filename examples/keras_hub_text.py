@@ -3,39 +3,29 @@
 
 import os
 import sys
-from importlib import import_module
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import keras
 import keras_hub
+import numpy as np
+import pandas as pd
 import tensorflow as tf
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from elephas_like import SparkModel
 
-LIBRARIES = {
-    "numpy": ("numpy", "numpy.linalg"),
-    "pandas": ("pandas", "pandas.Series"),
-    "spark": ("pyspark.sql.functions",),
-}
+LIBRARIES = {"NumPy": np, "pandas": pd.Series, "Spark": functions}
 
 
-def sentences(path: str) -> set[str]:
-    """The first lines of what the documentation of a module, or of a class, says."""
-    module, _, kind = path.partition(".S")
-    home = getattr(import_module(module), f"S{kind}") if kind else import_module(module)
+def sentences(home: object) -> set[str]:
+    """The first lines of what the documentation says of each part of a module or class."""
     told = (getattr(home, name).__doc__ for name in dir(home) if not name.startswith("_"))
     lines = (line.strip() for text in told if isinstance(text, str) for line in text.splitlines()[:12])
     return {line for line in lines if len(line) > 30}
 
 
-rows = [
-    (text, label)
-    for label, paths in enumerate(LIBRARIES.values())
-    for path in paths
-    for text in sorted(sentences(path))
-]
+rows = [(text, label) for label, home in enumerate(LIBRARIES.values()) for text in sorted(sentences(home))]
 spark = SparkSession.builder.master("local[2]").appName("KerasHub").getOrCreate()
 df = spark.createDataFrame(rows, ["features", "label"]).repartition(2)
 train, test = df.randomSplit([0.8, 0.2], seed=1)
@@ -55,9 +45,8 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(0.002), loss, metrics=["accuracy"])
 
 spark_model = SparkModel(model, num_workers=2, seed=1)
-spark_model.fit(
-    train, epochs=int(os.environ.get("EPOCHS", "6")), batch_size=16, verbose=2
-)  # workers tokenize their text
+epochs = int(os.environ.get("EPOCHS", "6"))
+spark_model.fit(train, epochs=epochs, batch_size=16, verbose=2)  # workers tokenize their text
 print("test accuracy:", round(spark_model.evaluate(test)[1], 3))
 print(spark_model.predict(test.limit(2)).argmax(axis=1), [row.features for row in test.limit(2).collect()])
 spark.stop()

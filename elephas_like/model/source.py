@@ -105,14 +105,7 @@ class Source(ABC):
     def spool_options(self, *, allow_plain_text: bool = False) -> SpoolOptions:
         """Return how the rows are written as a new dataset."""
         floatx = keras.config.floatx()
-        return SpoolOptions(
-            new_dataset(),
-            floatx,
-            self.has_target,
-            versions(),
-            allow_plain_text=allow_plain_text,
-            prepare=self.prepare,
-        )
+        return SpoolOptions(new_dataset(), floatx, self.has_target, versions(), allow_plain_text=allow_plain_text)
 
     def rows(self) -> Iterator[object]:
         """Yield all rows, or Blocks of rows, in order, on the driver."""
