@@ -169,6 +169,33 @@ def test_what_a_model_keeps_in_arrays_keys_and_functions_travels() -> None:
     assert jax.random.normal(copy.other) == jax.random.normal(jax.random.key(5, impl="rbg"))
 
 
+@pytest.mark.parametrize("kind", ["data", "model"])
+def test_a_model_under_a_distribution_trains_as_without(kind: str) -> None:
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+    expected = mlp("adam")
+    expected.fit(X, Y, **fit)
+    devices = keras.distribution.list_devices()
+    if kind == "data":
+        distribution = keras.distribution.DataParallel(devices=devices)
+    else:
+        layouts = keras.distribution.LayoutMap(
+            keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+        )
+        layouts[".*kernel"] = (None, "model")
+        distribution = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+    with distribution.scope():
+        model = mlp("adam")
+        assert model.layers[0].kernel._layout is not None
+        fitted = SparkModel(model, num_workers=1, engine="in_process")
+        fitted.fit(X, Y, **fit)
+        found, scores = fitted.predict(X), fitted.evaluate(X, Y)
+    for mine, weights in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, weights, rtol=1e-6, atol=1e-7)
+    assert model.layers[0].kernel._layout is not None  # the driver's model is as it was
+    np.testing.assert_allclose(found, expected.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
+    assert scores == pytest.approx(expected.evaluate(X, Y, verbose=0), rel=1e-5)
+
+
 class Stateful(keras.Model):
     def train_step(self, data):
         return {}

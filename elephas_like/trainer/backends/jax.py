@@ -393,5 +393,9 @@ def _array(content: Array | None, shape: tuple[int, ...], dtype: str) -> Tensor:
 
 
 def variable_attributes(variable: keras.Variable, value: Callable[[AnyVariable], object]) -> dict[str, object]:
-    """Return the value of a variable as it is pickled; JAX's array does not tell whose it is."""
-    return {"_value": _Value(value(variable), tuple(variable.shape), str(variable.dtype))}
+    """Return the value of a variable as it is pickled, on no device; JAX's array does not tell whose it is.
+
+    Under a `keras.distribution` a variable also names the devices of this process that hold it (`_layout`, and nothing public takes it off).
+    """
+    found: dict[str, object] = {"_value": _Value(value(variable), tuple(variable.shape), str(variable.dtype))}
+    return found | {"_layout": None} if hasattr(variable, "_layout") else found
