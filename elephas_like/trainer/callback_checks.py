@@ -17,6 +17,12 @@ log = logging.getLogger(__name__)
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
+_SAVING = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
+    if hasattr(keras.callbacks, name)
+)
+"""Keras' callbacks that save a model each epoch, or after so many batches; OrbaxCheckpoint is not in every version."""
 _HANDLED_HERE = (keras.callbacks.TerminateOnNaN, keras.callbacks.ProgbarLogger)
 
 
@@ -47,9 +53,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects; got {class_of(callback)}.")
         name = type(callback).__name__
         frequency = getattr(callback, "save_freq", "epoch")
-        if frequency != "epoch" and isinstance(
-            callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
-        ):
+        if frequency != "epoch" and isinstance(callback, _SAVING):
             raise ValueError(f"{name}(save_freq={frequency!r}) counts batches; use save_freq='epoch'. {advice}")
         if getattr(callback, "log_every_n_steps", None) is not None and type(callback).__module__.startswith("mlflow."):
             raise ValueError(f"{name}(log_every_n_steps=...) counts batches; use log_every_epoch=True. {advice}")

@@ -47,6 +47,16 @@ def test_settings_that_count_batches_are_refused_by_name(callback, named: str) -
         check_callbacks([callback()])
 
 
+@pytest.mark.skipif(not hasattr(keras.callbacks, "OrbaxCheckpoint"), reason="OrbaxCheckpoint came with Keras 3.14")
+def test_a_checkpoint_by_orbax_after_so_many_batches_would_never_be_saved() -> None:
+    callback = object.__new__(keras.callbacks.OrbaxCheckpoint)  # its constructor wants the library
+    callback.save_freq = "epoch"
+    check_callbacks([callback])
+    callback.save_freq = 100
+    with pytest.raises(ValueError, match=r"OrbaxCheckpoint\(save_freq=100\).*worker_callbacks"):
+        check_callbacks([callback])
+
+
 @pytest.mark.parametrize("kind", [keras.callbacks.EarlyStopping, keras.callbacks.TerminateOnNaN])
 def test_what_ends_a_training_is_no_worker_callback(kind) -> None:
     with pytest.raises(ValueError, match=rf"{kind.__name__}.*callbacks=\["):
