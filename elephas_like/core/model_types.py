@@ -41,6 +41,7 @@ _CLASSIFICATION = [
     "sparse_categorical_crossentropy",
     "binary_focal_crossentropy",
     "categorical_focal_crossentropy",
+    "sparse_categorical_focal_crossentropy",
     "hinge",
     "squared_hinge",
     "categorical_hinge",

@@ -21,6 +21,7 @@ from elephas_like.trainer.inference import EnsemblePredictor, batches
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
 from elephas_like.trainer.state import read_metrics
+from elephas_like.trainer.task import loss_setting
 from elephas_like.trainer.tensors import at_rest, mask_of, masked, tensor_tree
 
 _OF_DECISIONS = (
@@ -45,7 +46,7 @@ def gives_logits(model: keras.Model) -> bool:
         loss = next(iter(loss.values()), None)
     elif isinstance(loss, list | tuple):
         loss = loss[0] if loss else None
-    return bool(getattr(loss, "from_logits", False))
+    return bool(loss_setting(loss, "from_logits"))
 
 
 def output_width(model: keras.Model) -> int | None:

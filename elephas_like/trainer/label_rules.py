@@ -7,9 +7,9 @@ import keras
 from elephas_like.core.row_checks import LabelKind, LabelRule
 from elephas_like.core.types import Slot
 from elephas_like.trainer.model_facts import overrides
-from elephas_like.trainer.task import ONE_HOT, loss_name, targets
+from elephas_like.trainer.task import ONE_HOT, loss_name, loss_setting, targets
 
-_SPARSE = ("sparse_categorical_crossentropy",)
+_SPARSE = ("sparse_categorical_crossentropy", "sparse_categorical_focal_crossentropy")
 _STEPS = ("compute_loss", "train_step", "test_step")
 
 
@@ -49,8 +49,7 @@ def _rule(slot: Slot, loss: object) -> LabelRule | None:
     name = loss_name(known)
     classes, rank = int(slot.shape[-1]), len(slot.shape)
     if name in _SPARSE:
-        ignored = getattr(known, "ignore_class", None)
-        return LabelRule(LabelKind.INDEX, name, classes, rank, ignored)
+        return LabelRule(LabelKind.INDEX, name, classes, rank, loss_setting(known, "ignore_class"))
     if name in ONE_HOT and classes > 1:
         return LabelRule(LabelKind.ONE_HOT, name, classes, rank)
     return LabelRule(LabelKind.NUMBER, name, classes, rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import keras
 
@@ -75,7 +76,7 @@ def task(model: keras.Model, model_type: ModelType | None = None) -> Task:
         kind = ModelType.CLASSIFICATION if activation in ("softmax", "sigmoid") else ModelType.REGRESSION
     if not flat or kind is ModelType.REGRESSION:
         return Task.VALUE if flat and width == 1 else Task.VALUES
-    logits, hinge = _from_logits(model), name.endswith("hinge")
+    logits, hinge = bool(loss_setting(single_loss(model), "from_logits")), name.endswith("hinge")
     if width == 1:
         signed = hinge and activation != "sigmoid"
         return Task.BINARY_LOGITS if logits or signed else Task.BINARY
@@ -163,11 +164,10 @@ def _loss_name(model: keras.Model) -> str:
     return "" if loss is None else loss_name(loss)
 
 
-def _from_logits(model: keras.Model) -> bool:
-    """Return whether the loss takes the model's output as logits."""
-    loss = single_loss(model)
-    config = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
-    return bool(config.get("from_logits"))
+def loss_setting(loss: object, name: str) -> Any:
+    """Return what a loss was made with, as `from_logits`, or None: of its attributes, or of its configuration, where some of Keras 3.16's have all."""
+    held = getattr(loss, name, None)
+    return loss.get_config().get(name) if held is None and isinstance(loss, keras.losses.Loss) else held
 
 
 def last_activation(model: keras.Model) -> str:

@@ -9,7 +9,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend import get_keras_mask, set_keras_mask  # losses read a mask off the tensor; no public name does
+from keras.src.backend.common.masking import (
+    get_keras_mask,
+    set_keras_mask,
+)  # losses read a mask off the tensor; no public name does
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.extras import another_backend

@@ -11,7 +11,7 @@ from stable_ids import named
 from elephas_like.core.decisions import Task
 from elephas_like.core.model_types import ModelType
 from elephas_like.core.types import Slot
-from elephas_like.trainer.task import inputs, one_hot_classes, outputs, targets, task
+from elephas_like.trainer.task import inputs, loss_setting, one_hot_classes, outputs, targets, task
 
 
 def model(units: int, activation: str | None, loss: object) -> keras.Model:
@@ -197,3 +197,26 @@ def test_keys_that_are_no_names_of_one_output_each_leave_the_layers_names() -> N
         "b": (Slot("p", (1,)), Slot("q", (1,))),
         "a": {"d": Slot("d", (1,)), "c": Slot("c", (1,))},
     }
+
+
+class KeptInConfiguration(keras.losses.Loss):
+    """As losses of Keras 3.16, which do not keep what they were made with as attributes."""
+
+    def get_config(self) -> dict[str, object]:
+        return super().get_config() | {"from_logits": True}
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "expected"),
+    [
+        (keras.losses.BinaryCrossentropy(from_logits=True), "from_logits", True),
+        (keras.losses.BinaryCrossentropy(), "from_logits", False),
+        (keras.losses.SparseCategoricalCrossentropy(ignore_class=3), "ignore_class", 3),
+        (KeptInConfiguration(), "from_logits", True),
+        (keras.losses.MeanSquaredError(), "from_logits", None),
+        ("mse", "from_logits", None),
+        (None, "from_logits", None),
+    ],
+)
+def test_a_loss_says_what_it_was_made_with(loss: object, name: str, expected: object) -> None:
+    assert loss_setting(loss, name) == expected
