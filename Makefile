@@ -16,6 +16,9 @@ TORCH ?= .venv-torch
 TORCH_STAMP := $(TORCH)/.installed
 TORCH_TESTS ?= $(addprefix tests/,trainer/test_torch.py trainer/test_torch_buffers.py \
 	trainer/test_torch_generator.py trainer/test_torch_loop.py $(BACKEND_TESTS))
+NEXT ?= .venv-next
+NEXT_STAMP := $(NEXT)/.installed
+NEXT_TESTS ?= $(addprefix tests/,trainer conformance engine model tuning ensembles)
 ELEPHAS := .venv-elephas
 ELEPHAS_STAMP := $(ELEPHAS)/.installed
 LOWEST_TESTS ?= $(addprefix tests/,spark rows engine model stages integration ensembles tuning trainer compat distkeras)
@@ -35,7 +38,7 @@ CONNECT_TESTS ?= $(addprefix tests/,connect integration/test_frame_fit.py integr
 	model/test_frame_predictions.py rows/test_examples.py rows/test_prediction_columns.py rows/test_records.py \
 	rows/test_valid_rows.py stages)
 
-.PHONY: help docs demo test test-slow test-connect test-lowest test-jax test-torch lint examples faults bench clean machine postgresql chromium
+.PHONY: help docs demo test test-slow test-connect test-lowest test-next test-jax test-torch lint examples faults bench clean machine postgresql chromium
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -95,6 +98,19 @@ test-lowest: machine $(LOWEST_STAMP) ## Spark 3.5 and the lowest version of ever
 	$(LOWEST)/bin/python -m pytest -m "not slow" -n 2 -W ignore::DeprecationWarning -W ignore::FutureWarning \
 		-W ignore::hypothesis.errors.HypothesisWarning $(LOWEST_TESTS)
 
+# A nightly build has the package `keras`, too: the one that others ask for goes.
+$(NEXT_STAMP): pyproject.toml
+	@$(PYTHON) tools/check_machine.py
+	$(PYTHON) -m venv --clear $(NEXT)
+	$(NEXT)/bin/python -m pip install --quiet --upgrade pip
+	$(NEXT)/bin/python -m pip install $(PIP_OPTIONS) -e '.[dev]'
+	$(NEXT)/bin/python -m pip uninstall --quiet --yes keras
+	$(NEXT)/bin/python -m pip install $(PIP_OPTIONS) --pre --no-deps --force-reinstall keras-nightly
+	@touch $(NEXT_STAMP)
+
+test-next: machine $(NEXT_STAMP) ## the Keras of tomorrow, a nightly build: fast tests that touch Keras, without Spark
+	$(NEXT)/bin/python -m pytest -m "not slow and not spark" -n 4 $(NEXT_TESTS)
+
 $(JAX_STAMP): pyproject.toml
 	@$(PYTHON) tools/check_machine.py
 	$(PYTHON) -m venv --clear $(JAX)
@@ -138,4 +154,4 @@ bench: machine $(STAMP) $(ELEPHAS_STAMP) ## this library, Keras, Elephas and the
 	$(BIN)/python benchmarks/bench.py --report
 
 clean: ## what was built here
-	rm -rf $(VENV) $(LOWEST) $(JAX) $(TORCH) $(ELEPHAS) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(NEXT) $(JAX) $(TORCH) $(ELEPHAS) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
