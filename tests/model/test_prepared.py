@@ -45,20 +45,25 @@ def test_text_is_trained_on_as_by_kerashub(sc, engine: str) -> None:
         assert found[name] == pytest.approx(values, rel=1e-5)
 
 
-def test_a_text_column_trains_a_language_model_without_labels(spark, tmp_path: Path) -> None:
-    """Of a DataFrame and of Parquet files: the preprocessor makes the labels."""
-    expected = language_model()
+def test_a_text_column_trains_a_language_model_without_labels(spark) -> None:
+    """The preprocessor makes the labels."""
+    expected, model = language_model(), language_model()
     expected.fit(TEXTS, **FIT)
     df = spark.createDataFrame([(text,) for text, _ in PAIRS], ["features"]).coalesce(1)
+    alone(model).fit(df, **FIT)
+    trained_as(model, expected)
+
+
+def test_files_of_text_are_trained_on_evaluated_and_predicted(spark, tmp_path: Path) -> None:
+    (expected, _), model = by_kerashub(), classifier()
+    df = spark.createDataFrame(PAIRS, ["features", "label"]).coalesce(1)
     df.write.parquet(str(tmp_path / "rows"))
-    for data in (df, str(tmp_path / "rows")):
-        model = language_model()
-        fitted = alone(model)
-        fitted.fit(data, **FIT)
-        trained_as(model, expected)
-    scores = expected.evaluate(TEXTS, batch_size=8, verbose=0)
+    fitted = alone(model)
+    fitted.fit(str(tmp_path / "rows"), **FIT)
+    trained_as(model, expected)
+    scores = expected.evaluate(TEXTS, LABELS, batch_size=8, verbose=0)
     assert fitted.evaluate(df, batch_size=8) == pytest.approx(scores, rel=1e-5)
-    found, outputs = fitted.predict(data, batch_size=8), expected.predict(TEXTS, batch_size=8, verbose=0)
+    found, outputs = fitted.predict(str(tmp_path / "rows")), expected.predict(TEXTS, verbose=0)
     np.testing.assert_allclose(found, outputs, rtol=1e-4, atol=1e-6)
 
 
