@@ -165,7 +165,10 @@ def _loss_name(model: keras.Model) -> str:
 
 
 def loss_setting(loss: object, name: str) -> Any:
-    """Return what a loss was made with, as `from_logits`, or None: of its attributes, or of its configuration, where some of Keras 3.16's have all."""
+    """Return what a loss was made with, such as `from_logits`; None where it has no such setting.
+
+    Some losses of Keras 3.16 keep their settings in the configuration alone.
+    """
     held = getattr(loss, name, None)
     return loss.get_config().get(name) if held is None and isinstance(loss, keras.losses.Loss) else held
 

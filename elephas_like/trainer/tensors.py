@@ -9,10 +9,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common.masking import (
-    get_keras_mask,
-    set_keras_mask,
-)  # losses read a mask off the tensor; no public name does
+
+# Losses read a mask off the tensor, and no public name does. Keras 3.16 has these here alone.
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.extras import another_backend
