@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 keras_hub = pytest.importorskip(
-    "keras_hub", reason="TensorFlow Text, which keras-hub needs, is not built for Python 3.14"
+    "keras_hub", reason="not installed: TensorFlow Text, which it needs, has no build for Python 3.14"
 )
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue"]

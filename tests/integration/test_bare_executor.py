@@ -18,7 +18,7 @@ def test_a_package_that_executors_lack_is_named_with_the_drivers_version(tmp_pat
             assert answer["engine"] == engine
             assert answer["type"] == "ElephasError"
             assert re.match(
-                r"(elephas-like \S+, )?keras\S* \d.* are installed on the driver and missing on the executors",
+                r"(elephas-like \S+, )?keras(-nightly)? \d.* are installed on the driver and missing on the executors",
                 answer["message"],
             )
             assert 'os.environ["PYSPARK_PYTHON"] = sys.executable' in answer["message"]

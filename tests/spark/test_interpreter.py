@@ -39,7 +39,7 @@ def test_packages_that_are_missing_are_named_with_their_versions(tmp_path: Path)
     python = str(tmp_path / "bare" / "bin" / "python")
     found = problem(python, ships_packages=False)
     assert re.match(
-        r"(elephas-like \S+, )?keras\S* \S+, tensorflow.* are installed on the driver and missing on the", found
+        r"(elephas-like \S+, )?keras(-nightly)? \S+, tensorflow.* are installed on the driver and missing on the", found
     )
     assert python in found
     assert problem(python, ships_packages=True) == ""  # Spark may bring them
