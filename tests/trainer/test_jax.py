@@ -196,6 +196,27 @@ def test_a_model_under_a_distribution_trains_as_without(kind: str) -> None:
     assert scores == pytest.approx(expected.evaluate(X, Y, verbose=0), rel=1e-5)
 
 
+def test_the_drivers_devices_keep_their_parts_of_a_model() -> None:
+    code = (
+        "import keras, numpy as np\n"
+        "from elephas_like import SparkModel\n"
+        "mesh = keras.distribution.DeviceMesh((1, 2), ['batch', 'model'], keras.distribution.list_devices())\n"
+        "layouts = keras.distribution.LayoutMap(mesh)\n"
+        "layouts['.*kernel'] = (None, 'model')\n"
+        "keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name='batch'))\n"
+        "model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])\n"
+        "model.compile('adam', 'mse')\n"
+        "kernel = model.layers[0].kernel\n"
+        "before, placed = np.array(kernel.value), kernel.value.sharding\n"
+        "SparkModel(model, 1, engine='in_process').fit(np.ones((8, 3)), np.ones((8, 4)), verbose=0)\n"
+        "print((np.array(kernel.value) != before).all(), kernel.value.sharding == placed)\n"
+        "print(*(shard.data.shape for shard in kernel.value.addressable_shards))\n"
+    )
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.splitlines() == ["True True", "(3, 2) (3, 2)"], done.stderr
+
+
 class Stateful(keras.Model):
     def train_step(self, data):
         return {}
