@@ -101,16 +101,37 @@ def given_for(
     Raises:
         ValueError: several columns for rows that are prepared; and as `Given.of`.
     """
-    read_as, several = reader(model), columns.get("features_col")
-    if read_as is None and isinstance(several, list | tuple) and len(several) > 1:
+    read_as = reader(model)
+    if read_as is None:
+        _check_columns(model, columns.get("features_col"))
+    given = Given.of(data, y, sample_weight, read_as, target=target, **columns)
+    return given if read_as is not None else _as_a_preprocessor_takes(given, target=target)
+
+
+def given_to_prepare(given: Given, model: keras.Model) -> Given:
+    """Return data that was taken apart for no model as `given_for` gives it for this one, which trains on it.
+
+    Raises:
+        ValueError: as `given_for`.
+    """
+    if reader(model) is not None:
+        return given.for_model(model)
+    _check_columns(model, None if given.columns is None else given.columns.features)
+    return _as_a_preprocessor_takes(given, target=True)
+
+
+def _check_columns(model: keras.Model, chosen: object) -> None:
+    """Raise ValueError if several columns would be put together before a model prepares them."""
+    if isinstance(chosen, list | tuple) and len(chosen) > 1:
         raise ValueError(
-            f"features_col={several!r}: the model {model.name!r} prepares its rows, and a list of columns would be put together first. Name "
+            f"features_col={chosen!r}: the model {model.name!r} prepares its rows, and a list of columns would be put together first. Name "
             "one column, or those of a dict, as {'prompts': 'asked', 'responses': 'answered'}, if its preprocessor takes one; for a tuple "
             "give rows of an RDD, ((first, second), label)."
         )
-    given = Given.of(data, y, sample_weight, read_as, target=target, **columns)
-    if read_as is not None:
-        return given
+
+
+def _as_a_preprocessor_takes(given: Given, *, target: bool) -> Given:
+    """Return data without the axis of single texts, and without labels where a DataFrame has none."""
     choice = given.columns
     if choice is None:
         return replace(given, x=_single_texts(given.x))
@@ -163,7 +184,13 @@ def prepared(source: Source, model: keras.Model, seed: int | None = None, fits: 
         )
     context = source.context or started_context()
     cores = source.task_cpus if context is None else task_cpus(settings_of(context))
-    given = replace(source, has_target=None) if isinstance(source, Rows) else source
-    if isinstance(given, Arrays):
-        given = Arrays((_single_texts(given.columns[0]), *given.columns[1:]))
-    return Prepared(given, Preparation.of(preparer, (seed or 0) + fits, cores))
+    return Prepared(to_prepare(source), Preparation.of(preparer, (seed or 0) + fits, cores))
+
+
+def to_prepare(source: Source) -> Source:
+    """Return rows as they are written for a preprocessor: each says whether it has a target, and single texts have no axis of their own."""
+    if isinstance(source, Rows):
+        return replace(source, has_target=None)
+    if isinstance(source, Arrays):
+        return Arrays((_single_texts(source.columns[0]), *source.columns[1:]))
+    return source

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -53,6 +54,12 @@ class Preparer:
         self.preprocessor = model.preprocessor
         self._pipeline = next(kind for kind in kinds if "evaluate" in vars(kind) and is_of_hub(kind))
         self._samples = next(kind for kind in kinds if "preprocess_samples" in vars(kind))
+
+    def named(self, name: str) -> Preparer:
+        """Return one that does the same, and calls the model so."""
+        other = copy(self)
+        other.name = name
+        return other
 
     def batches(
         self, columns: tuple[object, ...], batch_size: int, *, labelled: bool = True
@@ -106,7 +113,7 @@ class _Holder(keras.Model):
     """Carries a preparer to executors as models go there: by value."""
 
     def __init__(self, preparer: Preparer) -> None:
-        super().__init__(name=preparer.name)  # which errors say
+        super().__init__(name="preparer")
         self.preparer = preparer
 
 
@@ -114,6 +121,7 @@ class _Holder(keras.Model):
 class Preparation:
     """Prepares the rows of a shard on an executor, where the driver sends it.
 
+    name: the model's, for errors.
     seed: of what the preprocessor draws from Keras, NumPy or Python, so that the rows of a shard are prepared alike whenever they are written. What
         TensorFlow draws in a pipeline does not repeat.
     cores: threads of Keras' backend on executors, where it may start with this; None leaves them as they are.
@@ -121,6 +129,7 @@ class Preparation:
     """
 
     spec: ModelSpec
+    name: str
     seed: int
     cores: int | None
     driver: tuple[str, int]
@@ -132,7 +141,12 @@ class Preparation:
         Raises:
             ElephasError: the preprocessor cannot be pickled.
         """
-        return cls(ModelSpec.from_model(_Holder(preparer), Carry.ALL), seed, cores, _this_process())
+        spec = ModelSpec.from_model(_Holder(preparer.named("")), Carry.ALL)
+        return cls(spec, preparer.name, seed, cores, _this_process())
+
+    def content_key(self) -> str:
+        """Return a digest that is equal for preparations that make the same rows of the same rows, whatever the model's name is."""
+        return f"{self.spec.content_key()}-{self.seed}"
 
     def __call__(self, ref: ShardRef) -> Iterator[tuple[object, ...]]:
         """Yield the prepared columns of a shard's rows, in their order, batch after batch."""
@@ -141,7 +155,7 @@ class Preparation:
         data = ShardData(ref, FitConfig(batch_size=1, shuffle=False))
         batch_size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // data.row_nbytes))
         with seeded(self.seed, ref.worker, _SEED):
-            preparer = _built(self.spec)
+            preparer = _built(self.spec).named(self.name)
             for rows in _slices(ref.rows, max(batch_size, _AT_ONCE // data.row_nbytes)):
                 columns = unflatten(data.structure, data.take(rows))
                 assert isinstance(columns, tuple)

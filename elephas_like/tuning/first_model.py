@@ -16,8 +16,10 @@ from elephas_like.core.types import ShardRef
 from elephas_like.model.source import Source
 from elephas_like.trainer.building import build as build_model
 from elephas_like.trainer.metric_names import freshly_named
+from elephas_like.trainer.preparing import preparer_of
 from elephas_like.trainer.seeds import seeded
 from elephas_like.tuning.keras_options import with_own_objects
+from elephas_like.tuning.prepared_rows import prepared_sample
 from elephas_like.tuning.space import Space
 from elephas_like.tuning.trial import check_labels, checked
 
@@ -56,7 +58,7 @@ def first_model(build: Callable[[Any], keras.Model], space: Space, seed: int, *,
 def check_labels_of_space(
     build: Callable[[Any], keras.Model], space: Space, seed: int, model: keras.Model, shards: Sequence[ShardRef]
 ) -> None:
-    """Nothing, if some model of the space takes the labels; a model that does not is its trial's affair.
+    """Nothing, if some model of the space takes the labels; a model that does not is its trial's affair, and so are labels that it prepares.
 
     Args:
         model: the first one.
@@ -64,6 +66,8 @@ def check_labels_of_space(
     Raises:
         DataError: it does not, and none of `_PROBES_NEEDED` others does.
     """
+    if preparer_of(model) is not None:
+        return
     try:
         check_labels(model, shards)
         return
@@ -99,7 +103,8 @@ def check_objective(
         return
     try:
         with seeded(seed, 0):
-            build_model(model, source.sample(keras.config.floatx()) if sample is None else sample)
+            row = source.sample(keras.config.floatx()) if sample is None else sample
+            build_model(model, prepared_sample(model, row))
     except Exception as error:  # of this point's model, perhaps: a trial's affair
         log.info("a first model could not take a row: %s", error)
         return

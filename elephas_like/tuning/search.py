@@ -28,6 +28,7 @@ from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import Judge
 from elephas_like.model.given_rows import Given
 from elephas_like.model.launch import server_identity
+from elephas_like.model.prepared import given_to_prepare, reader, to_prepare
 from elephas_like.model.source import Source
 from elephas_like.model.sources import validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
@@ -316,19 +317,31 @@ def _prepared(asked: _Request, given: Given, validation_data: Any) -> _Prepared:
     # A first model says how the columns of a DataFrame are read.
     if columns is not None or given.frame is not None:
         model = first_model(asked.build, space, seed, needed=columns is not None)
-    given = given if model is None else given.for_model(model)
-    validation_data = given.validation(validation_data, model)
-    source = search_source(given.pair, columns, model)
-    held = None if validation_data is None else validation_source(validation_data, columns, model)
+        given = given_to_prepare(given, model)
+        columns = given.columns
+    read_as = None if model is None else reader(model)
+    validation_data = given.validation(validation_data, read_as)
+    source = search_source(given.pair, columns, read_as)
+    held = None if validation_data is None else validation_source(validation_data, columns, read_as)
     context = context_for(source.context or (None if held is None else held.context), EngineName.AUTO)
     own = asked.identity_on(context)
     parallelism = count_parallel(context, asked.parallelism, asked.workers or 1, remote=asked.remote)
     model = model or first_model(asked.build, space, seed, needed=False)
     if held is not None and asked.workers is not None:
         validation_data = held.as_arguments(asked.workers)
+    if model is not None and asked.workers is not None and reader(model) is None:
+        raise ElephasError(
+            f"the model {model.name!r} prepares its rows, and several workers of a trial share rows that are written already: leave "
+            "trial_workers out, or give build models without a preprocessor, and rows that it has prepared."
+        )
     if model is not None:
-        source, held = source.for_model(model), None if held is None else held.for_model(model)
+        source, held = _for_trials(source, model), None if held is None else _for_trials(held, model)
     return _Prepared(source, held, validation_data, model, context, parallelism, own)
+
+
+def _for_trials(source: Source, model: keras.Model) -> Source:
+    """Return rows as they are written for trials: as a first model reads them, or as its preprocessor does."""
+    return to_prepare(source) if reader(model) is None else source.for_model(model)
 
 
 def _searched(asked: _Request, given: _Prepared) -> SearchResult:

@@ -49,6 +49,7 @@ from elephas_like.trainer.state import Variables
 from elephas_like.trainer.steps import StepLoop
 from elephas_like.trainer.tensors import Tensor, array_of, limit_threads, many_graphs, row_numbers, tensors
 from elephas_like.trainer.worker import run_in_chunks
+from elephas_like.tuning.prepared_rows import prepared_sample, rows_for
 
 TIDY_SECONDS = 5.0
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -80,14 +81,15 @@ class KerasTrial:
         if self.cores is not None:
             limit_threads(self.cores)
         started = time.perf_counter()
-        rows = _Rows(shards, replace(self.config, batch_size=order.batch_size))
         function = cloudpickle.loads(self.build)[0]  # our driver's own bytes, handed over by Spark
         DROPPED.free()  # of the trial before
         with self.settings.applied(), seeded(self.config.seed, order.number), many_graphs(), ExitStack() as over:
             model = checked(function(order.params))
+            taken = rows_for(model, shards, self.config.seed)
+            rows = _Rows(taken, replace(self.config, batch_size=order.batch_size))
             check_rows_fit(model, rows.sample)
             build(model, rows.sample)
-            check_labels(model, shards)
+            check_labels(model, taken)
             nbytes = _nbytes(model)
             over.callback(DROPPED.add, nbytes)
             check_result_size("the trial's model with its optimizer's state", nbytes, self.largest_result)
@@ -261,7 +263,7 @@ def checked(model: object) -> keras.Model:
         raise TypeError(f"build(params) must return a compiled keras.Model; got {type(model).__name__}.")
     if not model.compiled:
         raise ValueError(f"build(params) must return a compiled model; {model.name!r} is not. Call model.compile(...).")
-    check_rows_are_kept(model)
+    check_rows_are_kept(model, prepared=True)
     give_own_optimizer(model)
     return model
 
@@ -303,13 +305,13 @@ def restore(model: keras.Model, path: Path, sample: tuple[object, ...] | None) -
     """A freshly built model with the trained state of a file that `file_of` gave. Nothing in the file is executed.
 
     Args:
-        sample: a batch of one row; None for models that know their inputs.
+        sample: a batch of one row, as it was given; None for models that know their inputs.
 
     Raises:
         ValueError: there is no sample, and the model does not know its inputs.
     """
     if sample is not None:
-        build(model, sample)
+        build(model, prepared_sample(model, sample))
     elif not build_optimizer(model):
         raise ValueError(f"the model {model.name!r} does not know its inputs: begin it with keras.Input(shape).")
     begun = [(variable, array_of(variable)) for variable in _adapters(model)]

@@ -850,6 +850,23 @@ def test_freshly_built_equal_models_have_one_key_whatever_their_names() -> None:
     assert len(keys) == 1
 
 
+def test_equal_models_with_a_table_of_words_have_one_key() -> None:
+    """TensorFlow's tables give their entries in an order of their own, another one for each table."""
+
+    def lookup() -> keras.Model:
+        inputs = keras.Input((3,), dtype="string")
+        hot = keras.layers.StringLookup(vocabulary=list("abcdefgh"), output_mode="multi_hot")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(1)(hot))
+        model.compile("sgd", "mse")
+        return model
+
+    specs = [ModelSpec.from_model(lookup()) for _ in range(3)]
+    assert len({spec.key for spec in specs}) == 1
+    words = np.array([["a", "h", "?"], ["c", "c", "b"]])
+    expected = lookup().layers[1](words)
+    assert np.array_equal(specs[0].build().layers[1](words), expected)
+
+
 def test_the_matrix_of_a_constant_initializer_goes_with_files_and_copies_only() -> None:
     matrix = np.ones((100, 50), np.float32)
     embedding = keras.layers.Embedding(100, 50, embeddings_initializer=keras.initializers.Constant(matrix))

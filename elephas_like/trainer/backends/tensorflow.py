@@ -291,12 +291,10 @@ def reduction(thing: object, value: Callable[[tf.Variable], object]) -> Reductio
     if isinstance(thing, tf.distribute.Strategy):
         return tf.distribute.get_strategy, ()
     if isinstance(thing, tf.lookup.StaticHashTable):
-        keys, values = thing.export()
-        return _static_table, (keys.numpy(), values.numpy(), *_table_arguments(thing, thing.default_value))
+        return _static_table, (*_exported(thing), *_table_arguments(thing, thing.default_value))
     if isinstance(thing, tf.lookup.experimental.MutableHashTable):
-        keys, values = thing.export()
         default = thing._default_value  # there is no public way to it
-        return _mutable_table, (keys.numpy(), values.numpy(), *_table_arguments(thing, default))
+        return _mutable_table, (*_exported(thing), *_table_arguments(thing, default))
     if isinstance(thing, tf.RaggedTensor):
         return _ragged, (thing.flat_values, list(thing.nested_row_splits))
     if isinstance(thing, tf.SparseTensor):
@@ -419,6 +417,13 @@ def _source_of(python: object) -> tuple[str, list[str]] | None:
             stacklevel=2,
         )
     return (code.co_filename, lines) if lines else None
+
+
+def _exported(table: Any) -> tuple[Array, Array]:
+    """Return keys and values of a table, in the order of the keys: TensorFlow gives them as they lie, in equal tables differently."""
+    keys, values = (part.numpy() for part in table.export())
+    order = np.argsort(keys, kind="stable")
+    return keys[order], values[order]
 
 
 def _table_arguments(table: object, default: object) -> tuple[object, ...]:
