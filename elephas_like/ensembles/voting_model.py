@@ -45,6 +45,7 @@ from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
 from elephas_like.rows.shards import ShardedDataset
+from elephas_like.trainer.compile_arguments import check_rows_are_kept
 from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.task import outputs, task
 
@@ -233,7 +234,9 @@ class VotingModel:
 
         Raises:
             ValueError: the first model is not compiled. DataError: a label that it does not take; the message names its row.
+            ElephasError: the first model prepares its rows in an `evaluate` of its own.
         """
+        check_rows_are_kept(self.models[0], "evaluate")
         given = Given.of(
             x,
             y,

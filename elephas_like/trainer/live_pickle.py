@@ -301,10 +301,17 @@ class _Pickler(CodePickler):
         return _TableValue(value_of(variable)) if is_number(variable) else np.asarray(variable.numpy())
 
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
-        name = attributes.get("name") or attributes.get("_name")
         base = automatic_name(type(thing).__name__)
-        if isinstance(name, str) and re.fullmatch(rf"{re.escape(base)}(_\d+)?", name):
-            self._named.append((base, name))
+        found = [attributes.get("name") or attributes.get("_name")]
+        if isinstance(
+            thing, keras.metrics.Metric
+        ):  # that of a function is called like it, and its variables as if it were not
+            found += [path.partition("/")[0] for each in thing.variables if isinstance(path := each.path, str)]
+        for name in found:
+            # Bidirectional calls what it wraps forward_gru and backward_gru.
+            known = isinstance(name, str) and re.fullmatch(rf"((?:for|back)ward_)?{re.escape(base)}(_\d+)?", name)
+            if known:
+                self._named.append(((known[1] or "") + base, known[0]))
 
 
 class _Unpickler(pickle.Unpickler):

@@ -850,6 +850,21 @@ def test_freshly_built_equal_models_have_one_key_whatever_their_names() -> None:
     assert len(keys) == 1
 
 
+def test_names_that_keras_makes_of_other_names_count_by_their_order_too() -> None:
+    """Those of what a Bidirectional wraps, and of the variables of a metric that is a function."""
+
+    def halves(y_true: object, y_pred: object) -> object:
+        return keras.ops.mean(y_pred) / 2
+
+    def both_ways() -> keras.Model:
+        model = keras.Sequential([keras.Input((4, 3)), keras.layers.Bidirectional(keras.layers.GRU(2))])
+        model.compile("sgd", "mse", metrics=[halves])
+        build(model, (np.zeros((2, 4, 3), "float32"), np.zeros((2, 4), "float32")))
+        return model
+
+    assert len({ModelSpec.from_model(both_ways()).key for _ in range(3)}) == 1
+
+
 def test_equal_models_with_a_table_of_words_have_one_key() -> None:
     """TensorFlow's tables give their entries in an order of their own, another one for each table."""
 
