@@ -37,7 +37,7 @@ def rows_for(model: keras.Model, shards: Sequence[ShardRef], seed: int) -> Seque
     preparation = Preparation.of(preparer, seed)
     key = (preparation.content_key(), *(shard.directory for shard in shards))
     with _lock:
-        if _held[0] != key:
+        if _held[0] != key or not all(os.path.exists(ref.directory) for ref in _held[1]):
             for old in _held[1]:
                 remove(old)
             _held = ((), [])

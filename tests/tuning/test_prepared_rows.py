@@ -13,6 +13,7 @@ from hub_models import LABELS, TEXTS, classifier, keras_hub
 
 from elephas_like import ElephasError, search
 from elephas_like.core.types import FitConfig, ShardRef
+from elephas_like.rows.shard_files import remove
 from elephas_like.rows.spool import spool
 from elephas_like.trainer.batches import ShardData
 from elephas_like.tuning.prepared_rows import rows_for
@@ -70,6 +71,9 @@ def test_rows_are_prepared_once_until_a_preprocessor_does_it_in_another_way(tmp_
     (first,) = rows_for(on_text({"rate": 0.5}), given, 1)
     (again,) = rows_for(on_text({"rate": 1.0}), given, 1)
     assert again is first
+    remove(first)
+    (written_anew,) = rows_for(on_text({"rate": 1.0}), given, 1)
+    assert written_anew.checksum == first.checksum
     token_ids = classifier().preprocessor(TEXTS)["token_ids"]
     assert any(np.array_equal(column, token_ids) for column in held(first))
 
