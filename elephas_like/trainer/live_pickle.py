@@ -303,10 +303,10 @@ class _Pickler(CodePickler):
     def _note_name(self, thing: object, attributes: Mapping[str, object]) -> None:
         base = automatic_name(type(thing).__name__)
         found = [attributes.get("name") or attributes.get("_name")]
-        if isinstance(
-            thing, keras.metrics.Metric
-        ):  # that of a function is called like it, and its variables as if it were not
-            found += [path.partition("/")[0] for each in thing.variables if isinstance(path := each.path, str)]
+        if isinstance(thing, keras.metrics.Metric):
+            # A metric that is a function is called like it, and its variables as if it were not.
+            own: Any = attributes.get("_variables", ())
+            found += [each.path.partition("/")[0] for each in own if isinstance(each, keras.Variable)]
         for name in found:
             # Bidirectional calls what it wraps forward_gru and backward_gru.
             known = isinstance(name, str) and re.fullmatch(rf"((?:for|back)ward_)?{re.escape(base)}(_\d+)?", name)

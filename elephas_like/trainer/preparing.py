@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from elephas_like.core.errors import DataError
+from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.core.structure import unflatten
 from elephas_like.core.types import Array, FitConfig, Integers, ShardRef
 from elephas_like.trainer.batches import ShardData
@@ -141,7 +141,12 @@ class Preparation:
         Raises:
             ElephasError: the preprocessor cannot be pickled.
         """
-        spec = ModelSpec.from_model(_Holder(preparer.named("")), Carry.ALL)
+        try:
+            spec = ModelSpec.from_model(_Holder(preparer.named("")), Carry.ALL)
+        except ElephasError as error:
+            raise ElephasError(
+                f"the preprocessor of the model {preparer.name!r} cannot be used on executors: {error}"
+            ) from error
         return cls(spec, preparer.name, seed, cores, _this_process())
 
     def content_key(self) -> str:

@@ -317,6 +317,7 @@ def _prepared(asked: _Request, given: Given, validation_data: Any) -> _Prepared:
     # A first model says how the columns of a DataFrame are read.
     if columns is not None or given.frame is not None:
         model = first_model(asked.build, space, seed, needed=columns is not None)
+    if model is not None:
         given = given_to_prepare(given, model)
         columns = given.columns
     read_as = None if model is None else reader(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 
 import keras
@@ -24,7 +25,7 @@ from hub_models import (
     language_model,
 )
 
-from elephas_like.core.errors import DataError
+from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.trainer import preparing
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.preparing import Preparation, preparer_of
@@ -179,3 +180,12 @@ def test_predictions_on_executors_are_those_of_predict(kind: type, prepared: boo
         found = [outputs[0] for outputs, _ in predictor.of_arrays(x if prepared else TEXTS, len(TEXTS))]
         np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-6, atol=1e-7)
         assert [len(part) for part in found] == sizes
+
+
+def test_a_preprocessor_that_cannot_be_sent_is_named_by_its_model() -> None:
+    model = classifier()
+    model.preprocessor.guard = threading.Lock()
+    with pytest.raises(
+        ElephasError, match=rf"preprocessor of the model '{model.name}' cannot be used .*guard is a _thread.lock"
+    ):
+        Preparation.of(preparer_of(model), 0)
