@@ -115,8 +115,8 @@ def test_executors_evaluate_and_predict_what_keras_does(name: str) -> None:
 
 
 def test_a_model_that_is_built_anew_has_the_key_that_it_had() -> None:
-    """Or executors would compile it anew. By hand all entries were compared, on each backend: with a key of its own each time is one whose classes are
-    made with it, and on JAX and PyTorch one whose containers are; the first model of a functional class is another one than those that follow.
+    """Or executors would compile it anew. By hand all entries were compared, on each backend: a key of its own each time has one whose classes are made
+    with it, and one with two outputs without names. The first of a kind may differ from those that follow.
     """
     others = (
         "bidirectional_gru",
