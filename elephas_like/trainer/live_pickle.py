@@ -412,6 +412,8 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
         if _inherits(type(thing), "keras.", "DropoutRNNCell"):
             _with_empty_masks(attributes)
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
+        if "_functional_layer_ids" in attributes:  # addresses that keras-hub takes down, and does not read
+            attributes["_functional_layer_ids"] = set()
         if draws and type(thing).__module__.startswith("keras."):
             _move_to_table(
                 attributes, "seed"
