@@ -34,6 +34,15 @@ def archive_of(model: keras.Model) -> bytes:
             f"the model {model.name!r} cannot be saved: {kind.__name__} has its own compile(), which Keras does not call "
             "when it loads a model. Give it get_compile_config() and compile_from_config(config) too."
         )
+    return _saved(model)
+
+
+def _saved(model: keras.Model) -> bytes:
+    """Return a model in Keras' own format, which may not know how the model was compiled.
+
+    Raises:
+        ElephasError: Keras cannot save the model; the message has Keras' reason.
+    """
     complete_compile_arguments(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
@@ -54,8 +63,11 @@ def architecture(model: keras.Model) -> str:
 
     The digest ignores how the model is trained (initializers, regularizers, dropout rates, seeds, compile arguments),
     its own name and automatic names.
+
+    Raises:
+        ElephasError: Keras cannot save the model.
     """
-    return hashlib.blake2b(_inference_in(archive_of(model)).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_inference_in(_saved(model)).encode(), digest_size=16).hexdigest()
 
 
 def is_rebuilt(archive: bytes, model: keras.Model) -> bool:
@@ -70,7 +82,7 @@ def is_rebuilt(archive: bytes, model: keras.Model) -> bool:
     def plain(content: bytes) -> str:
         return re.sub(r'"build_config": {[^{}]*}|, "shared_object_id": \d+|_\d+(?=")', "", _inference_in(content))
 
-    return plain(archive) == plain(archive_of(model))
+    return plain(archive) == plain(_saved(model))
 
 
 def _inference_in(archive: bytes) -> str:

@@ -144,3 +144,19 @@ def test_recalibration_wants_features() -> None:
     with pytest.raises(ValueError, match="batch_size"):
         recalibrate_batch_norm(made, X, batch_size=0)
     recalibrate_batch_norm(model(), (X, Y))  # nothing to recompute
+
+
+class Compiled(keras.Sequential):
+    """A user's class, whose `compile` Keras does not call when it loads a model."""
+
+    def compile(self, *given, **named):
+        super().compile(*given, **named)
+
+
+def test_how_models_are_compiled_does_not_matter() -> None:
+    models = [Compiled([keras.Input((2,)), layers.Dense(1)]) for _ in range(2)]
+    for made in models:
+        made.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="do not seem to share an initialisation"):
+        soup = uniform_soup(models)
+    np.testing.assert_allclose(soup.weights[0], np.mean([each.weights[0] for each in models], axis=0), rtol=1e-6)
