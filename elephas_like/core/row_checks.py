@@ -100,13 +100,14 @@ class LabelRule:
         )
 
 
-def check_labels(rules: object, labels: object, place: str = "row {row}") -> None:
+def check_labels(rules: object, labels: object, place: str = "row {row}", begin: int = 0) -> None:
     """Do nothing if labels in memory are what a model takes.
 
     Args:
         rules: a LabelRule, or a tree of them as the labels are put together; None where nothing is known.
         labels: an array, or a tree of arrays.
         place: what messages call a row.
+        begin: the number of the first row.
 
     Raises:
         DataError: naming the first row with a label that is none, or what all labels are.
@@ -117,7 +118,7 @@ def check_labels(rules: object, labels: object, place: str = "row {row}") -> Non
         if problem:
             raise DataError(f"{problem}{_first(found)}")
         if found.dtype.kind != "O":
-            _check_rows(rule, found, place, 0)
+            _check_rows(rule, found, place, begin)
 
 
 def check_shard_labels(rules: object, ref: ShardRef, place: str) -> None:

@@ -122,9 +122,11 @@ def _written_here(members: Members) -> Iterator[tuple[list[ShardRef], ShardRef |
         floatx = keras.config.floatx()
 
         def written(source: Source, parts: Iterable[Iterable[object]]) -> list[ShardRef]:
-            name, target = new_dataset(), source.has_target
+            name, target, prepare = new_dataset(), source.has_target, source.prepare
             return [
-                spool(rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target)
+                spool(
+                    rows, dataset=name, worker=index, base=folder, floatx=floatx, expect_target=target, prepare=prepare
+                )
                 for index, rows in enumerate(parts)
             ]
 

@@ -16,10 +16,12 @@ from elephas_like.core.row_checks import check_labels, check_shard_labels
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
+from elephas_like.ensembles.prepared_members import Batch, prepared_batches, prepared_rows, preparers_of
 from elephas_like.trainer.callbacks import warn_of_metrics
-from elephas_like.trainer.inference import EnsemblePredictor, batches
+from elephas_like.trainer.inference import EnsemblePredictor, Predicting, batches
 from elephas_like.trainer.label_rules import label_rules
 from elephas_like.trainer.metric_results import metric_results
+from elephas_like.trainer.preparing import Preparer, rows_at_once
 from elephas_like.trainer.state import read_metrics
 from elephas_like.trainer.task import loss_setting
 from elephas_like.trainer.tensors import at_rest, mask_of, masked, tensor_tree
@@ -74,15 +76,26 @@ class Tally:
 
 
 class Judge:
-    """The first member's loss and metrics, for outputs of the ensemble.
+    """The first member's loss and metrics, for outputs of the ensemble. Rows are given as the members' `predict` takes them.
+
+    Args:
+        preparers: what prepares the rows of each member; none for members that take rows as they are, None to look for it.
+        place: what errors call a row.
 
     Raises:
-        ValueError: the first model is not compiled.
+        ValueError: the first model is not compiled. ElephasError: some models have a preprocessor, and some do not.
     """
 
-    def __init__(self, models: Sequence[keras.Model], ballot: Ballot) -> None:
-        self._models, self._ballot = list(models), ballot
+    def __init__(
+        self,
+        models: Sequence[keras.Model],
+        ballot: Ballot,
+        preparers: Sequence[Preparer] | None = None,
+        place: str = "row {row}",
+    ) -> None:
+        self._models, self._ballot, self._place = list(models), ballot, place
         self._judge = self._models[0]
+        self._preparers = preparers_of(self._models) if preparers is None else preparers
         if not self._judge.compiled:
             raise ValueError(
                 f"loss and metrics are those of the first model, and {self._judge.name!r} is not compiled. Compile it "
@@ -90,13 +103,13 @@ class Judge:
             )
 
     def check_labels(self, y: object) -> None:
-        """Nothing, if the judge takes these labels.
+        """Nothing, if the judge takes these labels. Those that a preprocessor makes are looked at when they are made.
 
         Raises:
             DataError: naming the first row with a label that it does not take.
         """
-        if y is not None:
-            check_labels(label_rules(self._judge), y)
+        if y is not None and not self._preparers:
+            check_labels(label_rules(self._judge), y, self._place)
 
     def evaluate(self, x: object, y: object, sample_weight: object, batch_size: int) -> dict[str, float]:
         """Loss and metrics by name over rows that pass through all members, a batch at a time. It raises as `check_labels`."""
@@ -107,13 +120,19 @@ class Judge:
         """The sums of which loss and metrics over these rows are made."""
         return self._tally(list(self._judged(x, y, sample_weight, batch_size)))
 
+    def tallies(self, x: object, y: object, sample_weight: object, batch_size: int, begin: int = 0) -> Iterator[Tally]:
+        """The same for each batch, one in memory at a time. begin: the number of the first row."""
+        return (self._tally([batch]) for batch in self._judged(x, y, sample_weight, batch_size, begin))
+
     def results(self, tally: Tally, sample: tuple[object, ...] | None = None) -> dict[str, float]:
         """Loss and metrics by name, as Keras' evaluate has them, of sums.
 
         Args:
-            sample: a batch like those that the sums come from, where they come from elsewhere: it builds the metrics here, and a warning
+            sample: rows like those that the sums come from, where they come from elsewhere: they build the metrics here, and a warning
                 names those of which sums say nothing.
         """
+        if sample is not None and self._preparers:
+            sample = next(self._preparers[0].batches(sample, 1))
         results = self._named(tally.metrics, sample)
         if sample is not None:
             warn_of_metrics(self._judge, sample)
@@ -137,12 +156,18 @@ class Judge:
     def mask(self, x: object, batch_size: int) -> Array | None:
         """The mask of the judge's outputs for these rows; None where they have none."""
         found = []
-        for features, _, _, _ in _batches(x, None, None, batch_size):
+        for (features, *_), _, _, _ in self._batches(x, None, None, batch_size, labelled=False):
             mask = mask_of(self._judge(tensor_tree(features), training=False))
             if mask is None:
                 return None
             found.append(mask)
         return np.concatenate(found)
+
+    def targets(self, x: object, y: object, sample_weight: object, batch_size: int) -> tuple[object, object]:
+        """The targets and weights of all rows, as `score` takes them: those that a preprocessor makes, or those given."""
+        if not self._preparers:
+            return y, sample_weight
+        return prepared_rows(self._preparers[0], _given(x, y, sample_weight), batch_size)[1:]
 
     def score(
         self, mean: Array, y: object, sample_weight: object, batch_size: int, mask: Array | None = None
@@ -161,14 +186,28 @@ class Judge:
             judged.append(_Judged(given, given, targets, weights, rows, 0.0, part[1]))
         return self.results(self._tally(judged))
 
-    def _judged(self, x: object, y: object, sample_weight: object, batch_size: int) -> Iterator[_Judged]:
-        shares = self._ballot.weights
+    def _batches(
+        self, x: object, y: object, sample_weight: object, batch_size: int, *, labelled: bool = True
+    ) -> Iterator[Batch]:
+        if self._preparers:
+            columns = _given(x, y, sample_weight)
+            yield from prepared_batches(self._preparers, columns, batch_size, labelled=labelled)
+            return
+        for features, targets, weights, rows in _batches(x, y, sample_weight, batch_size):
+            yield [features] * len(self._models), targets, weights, rows
+
+    def _judged(
+        self, x: object, y: object, sample_weight: object, batch_size: int, begin: int = 0
+    ) -> Iterator[_Judged]:
+        shares, rules = self._ballot.weights, label_rules(self._judge) if self._preparers else None
         for model in self._models:
             at_rest(model)
-        for features, targets, weights, rows in _batches(x, y, sample_weight, batch_size):
+        for of_members, targets, weights, rows in self._batches(x, y, sample_weight, batch_size):
+            check_labels(rules, targets, self._place, begin)
+            begin += rows
             outputs: list[Array] = []
             penalty, mask = 0.0, None
-            for share, model in zip(shares, self._models, strict=True):
+            for share, model, features in zip(shares, self._models, of_members, strict=True):
                 # Not compiled: `losses` of a compiled call would be the graph's.
                 output = model(tensor_tree(features), training=False)
                 mask = mask if outputs else mask_of(output)  # the first one judges
@@ -252,18 +291,24 @@ class ShardJudge:
         Raises:
             ValueError: rows without a target. DataError: a label that the judge does not take.
         """
-        with self.members.models() as models:
-            return self._tally(models, ref)
+        with self.members.used() as members:
+            return self._tally(members, ref)
 
-    def _tally(self, models: Sequence[keras.Model], ref: ShardRef) -> Tally | None:
-        judge, total = Judge(models, self.ballot), None
-        check_shard_labels(label_rules(models[0]), ref, f"partition {ref.worker}")
-        size = self.members.batch_size
-        for x, *rest in batches(ref, size):
-            if not rest:
+    def _tally(self, members: Sequence[Predicting], ref: ShardRef) -> Tally | None:
+        models, preparers = [each.model for each in members], [each.preparer for each in members if each.preparer]
+        place = f"partition {ref.worker}"
+        judge, total = Judge(models, self.ballot, preparers, f"{place}, row {{row}}"), None
+        size = at_once = self.members.batch_size
+        if preparers:
+            at_once *= max(1, rows_at_once(ref) // size)
+        else:
+            check_shard_labels(label_rules(models[0]), ref, place)
+        for number, (x, *rest) in enumerate(batches(ref, at_once)):
+            if not rest and not preparers:
                 raise ValueError("the rows have no target to evaluate by: expected (x, y) or (x, y, sample_weight).")
-            found = judge.tally(x, rest[0], rest[1] if len(rest) > 1 else None, size)
-            total = found if total is None else total + found
+            y, sample_weight = (*rest, None, None)[:2]
+            for found in judge.tallies(x, y, sample_weight, size, number * at_once):
+                total = found if total is None else total + found
         return total
 
 
@@ -298,6 +343,11 @@ def _batches(
         batch = unflatten(structure, [column[start : start + batch_size] for column in columns])
         assert isinstance(batch, tuple)
         yield *batch, min(batch_size, count - start)
+
+
+def _given(x: object, y: object, sample_weight: object) -> tuple[object, ...]:
+    """Arrays as one: (x,), (x, y) or (x, y, sample_weight)."""
+    return (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
 def _floats(column: Array) -> Array:

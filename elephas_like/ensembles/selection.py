@@ -101,9 +101,10 @@ def greedy_selection(
         outputs = ballot.beliefs(outputs)
     judge.check_metric(metric, x, y, sample_weight)  # again: the last call of the judge is not a compiled one
     mask = judge.mask(x, batch_size)
+    targets, weights = judge.targets(x, y, sample_weight, batch_size)
 
     def score(mean: Results) -> float:
-        return judge.score(mean, y, sample_weight, batch_size, mask)[metric]
+        return judge.score(mean, targets, weights, batch_size, mask)[metric]
 
     selection = votes.greedy_selection(outputs, score, higher=higher, picks=picks)
     taken = [number for number, weight in enumerate(selection.weights) if weight > 0]

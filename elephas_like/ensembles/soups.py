@@ -18,11 +18,13 @@ from elephas_like.core.row_checks import check_labels
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
+from elephas_like.ensembles.prepared_members import prepared_rows
 from elephas_like.ensembles.recalibration import BatchNorms, MomentsOfShard, array_batches
 from elephas_like.ensembles.selection import higher_is_better, validation_arrays
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.model.data_arguments import arrays, refuse_foreign
 from elephas_like.model.predict import score_shards
+from elephas_like.model.prepared import prepared
 from elephas_like.model.sources import source_of
 from elephas_like.model.spark_model import SparkModel
 from elephas_like.rows.shards import ShardedDataset
@@ -30,6 +32,7 @@ from elephas_like.trainer.archive import architecture
 from elephas_like.trainer.copies import fresh_copy
 from elephas_like.trainer.inference import Predictor
 from elephas_like.trainer.label_rules import label_rules
+from elephas_like.trainer.preparing import preparer_of
 from elephas_like.trainer.state import Variables
 
 UNRELATED = 0.3
@@ -61,13 +64,15 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
     if not norms.layers:
         return
     if isinstance(data, RDD | ShardedDataset):
-        source = source_of(data).for_model(network)
+        source = prepared(source_of(data), network).for_model(network)
         allowed = isinstance(model, SparkModel) and model.allow_plain_text
         found = score_shards(source, MomentsOfShard(Predictor.of(network, rows)), allow_plain_text=allowed)
         moments = norms.pool(part for _, part in found)
     else:
         refuse_foreign(data)
-        features = arrays(data)
+        features, preparer = arrays(data), preparer_of(network)
+        if preparer is not None:
+            features, *_ = prepared_rows(preparer, (features,), rows, labelled=False)
         _check_features(network, features)
         moments = norms.moments(array_batches(features, rows))
     if moments.rows == 0:

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from elephas_like.core import checks
+from elephas_like.core.errors import ElephasError
 from elephas_like.core.runs_monitor import RunsMonitor
 from elephas_like.core.types import EngineName, FitConfig
 from elephas_like.core.voting import member_seeds
@@ -23,10 +24,12 @@ from elephas_like.ensembles.member_models import check_votes, voting_of
 from elephas_like.ensembles.member_page import members_monitor, show_failure, show_member
 from elephas_like.ensembles.member_runs import Members, outcomes
 from elephas_like.ensembles.members import MemberResult
+from elephas_like.ensembles.prepared_members import check_prepared_alike
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.exchange.protocol import Sizes
 from elephas_like.model.array_checks import check_label_arrays
 from elephas_like.model.given_rows import Given
+from elephas_like.model.prepared import given_to_prepare, prepared, reader
 from elephas_like.model.source import Source
 from elephas_like.model.sources import column_source, source_of, validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
@@ -38,6 +41,7 @@ from elephas_like.trainer.bars import Bar
 from elephas_like.trainer.callback_checks import check_callbacks, check_copied_callbacks, shipped_callbacks
 from elephas_like.trainer.compile_arguments import check_model, check_rows_are_kept, repair_compile
 from elephas_like.trainer.copies import give_own_optimizer, reinitialized, with_own_variables
+from elephas_like.trainer.preparing import preparer_of
 from elephas_like.trainer.recipe import keras_lock
 from elephas_like.trainer.request import as_tuple, check_one_weight, class_weights, limited_epochs, validation_share
 from elephas_like.trainer.seeds import seeded
@@ -89,6 +93,7 @@ def train_ensemble(
         build_or_model: a function that returns a compiled model, or a compiled model, which is left as it is.
         data: `(x, y)` or `(x, y, sample_weight)` arrays, an array alone for models without targets, an RDD of rows as for
             `SparkModel.fit`, a DataFrame, the path of Parquet files, or a ShardedDataset. Rows are shipped once per executor, not per member.
+            Models of keras-hub take rows as their own fit does, such as text; their preprocessors must do the same.
         num_members: members.
         y: labels of arrays, for `x, y` in place of `(x, y)`.
         bagging: which rows a member sees: True, as many as there are, drawn with replacement (Breiman 1996); False, all of
@@ -122,6 +127,7 @@ def train_ensemble(
 
     Raises:
         ValueError, TypeError: arguments that make no sense, before anything starts.
+        ElephasError: models of keras-hub whose preprocessors make different rows, or with several workers a member.
         PlainTextError: Spark's settings encrypt what the training would leave in plain text.
         WorkerError: what a member failed with, once the others have stopped.
     """
@@ -266,23 +272,31 @@ def _prepared(
     allowed = asked.allow_plain_text
     ensemble = VotingModel(models, kind, asked.weights, custom_objects=asked.custom_objects, allow_plain_text=allowed)
     check_votes(models[0], ensemble.voting)
-    # How the columns of a DataFrame are read follows from the models.
-    given = given.for_model(models[0])
+    # How rows are read, and what prepares them, follows from the models.
+    first = models[0]
+    check_prepared_alike(models)
+    if asked.workers > 1 and preparer_of(first) is not None:
+        raise ElephasError(
+            f"the model {first.name!r} prepares its rows, and members of several workers share rows that are written already: leave "
+            "workers_per_member out, or give models without a preprocessor, and rows that it has prepared."
+        )
+    given = given_to_prepare(given, first)
+    columns, read_as = given.columns, reader(first)
     if columns is not None:
-        source = column_source(given.x, columns, models[0])
+        source = column_source(given.x, columns, read_as)
     elif given.frame is not None:
         source = _source(given.pair)
     assert source is not None
-    validation_data = given.validation(validation_data, models[0])
-    held = None if validation_data is None else validation_source(validation_data, columns, models[0])
+    validation_data = given.validation(validation_data, read_as)
+    held = None if validation_data is None else validation_source(validation_data, columns, read_as)
     if asked.bagging == "partition":
         _check_partitions(source, asked.members)
     context = None
     if asked.engine is not EngineName.IN_PROCESS:
         context = context_for(source.context, asked.engine)
-    source = source.for_model(models[0])
-    held = None if held is None else held.for_model(models[0])
-    check_label_arrays(models[0], source, held)
+    source = prepared(source, first, asked.seed).for_model(first)
+    held = None if held is None else prepared(held, first, asked.seed).for_model(first)
+    check_label_arrays(first, source, held)
     for model in models:
         give_own_optimizer(model)
         source.build(model, asked.batch_size)
@@ -383,7 +397,7 @@ def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) 
     """One member's compiled model, with weights by `seed`."""
     if isinstance(build_or_model, keras.Model):
         check_model(build_or_model)
-        check_rows_are_kept(build_or_model)
+        check_rows_are_kept(build_or_model, prepared=True)
         repair_compile(build_or_model)
         return reinitialized(build_or_model, seed)
     if not callable(build_or_model):
@@ -394,7 +408,7 @@ def _built(build_or_model: Callable[..., keras.Model] | keras.Model, seed: int) 
     with seeded(seed):
         model = build_or_model(*_seed_argument(build_or_model, seed))
     check_model(model)
-    check_rows_are_kept(model)
+    check_rows_are_kept(model, prepared=True)
     repair_compile(model)
     return model
 

@@ -29,7 +29,6 @@ from elephas_like.ensembles.member_page import report_of
 from elephas_like.ensembles.scoring import Judge, ShardJudge, gives_logits, output_width
 from elephas_like.model.data_arguments import arrays, column_choice, cut_targets
 from elephas_like.model.frame_predictions import appended
-from elephas_like.model.given_rows import Given
 from elephas_like.model.predict import (
     check_arrays,
     feature_arrays,
@@ -41,6 +40,7 @@ from elephas_like.model.predict import (
     refuse_no_rows,
     score_shards,
 )
+from elephas_like.model.prepared import as_read, given_for, reader
 from elephas_like.model.source import Source
 from elephas_like.model.sources import source_of
 from elephas_like.rows.frame_plan import Choice, ColumnChoice, Invalid
@@ -234,14 +234,15 @@ class VotingModel:
 
         Raises:
             ValueError: the first model is not compiled. DataError: a label that it does not take; the message names its row.
-            ElephasError: the first model prepares its rows in an `evaluate` of its own.
+            ElephasError: the first model prepares its rows in an `evaluate` of its own that is not KerasHub's.
         """
-        check_rows_are_kept(self.models[0], "evaluate")
-        given = Given.of(
+        first = self.models[0]
+        check_rows_are_kept(first, "evaluate", prepared=True)
+        given = given_for(
+            first,
             x,
             y,
             sample_weight,
-            self.models[0],
             features_col=features_col,
             label_col=label_col,
             sample_weight_col=sample_weight_col,
@@ -252,10 +253,11 @@ class VotingModel:
         rows = checks.positive_int("batch_size", batch_size)
         judge = Judge(self.models, self._ballot())
         if columns is not None or isinstance(x, RDD | ShardedDataset):
-            source = source_of(given.x, given.y, given.sample_weight, columns, self.models[0])
-            results = self._evaluated(source.for_model(self.models[0]), judge, rows)
+            source = source_of(given.x, given.y, given.sample_weight, columns, reader(first))
+            results = self._evaluated(as_read(source, first), judge, rows)
         else:
-            features, targets = feature_arrays(given.x, self.models[0]), cut_targets(arrays(given.y), self.models[0])
+            features, targets = feature_arrays(given.x, first), arrays(given.y)
+            targets = targets if reader(first) is None else cut_targets(targets, first)
             refuse_no_rows(features)
             of_rows = arrays(given.sample_weight)
             check_arrays(features, targets, of_rows)
@@ -334,7 +336,7 @@ class VotingModel:
     def _features_of(self, data: Any, batch_size: object, names: Mapping[str, Any]) -> tuple[Any, ColumnChoice | None]:
         """Features, and the columns that a DataFrame's are in."""
         refuse_labels(batch_size)
-        given = Given.of(data, model=self.models[0], target=False, **names)
+        given = given_for(self.models[0], data, target=False, **names)
         return given.x, given.columns
 
     def _predicted(

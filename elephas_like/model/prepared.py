@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -33,6 +34,7 @@ class Prepared(Source):
 
     given: Source
     preparation: Preparation
+    _samples: dict[tuple[str, int], tuple[object, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def has_target(self) -> None:
@@ -86,6 +88,12 @@ class Prepared(Source):
         """Return how the given rows are written."""
         options = self.given.spool_options(allow_plain_text=allow_plain_text)
         return replace(options, expect_target=None, prepare=self.preparation)
+
+    def sample(self, floatx: str, rows: int = 1, timeout: float = math.inf) -> tuple[object, ...]:
+        """Return a prepared batch, made once for all models that it builds: some tokenizers take seconds for one row."""
+        if (floatx, rows) not in self._samples:
+            self._samples[floatx, rows] = super().sample(floatx, rows, timeout)
+        return self._samples[floatx, rows]
 
     def _first(self, timeout: float) -> list[object]:
         return self.given._first(timeout)
@@ -187,9 +195,18 @@ def prepared(source: Source, model: keras.Model, seed: int | None = None, fits: 
     return Prepared(to_prepare(source), Preparation.of(preparer, (seed or 0) + fits, cores))
 
 
+def as_read(source: Source, model: keras.Model) -> Source:
+    """Return rows, read as `reader` says, as they are written for who prepares them later: cut for the model, or as its preprocessor takes them.
+
+    Raises:
+        ValueError, DataError: as `Source.for_model`.
+    """
+    return to_prepare(source) if reader(model) is None else source.for_model(model)
+
+
 def to_prepare(source: Source) -> Source:
     """Return rows as they are written for a preprocessor: each says whether it has a target, and single texts have no axis of their own."""
-    if isinstance(source, Rows):
+    if isinstance(source, Rows | Shards):
         return replace(source, has_target=None)
     if isinstance(source, Arrays):
         return Arrays((_single_texts(source.columns[0]), *source.columns[1:]))

@@ -72,7 +72,12 @@ def written_once(blocks: Iterable[Block], options: SpoolOptions) -> ShardRef:
         return found
     with host_lock(options.dataset):
         return find_shard(options.dataset, 0) or spool(
-            blocks, dataset=options.dataset, worker=0, floatx=options.floatx, expect_target=options.expect_target
+            blocks,
+            dataset=options.dataset,
+            worker=0,
+            floatx=options.floatx,
+            expect_target=options.expect_target,
+            prepare=options.prepare,
         )
 
 
@@ -110,6 +115,7 @@ def replicated_data(
         else:
             refs = data.references(context, written, stack)
             shipped = data.rewriting(lambda: _shipped(refs, ship, at_once, tag, keep=data.kept))
+            options = replace(options, prepare=None)  # partitions are prepared where they are written
         yield Replica(tuple(shipped), options)
 
 

@@ -46,6 +46,7 @@ class Predicting:
     The preprocessor of a model of keras-hub is taken from it, and used here.
 
     variables: the model's.
+    preparer: what its preprocessor does; None for models that take rows as they are.
     changing: those of them that predictions may change, but for the seeds: as in Keras' predict, a layer that draws goes on
         from its last draw.
     """
@@ -57,8 +58,8 @@ class Predicting:
         self._seeds = [
             each for entry, each in zip(variables.layout.entries, variables, strict=True) if entry.role == Role.SEED
         ]
-        self._preparer = preparer_of(model)
-        if self._preparer is not None:
+        self.preparer = preparer_of(model)
+        if self.preparer is not None:
             model.preprocessor = None
         own_batches = overrides(model, "predict_on_batch") and not prepares_as_hub(model)
         own = own_batches or overrides(model, "make_predict_function")
@@ -69,10 +70,10 @@ class Predicting:
 
     def __call__(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
         """Yield the outputs of features in memory, an array or a tree of arrays, in row order."""
-        if self._preparer is None:
+        if self.preparer is None:
             yield from self._of_prepared(features, rows, batch_size)
             return
-        for prepared, count in _together(self._preparer.batches((features,), batch_size, labelled=False)):
+        for prepared, count in _together(self.preparer.batches((features,), batch_size, labelled=False)):
             yield from self._of_prepared(prepared, count, batch_size)
 
     def _of_prepared(self, features: object, rows: int, batch_size: int) -> Iterator[Chunk]:
@@ -318,10 +319,10 @@ class EnsemblePredictor:
                 yield [self._combined(members, features, rows)], 0
 
     @contextmanager
-    def models(self) -> Iterator[tuple[keras.Model, ...]]:
+    def used(self) -> Iterator[tuple[Predicting, ...]]:
         """Give the members in the state that was shipped, built when this process first uses them."""
         with MODELS.used(self.members) as members:
-            yield tuple(member.model for member in members)
+            yield members
 
     def _combined(self, members: Sequence[Predicting], features: object, rows: int) -> Array:
         outputs = [[found[0] for found, _ in predict(features, rows, self.batch_size)] for predict in members]

@@ -161,10 +161,15 @@ class Preparation:
         batch_size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // data.row_nbytes))
         with seeded(self.seed, ref.worker, _SEED):
             preparer = _built(self.spec).named(self.name)
-            for rows in _slices(ref.rows, max(batch_size, _AT_ONCE // data.row_nbytes)):
+            for rows in _slices(ref.rows, max(batch_size, rows_at_once(ref))):
                 columns = unflatten(data.structure, data.take(rows))
                 assert isinstance(columns, tuple)
                 yield from preparer.batches(columns, batch_size)
+
+
+def rows_at_once(ref: ShardRef) -> int:
+    """Return how many rows of a shard may go through one pipeline."""
+    return max(1, _AT_ONCE // ShardData(ref, FitConfig(batch_size=1)).row_nbytes)
 
 
 def _this_process() -> tuple[str, int]:

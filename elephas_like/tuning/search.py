@@ -28,7 +28,7 @@ from elephas_like.exchange.tls import Identity
 from elephas_like.exchange.trial_reports import Judge
 from elephas_like.model.given_rows import Given
 from elephas_like.model.launch import server_identity
-from elephas_like.model.prepared import given_to_prepare, reader, to_prepare
+from elephas_like.model.prepared import as_read, given_to_prepare, reader
 from elephas_like.model.source import Source
 from elephas_like.model.sources import validation_source
 from elephas_like.model.training_page import PageRequest, page_request, training_page
@@ -336,13 +336,8 @@ def _prepared(asked: _Request, given: Given, validation_data: Any) -> _Prepared:
             "trial_workers out, or give build models without a preprocessor, and rows that it has prepared."
         )
     if model is not None:
-        source, held = _for_trials(source, model), None if held is None else _for_trials(held, model)
+        source, held = as_read(source, model), None if held is None else as_read(held, model)
     return _Prepared(source, held, validation_data, model, context, parallelism, own)
-
-
-def _for_trials(source: Source, model: keras.Model) -> Source:
-    """Return rows as they are written for trials: as a first model reads them, or as its preprocessor does."""
-    return to_prepare(source) if reader(model) is None else source.for_model(model)
 
 
 def _searched(asked: _Request, given: _Prepared) -> SearchResult:

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import keras
-import keras_hub
 import numpy as np
 import pytest
 from hub_models import (
@@ -22,6 +21,7 @@ from hub_models import (
     classifier,
     image_classifier,
     images,
+    keras_hub,
     language_model,
 )
 

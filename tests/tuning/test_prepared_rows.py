@@ -65,8 +65,7 @@ def test_trials_of_text_are_those_of_its_tokens() -> None:
     assert best.evaluate(*held_apart, verbose=0)[0] == pytest.approx(found.trials["val_loss"].min(), rel=1e-5)
     ensemble = found.best_ensemble(1)
     assert np.array_equal(ensemble.predict(TEXTS[:3]), best.predict(TEXTS[:3], verbose=0).argmax(axis=1))
-    with pytest.raises(ElephasError, match=r"prepares its rows in BertTextClassifier.evaluate"):
-        ensemble.evaluate(TEXTS, LABELS)
+    assert ensemble.evaluate(TEXTS, LABELS) == pytest.approx(best.evaluate(TEXTS, LABELS, verbose=0), rel=1e-5)
 
 
 def test_rows_are_prepared_once_until_a_preprocessor_does_it_in_another_way(tmp_path: Path) -> None:
