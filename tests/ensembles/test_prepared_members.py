@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from hub_models import LABELS, TEXTS, classifier, image_classifier, images, keras_hub, language_model
+from hub_models import LABELS, RED, TEXTS, classifier, image_classifier, images, keras_hub, language_model
+from trainer.small import shard as written
 
 from elephas_like import (
     ElephasError,
@@ -19,7 +21,11 @@ from elephas_like import (
     uniform_soup,
 )
 from elephas_like.core.errors import DataError
+from elephas_like.core.voting import Ballot, Voting
 from elephas_like.ensembles.prepared_members import check_prepared_alike, prepared_batches, preparers_of
+from elephas_like.ensembles.scoring import Judge, ShardJudge
+from elephas_like.trainer import preparing
+from elephas_like.trainer.inference import EnsemblePredictor, Predictor
 from elephas_like.trainer.spec import Carry, ModelSpec
 
 ASKED: dict[str, Any] = {"num_members": 2, "seed": 1, "epochs": 1, "batch_size": 8, "verbose": 0}
@@ -102,6 +108,9 @@ def test_members_that_would_train_on_different_rows_are_refused() -> None:
         check_prepared_alike([classifier(), shorter()])
     with pytest.raises(ElephasError, match=r"model 1 .* has a preprocessor, and model 0 .* has none"):
         check_prepared_alike([on_tokens(), classifier()])
+    models = iter([classifier(), shorter()])
+    with pytest.raises(ElephasError, match=r"may make different ones"):
+        train_ensemble(lambda: next(models), (TEXTS, LABELS), **ASKED)
     with pytest.raises(ElephasError, match=r"prepares its rows.*leave workers_per_member out"):
         train_ensemble(classifier, (TEXTS, LABELS), workers_per_member=2, **ASKED)
 
@@ -115,6 +124,45 @@ def test_a_label_that_is_none_is_named_by_its_row() -> None:
         ensemble.evaluate(TEXTS)
     with pytest.raises(DataError, match=r"label 7 in partition 0, row 19"):
         train_ensemble(classifier, (TEXTS, labels), engine="in_process", **ASKED)
+
+
+@pytest.mark.parametrize("at_once", [64 * 2**20, 1])
+def test_a_shard_is_judged_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """The same sums, whatever goes through one pipeline together; and a label is named by its row in the partition."""
+    monkeypatch.setattr(preparing, "_AT_ONCE", at_once)
+    models = [classifier(), shorter()]
+    ballot = Ballot(Voting.SOFT, (0.5, 0.5), (True, True))
+    members = EnsemblePredictor(tuple(Predictor.of(model, 5) for model in models), ballot, 5)
+    judge = Judge(models, ballot)
+    x, y = TEXTS[:8], LABELS[:8]
+    found = judge.results(ShardJudge(members, ballot)(written(tmp_path / "right", x, y)), (x, y))
+    assert found == pytest.approx(judge.evaluate(x, y, None, 5), rel=1e-6)
+    y = np.where(np.arange(8) == 6, 7, y)
+    with pytest.raises(DataError, match=r"label 7 in partition 0, row 6"):
+        ShardJudge(members, ballot)(written(tmp_path / "wrong", x, y))
+
+
+class FirstWord(keras_hub.models.BertTextClassifierPreprocessor):
+    """Makes the label of a text, too: its first word."""
+
+    def call(self, x, y=None, sample_weight=None):
+        features = super().call(x)
+        return features, features["token_ids"][:, 1] - RED
+
+
+def by_first_word(*bias: float) -> Any:
+    model = classifier()
+    model.preprocessor = FirstWord(model.preprocessor.tokenizer, sequence_length=8)
+    model.layers[-1].bias.assign(bias)
+    return model
+
+
+def test_a_choice_is_scored_by_the_labels_that_a_preprocessor_makes() -> None:
+    models = [by_first_word(0, 0, 1), by_first_word(1, 0, 0)]  # half of the texts begin with "red"
+    losses = [model.evaluate(TEXTS, verbose=0)[0] for model in models]
+    found = greedy_selection(models, (TEXTS, None), picks=1)
+    assert found.members == (1,)
+    assert found.score == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_members_of_one_architecture_share_a_compiled_model() -> None:
