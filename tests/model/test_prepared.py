@@ -11,9 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from hub_models import LABELS, TEXTS, classifier, image_classifier, images, language_model
+from trainer.small import mlp
 
 from elephas_like import ElephasError, ElephasEstimator, SparkModel, WorkerError, shard
 from elephas_like.core.errors import DataError
+from elephas_like.model.prepared import as_read
+from elephas_like.model.sources import source_of
 
 FIT: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 PAIRS = [(str(text), int(label)) for text, label in zip(TEXTS, LABELS, strict=True)]
@@ -156,3 +159,12 @@ def test_the_stages_of_spark_ml_take_text(spark) -> None:
         expected = fitted.get_model().predict(TEXTS, verbose=0)
         np.testing.assert_allclose([row.rawPrediction.toArray() for row in rows], expected, rtol=1e-4, atol=1e-6)
         assert [row.prediction for row in rows] == expected.argmax(axis=1).tolist()
+
+
+def test_rows_that_a_preprocessor_takes_later_say_whether_they_have_labels(sc) -> None:
+    """A language model needs none, whatever its loss says of other models."""
+    texts = sc.parallelize(["red", "blue"], 1)
+    with shard(texts, 1) as dataset:
+        sources = [as_read(source_of(data), language_model()) for data in (dataset, texts)]
+    assert [source.has_target for source in sources] == [None, None]
+    assert as_read(source_of(texts), mlp()).has_target is True
