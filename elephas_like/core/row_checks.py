@@ -100,13 +100,13 @@ class LabelRule:
         )
 
 
-def check_labels(rules: object, labels: object, place: str = "row {row}", begin: int = 0) -> None:
+def check_labels(rules: object, labels: object, place: str = "", begin: int = 0) -> None:
     """Do nothing if labels in memory are what a model takes.
 
     Args:
         rules: a LabelRule, or a tree of them as the labels are put together; None where nothing is known.
         labels: an array, or a tree of arrays.
-        place: what messages call a row.
+        place: what messages call the rows, such as "partition 3".
         begin: the number of the first row.
 
     Raises:
@@ -116,9 +116,9 @@ def check_labels(rules: object, labels: object, place: str = "row {row}", begin:
         found = np.asarray(array)
         problem = rule.kind_problem(found.shape[1:], text=found.dtype.kind in "OUST" and _is_text(found))
         if problem:
-            raise DataError(f"{problem}{_first(found)}")
+            raise DataError(f"{place}{': ' if place else ''}{problem}{_first(found)}")
         if found.dtype.kind != "O":
-            _check_rows(rule, found, place, begin)
+            _check_rows(rule, found, f"{place}{', ' if place else ''}row {{row}}", begin)
 
 
 def check_shard_labels(rules: object, ref: ShardRef, place: str) -> None:

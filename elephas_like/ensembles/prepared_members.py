@@ -5,14 +5,15 @@ each makes of a row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import keras
 import numpy as np
 
 from elephas_like.core.errors import ElephasError
 from elephas_like.core.structure import flatten
-from elephas_like.core.types import Array
+from elephas_like.model.prepared import single_texts
 from elephas_like.trainer.preparing import Preparation, Preparer, preparer_of
 
 Batch = tuple[list[object], object, object, int]
@@ -28,7 +29,7 @@ def preparers_of(models: Sequence[keras.Model]) -> list[Preparer]:
     found = [preparer_of(model) for model in models]
     preparers = [each for each in found if each is not None]
     if preparers and len(preparers) < len(models):
-        having, without = (next(n for n, each in enumerate(found) if (each is None) is none) for none in (False, True))
+        having, without = found.index(preparers[0]), found.index(None)
         raise ElephasError(
             f"members take the same rows: model {having} ({models[having].name!r}) has a preprocessor, and model {without} "
             f"({models[without].name!r}) has none. Give it one, or take it from the others and prepare the rows first."
@@ -37,65 +38,110 @@ def preparers_of(models: Sequence[keras.Model]) -> list[Preparer]:
 
 
 def check_prepared_alike(models: Sequence[keras.Model]) -> None:
-    """Do nothing if models can be trained on the same rows, those that the first one's preprocessor makes. It must not have been used, nor the others.
+    """Do nothing if models can be trained on the same rows, those that the first one's preprocessor makes.
+
+    Preprocessors of which one was used, and another was not, may count as different.
 
     Raises:
-        ElephasError: the preprocessor of one makes other rows than the first one's, or cannot be pickled; or it is as `preparers_of` says.
+        ElephasError: a preprocessor makes other rows than the first one's, or cannot be pickled; or some models have none.
     """
-    preparers = preparers_of(models)
-    for number, other in enumerate(preparers):
-        if other.preprocessor is not preparers[0].preprocessor and _key(other) != _key(preparers[0]):
-            raise ElephasError(
-                f"members are trained on the same rows, of which the preprocessors of model 0 ({models[0].name!r}) and of model "
-                f"{number} ({models[number].name!r}) may make different ones. Make one preprocessor, outside of the function that builds "
-                "the models, and give it to all of them."
-            )
+    keys = _keys(preparers_of(models))
+    other = next((number for number, key in enumerate(keys) if key != keys[0]), None)
+    if other is not None:
+        raise ElephasError(
+            f"members are trained on the same rows, of which the preprocessors of model 0 ({models[0].name!r}) and of model {other} "
+            f"({models[other].name!r}) may make different ones. Make one preprocessor, outside of the function that builds the models, "
+            "and give it to all of them."
+        )
 
 
-def _key(preparer: Preparer) -> str:
-    return Preparation.of(preparer, 0).content_key()
+def _keys(preparers: Sequence[Preparer]) -> list[object]:
+    """Return a key for each, equal for those that do the same. Use may add layers to a preprocessor, which then has another key.
+
+    Raises:
+        ElephasError: one of several preprocessors cannot be pickled.
+    """
+    own = _ids(preparers)
+    return own if len(set(own)) < 2 else [Preparation.of(each, 0).content_key() for each in preparers]
 
 
-def _kinds(preparers: Sequence[Preparer]) -> list[object]:
-    """Return a key for each preparer, equal for those that are known to do the same: use may add layers to a preprocessor, and change its key."""
-    if len({id(each.preprocessor) for each in preparers}) > 1:
-        with suppress(ElephasError):  # one that cannot be pickled
-            return [_key(each) for each in preparers]
+def _ids(preparers: Sequence[Preparer]) -> list[object]:
     return [id(each.preprocessor) for each in preparers]
 
 
-def prepared_batches(
-    preparers: Sequence[Preparer], columns: tuple[object, ...], batch_size: int, *, labelled: bool = True
-) -> Iterator[Batch]:
-    """Yield batches of arrays as each member's steps take them. Targets and weights are those of the first one.
+def prepared_batches(preparers: Sequence[Preparer], columns: tuple[object, ...], batch_size: int) -> Iterator[Batch]:
+    """Yield batches of arrays as each member's steps take them, with the targets and weights of all of them.
 
     Preprocessors that do the same are called once.
 
     Args:
         columns: (x,), (x, y) or (x, y, sample_weight), as they were given.
-        labelled: whether targets are wanted.
 
     Raises:
         DataError: there are no labels, and the preprocessor makes none.
+        ElephasError: preprocessors make different labels or weights, such as those of words that each of them masks at random.
     """
-    members = _kinds(preparers)
-    once = dict(zip(members, preparers, strict=True))
-    batches = (each.batches(columns, batch_size, labelled=labelled) for each in once.values())
-    for parts in zip(*batches, strict=True):
+    members = _ids(preparers)
+    with suppress(ElephasError):
+        members = _keys(preparers)
+    once: dict[object, Preparer] = {}
+    for member, preparer in zip(members, preparers, strict=True):
+        once.setdefault(member, preparer)
+    for parts in zip(*(each.batches(columns, batch_size) for each in once.values()), strict=True):
         found = dict(zip(once, parts, strict=True))
-        _, targets, weights = (*found[members[0]], None, None)[:3]
+        first, *others = parts
+        if not all(_equal(first[1:], other[1:]) for other in others):
+            raise ElephasError(
+                "the members' preprocessors make different labels, or weights, of the same rows, so that no label is that of all members. "
+                "Give all of them one preprocessor."
+            )
+        _, targets, weights = (*first, None, None)[:3]
         features = [found[member][0] for member in members]
         yield features, targets, weights, len(flatten(features[0])[0][0])  # type: ignore[arg-type]  # arrays
 
 
-def prepared_rows(
-    preparer: Preparer, columns: tuple[object, ...], batch_size: int, *, labelled: bool = True
-) -> tuple[object, object, object]:
-    """Return (x, y, sample_weight) of all rows of arrays as steps take them, None for what there is not; it raises as `prepared_batches`."""
-    batches = preparer.batches(columns, batch_size, labelled=labelled)
-    x, y, sample_weight = (*keras.tree.map_structure(_joined, *batches), None, None)[:3]
-    return x, y, sample_weight
+def _equal(one: object, other: object) -> bool:
+    (leaves, structure), (others, as_structure) = flatten(one), flatten(other)
+    return structure == as_structure and all(map(np.array_equal, leaves, others))  # type: ignore[arg-type]  # arrays
 
 
-def _joined(*parts: Array) -> Array:
-    return np.concatenate(parts)
+@contextmanager
+def taking_prepared_rows(
+    models: Sequence[keras.Model], columns: tuple[object, ...], batch_size: int
+) -> Iterator[tuple[list[object], object, object]]:
+    """Give (features by model, targets, weights) of arrays as the models' steps take them, which are prepared once; models take such rows meanwhile.
+
+    It raises as `prepared_batches`.
+
+    Args:
+        columns: (x,), (x, y) or (x, y, sample_weight), as they were given.
+    """
+    preparers = preparers_of(models)
+    if not preparers:
+        x, y, sample_weight = (*columns, None, None)[:3]
+        yield [x] * len(models), y, sample_weight
+        return
+    batches = list(prepared_batches(preparers, (single_texts(columns[0]), *columns[1:]), batch_size))
+    y, sample_weight = _joined([batch[1:3] for batch in batches])
+    features: list[object] = []
+    for number, own in enumerate(batches[0][0]):
+        alike = next(place for place, other in enumerate(batches[0][0]) if other is own)
+        features.append(features[alike] if alike < number else _joined([batch[0][number] for batch in batches]))
+    preprocessors = [model.preprocessor for model in models]
+    try:
+        for model in models:
+            model.preprocessor = None
+        yield features, y, sample_weight
+    finally:
+        for model, preprocessor in zip(models, preprocessors, strict=True):
+            model.preprocessor = preprocessor
+
+
+def prepared_features(preparer: Preparer, features: object, batch_size: int) -> object:
+    """Return the features that a preprocessor makes of arrays."""
+    batches = preparer.batches((single_texts(features),), batch_size, labelled=False)
+    return _joined([batch[0] for batch in batches])
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    return keras.tree.map_structure(lambda *parts: None if parts[0] is None else np.concatenate(parts), *batches)

@@ -16,7 +16,7 @@ from elephas_like.core.row_checks import check_labels, check_shard_labels
 from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, Floats, ShardRef
 from elephas_like.core.voting import Ballot, Results, Voting
-from elephas_like.ensembles.prepared_members import Batch, prepared_batches, prepared_rows, preparers_of
+from elephas_like.ensembles.prepared_members import Batch, prepared_batches, preparers_of
 from elephas_like.trainer.callbacks import warn_of_metrics
 from elephas_like.trainer.inference import EnsemblePredictor, Predicting, batches
 from elephas_like.trainer.label_rules import label_rules
@@ -80,7 +80,7 @@ class Judge:
 
     Args:
         preparers: what prepares the rows of each member; none for members that take rows as they are, None to look for it.
-        place: what errors call a row.
+        place: what errors call the rows, such as "partition 3".
 
     Raises:
         ValueError: the first model is not compiled. ElephasError: some models have a preprocessor, and some do not.
@@ -91,7 +91,7 @@ class Judge:
         models: Sequence[keras.Model],
         ballot: Ballot,
         preparers: Sequence[Preparer] | None = None,
-        place: str = "row {row}",
+        place: str = "",
     ) -> None:
         self._models, self._ballot, self._place = list(models), ballot, place
         self._judge = self._models[0]
@@ -132,7 +132,7 @@ class Judge:
                 names those of which sums say nothing.
         """
         if sample is not None and self._preparers:
-            sample = next(self._preparers[0].batches(sample, 1))
+            sample = keras.tree.map_structure(np.zeros_like, next(self._preparers[0].batches(sample, 1)))
         results = self._named(tally.metrics, sample)
         if sample is not None:
             warn_of_metrics(self._judge, sample)
@@ -156,18 +156,12 @@ class Judge:
     def mask(self, x: object, batch_size: int) -> Array | None:
         """The mask of the judge's outputs for these rows; None where they have none."""
         found = []
-        for (features, *_), _, _, _ in self._batches(x, None, None, batch_size, labelled=False):
+        for features, _, _, _ in _batches(x, None, None, batch_size):
             mask = mask_of(self._judge(tensor_tree(features), training=False))
             if mask is None:
                 return None
             found.append(mask)
         return np.concatenate(found)
-
-    def targets(self, x: object, y: object, sample_weight: object, batch_size: int) -> tuple[object, object]:
-        """The targets and weights of all rows, as `score` takes them: those that a preprocessor makes, or those given."""
-        if not self._preparers:
-            return y, sample_weight
-        return prepared_rows(self._preparers[0], _given(x, y, sample_weight), batch_size)[1:]
 
     def score(
         self, mean: Array, y: object, sample_weight: object, batch_size: int, mask: Array | None = None
@@ -186,12 +180,9 @@ class Judge:
             judged.append(_Judged(given, given, targets, weights, rows, 0.0, part[1]))
         return self.results(self._tally(judged))
 
-    def _batches(
-        self, x: object, y: object, sample_weight: object, batch_size: int, *, labelled: bool = True
-    ) -> Iterator[Batch]:
+    def _batches(self, x: object, y: object, sample_weight: object, batch_size: int) -> Iterator[Batch]:
         if self._preparers:
-            columns = _given(x, y, sample_weight)
-            yield from prepared_batches(self._preparers, columns, batch_size, labelled=labelled)
+            yield from prepared_batches(self._preparers, as_one(x, y, sample_weight), batch_size)
             return
         for features, targets, weights, rows in _batches(x, y, sample_weight, batch_size):
             yield [features] * len(self._models), targets, weights, rows
@@ -297,7 +288,7 @@ class ShardJudge:
     def _tally(self, members: Sequence[Predicting], ref: ShardRef) -> Tally | None:
         models, preparers = [each.model for each in members], [each.preparer for each in members if each.preparer]
         place = f"partition {ref.worker}"
-        judge, total = Judge(models, self.ballot, preparers, f"{place}, row {{row}}"), None
+        judge, total = Judge(models, self.ballot, preparers, place), None
         size = at_once = self.members.batch_size
         if preparers:
             at_once *= max(1, rows_at_once(ref) // size)
@@ -345,7 +336,7 @@ def _batches(
         yield *batch, min(batch_size, count - start)
 
 
-def _given(x: object, y: object, sample_weight: object) -> tuple[object, ...]:
+def as_one(x: object, y: object, sample_weight: object) -> tuple[object, ...]:
     """Arrays as one: (x,), (x, y) or (x, y, sample_weight)."""
     return (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
 

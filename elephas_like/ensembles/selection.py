@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,7 +13,8 @@ from elephas_like.core import voting as votes
 from elephas_like.core.types import Array
 from elephas_like.core.voting import Results, Selection, Voting
 from elephas_like.ensembles.member_models import voting_of
-from elephas_like.ensembles.scoring import Judge
+from elephas_like.ensembles.prepared_members import taking_prepared_rows
+from elephas_like.ensembles.scoring import Judge, as_one
 from elephas_like.ensembles.voting_model import VotingModel
 from elephas_like.model.data_arguments import arrays, refuse_foreign
 
@@ -73,7 +74,7 @@ def greedy_selection(
 
     Args:
         models: trained models with equal outputs; the first one's loss and metrics judge.
-        validation: `(x, y)` or `(x, y, sample_weight)` arrays that no model was trained on.
+        validation: `(x, y)` or `(x, y, sample_weight)` arrays that no model was trained on; y is None where preprocessors of keras-hub make it.
         metric: "loss", or a metric that the first model was compiled with.
         direction: "max" or "min"; "auto" reads it off the metric's name.
         picks: steps to take at most.
@@ -83,6 +84,7 @@ def greedy_selection(
         ValueError: a metric that the first model does not have (the message lists them), or a direction that its name does
             not tell.
         DataError: a label that the first model does not take; the message names its row.
+        ElephasError: preprocessors that make different labels of the same rows.
     """
     candidates = list(models.models if isinstance(models, VotingModel) else models)
     picks = checks.positive_int("picks", picks)
@@ -93,20 +95,25 @@ def greedy_selection(
     higher = higher_is_better(metric, direction)
     x, y, sample_weight = validation_arrays(validation)
     ballot = everyone._ballot()
-    judge = Judge(candidates, ballot)
-    judge.check_labels(y)
-    judge.check_metric(metric, x, y, sample_weight)
-    outputs: Sequence[Array] = [model.predict(x, batch_size=batch_size, verbose=0) for model in candidates]
-    if everyone.voting is Voting.SOFT:
-        outputs = ballot.beliefs(outputs)
-    judge.check_metric(metric, x, y, sample_weight)  # again: the last call of the judge is not a compiled one
-    mask = judge.mask(x, batch_size)
-    targets, weights = judge.targets(x, y, sample_weight, batch_size)
+    with taking_prepared_rows(candidates, as_one(x, y, sample_weight), batch_size) as (features, targets, weights):
+        judge = Judge(candidates[:1], replace(ballot, weights=(1.0,), from_logits=ballot.from_logits[:1]))
+        judge.check_labels(targets)
+        judge.check_metric(metric, features[0], targets, weights)
+        outputs: Sequence[Array] = [
+            model.predict(rows, batch_size=batch_size, verbose=0)
+            for model, rows in zip(candidates, features, strict=True)
+        ]
+        if everyone.voting is Voting.SOFT:
+            outputs = ballot.beliefs(outputs)
+        judge.check_metric(
+            metric, features[0], targets, weights
+        )  # again: the last call of the judge is not a compiled one
+        mask = judge.mask(features[0], batch_size)
 
-    def score(mean: Results) -> float:
-        return judge.score(mean, targets, weights, batch_size, mask)[metric]
+        def score(mean: Results) -> float:
+            return judge.score(mean, targets, weights, batch_size, mask)[metric]
 
-    selection = votes.greedy_selection(outputs, score, higher=higher, picks=picks)
+        selection = votes.greedy_selection(outputs, score, higher=higher, picks=picks)
     taken = [number for number, weight in enumerate(selection.weights) if weight > 0]
     ensemble = VotingModel(
         [candidates[number] for number in taken], everyone.voting.value, [selection.weights[number] for number in taken]

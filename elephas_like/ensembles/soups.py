@@ -18,7 +18,7 @@ from elephas_like.core.row_checks import check_labels
 from elephas_like.core.structure import flatten
 from elephas_like.core.types import Role, TrainState
 from elephas_like.core.voting import Selection
-from elephas_like.ensembles.prepared_members import prepared_rows
+from elephas_like.ensembles.prepared_members import prepared_features
 from elephas_like.ensembles.recalibration import BatchNorms, MomentsOfShard, array_batches
 from elephas_like.ensembles.selection import higher_is_better, validation_arrays
 from elephas_like.ensembles.voting_model import VotingModel
@@ -52,11 +52,11 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
         model: a built Keras model, or a SparkModel.
         data: features as for `predict`: an array, or a tuple or dict of arrays for several inputs; or an RDD or
             ShardedDataset of rows as for `fit` (for a model without a loss of features), whose partitions are passed
-            through on the executors.
+            through on the executors. A model of keras-hub with a preprocessor takes rows as its own fit does, and no ShardedDataset.
         batch_size: rows a batch at most.
 
     Raises:
-        ValueError: no rows, or a layer with batch renormalization.
+        ValueError: no rows, or a layer with batch renormalization. ElephasError: a ShardedDataset for a model with a preprocessor.
     """
     network = model.master_network if isinstance(model, SparkModel) else model
     rows = checks.positive_int("batch_size", batch_size)
@@ -72,7 +72,7 @@ def recalibrate_batch_norm(model: keras.Model | SparkModel, data: Any, *, batch_
         refuse_foreign(data)
         features, preparer = arrays(data), preparer_of(network)
         if preparer is not None:
-            features, *_ = prepared_rows(preparer, (features,), rows, labelled=False)
+            features = prepared_features(preparer, features, rows)
         _check_features(network, features)
         moments = norms.moments(array_batches(features, rows))
     if moments.rows == 0:
@@ -155,7 +155,8 @@ def greedy_soup(
         raise ValueError(
             f"soups are scored as the first model was compiled, and {models[0].name!r} is not. Compile it first."
         )
-    check_labels(label_rules(model), y)
+    if preparer_of(model) is None:  # which may make others of them
+        check_labels(label_rules(model), y)
 
     def scored() -> float:
         found = model.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size, return_dict=True, verbose=0)

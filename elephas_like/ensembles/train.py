@@ -274,7 +274,8 @@ def _prepared(
     check_votes(models[0], ensemble.voting)
     # How rows are read, and what prepares them, follows from the models.
     first = models[0]
-    check_prepared_alike(models)
+    if not isinstance(build_or_model, keras.Model):  # the others are copies of one
+        check_prepared_alike(models)
     if asked.workers > 1 and preparer_of(first) is not None:
         raise ElephasError(
             f"the model {first.name!r} prepares its rows, and members of several workers share rows that are written already: leave "

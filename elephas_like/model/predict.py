@@ -35,7 +35,7 @@ from elephas_like.engine.map_shards import (
 from elephas_like.model.data_arguments import arrays, cut_features, cut_inputs, refuse_foreign
 from elephas_like.model.interrupts import Interrupts
 from elephas_like.model.parquet_rows import ParquetRows
-from elephas_like.model.prepared import reader
+from elephas_like.model.prepared import reader, single_texts
 from elephas_like.model.source import Source
 from elephas_like.model.sources import FrameRows, Rows, column_source
 from elephas_like.rows.frame_plan import ColumnChoice
@@ -88,7 +88,7 @@ def feature_arrays(data: Any, model: keras.Model) -> Any:
         )
     refuse_foreign(data)
     if reader(model) is None:
-        return arrays(data)
+        return single_texts(arrays(data))
     if prepares_rows(model):  # what its own code takes is its own matter
         return text_tensors(arrays(data))
     features = cut_inputs(arrays(data), model)

@@ -124,7 +124,8 @@ def given_to_prepare(given: Given, model: keras.Model) -> Given:
     """
     if reader(model) is not None:
         return given.for_model(model)
-    _check_columns(model, None if given.columns is None else given.columns.features)
+    named = (given.named or {}).get("features_col")  # of pandas
+    _check_columns(model, named if given.columns is None else given.columns.features)
     return _as_a_preprocessor_takes(given, target=True)
 
 
@@ -142,13 +143,13 @@ def _as_a_preprocessor_takes(given: Given, *, target: bool) -> Given:
     """Return data without the axis of single texts, and without labels where a DataFrame has none."""
     choice = given.columns
     if choice is None:
-        return replace(given, x=_single_texts(given.x))
+        return replace(given, x=single_texts(given.x))
     if not target or choice.label_named or choice.label in _names(given.x):
         return given
     return replace(given, columns=replace(choice, label=None))
 
 
-def _single_texts(x: Any) -> Any:
+def single_texts(x: Any) -> Any:
     """Return features with columns of one text a row as preprocessors take them, without an axis for it."""
     if isinstance(x, RDD | ShardedDataset | Block):
         return x
@@ -209,5 +210,5 @@ def to_prepare(source: Source) -> Source:
     if isinstance(source, Rows | Shards):
         return replace(source, has_target=None)
     if isinstance(source, Arrays):
-        return Arrays((_single_texts(source.columns[0]), *source.columns[1:]))
+        return Arrays((single_texts(source.columns[0]), *source.columns[1:]))
     return source

@@ -44,6 +44,7 @@ from elephas_like.trainer.graph import (
     reachable,
     reads_names,
 )
+from elephas_like.trainer.model_facts import is_of_hub
 from elephas_like.trainer.tensors import backend_variable, is_number, reduction, value_of, variable_attributes
 
 _CONSTANT_BYTES = 4096
@@ -411,9 +412,9 @@ def _pickled_attributes(thing: object, attributes: dict[str, Any], *, constants:
             _move_to_table(attributes, "training")
         if _inherits(type(thing), "keras.", "DropoutRNNCell"):
             _with_empty_masks(attributes)
+        if "_functional_layer_ids" in attributes and any(map(is_of_hub, type(thing).__mro__)):
+            attributes["_functional_layer_ids"] = set()  # addresses that keras-hub takes down, and does not read
         draws = any(isinstance(value, keras.random.SeedGenerator) for value in attributes.values())
-        if "_functional_layer_ids" in attributes:  # addresses that keras-hub takes down, and does not read
-            attributes["_functional_layer_ids"] = set()
         if draws and type(thing).__module__.startswith("keras."):
             _move_to_table(
                 attributes, "seed"

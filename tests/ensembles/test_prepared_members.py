@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from hub_models import LABELS, RED, TEXTS, classifier, image_classifier, images, keras_hub, language_model
 from trainer.small import shard as written
@@ -81,8 +82,8 @@ def test_members_that_prepare_rows_in_different_ways_vote_on_the_same_rows() -> 
     ensemble = VotingModel(models, "soft")
     apart = [keras.ops.softmax(model.predict(TEXTS, verbose=0)) for model in models]
     mean = np.mean([keras.ops.convert_to_numpy(each) for each in apart], axis=0)
-    assert ensemble.predict_proba(TEXTS) == pytest.approx(mean, rel=1e-5)
-    loss, accuracy = ensemble.evaluate(TEXTS, LABELS)
+    assert ensemble.predict_proba(pd.Series(TEXTS)) == pytest.approx(mean, rel=1e-5)
+    loss, accuracy = ensemble.evaluate(pd.Series(TEXTS), LABELS)
     assert loss == pytest.approx(-np.log(mean[np.arange(24), LABELS]).mean(), rel=1e-5)
     assert accuracy == pytest.approx((mean.argmax(axis=1) == LABELS).mean())
 
@@ -120,8 +121,13 @@ def test_a_label_that_is_none_is_named_by_its_row() -> None:
     ensemble = VotingModel([classifier()], "soft")
     with pytest.raises(DataError, match=r"label 7 in row 19: the model has 3 outputs"):
         ensemble.evaluate(TEXTS, labels, batch_size=8)
+    with pytest.raises(DataError, match=r"the labels are text"):
+        ensemble.evaluate(TEXTS, TEXTS)
     with pytest.raises(DataError, match=r"labels are missing"):
         ensemble.evaluate(TEXTS)
+    frame = pd.DataFrame({"one": TEXTS, "two": TEXTS, "label": LABELS})
+    with pytest.raises(ValueError, match=r"features_col=\['one', 'two'\].*would be put together first"):
+        train_ensemble(classifier, frame, features_col=["one", "two"], **ASKED)
     with pytest.raises(DataError, match=r"label 7 in partition 0, row 19"):
         train_ensemble(classifier, (TEXTS, labels), engine="in_process", **ASKED)
 
@@ -150,6 +156,12 @@ class FirstWord(keras_hub.models.BertTextClassifierPreprocessor):
         return features, features["token_ids"][:, 1] - RED
 
 
+class OtherWord(FirstWord):
+    def call(self, x, y=None, sample_weight=None):
+        features, label = super().call(x)
+        return features, (label + 1) % 3
+
+
 def by_first_word(*bias: float) -> Any:
     model = classifier()
     model.preprocessor = FirstWord(model.preprocessor.tokenizer, sequence_length=8)
@@ -160,9 +172,21 @@ def by_first_word(*bias: float) -> Any:
 def test_a_choice_is_scored_by_the_labels_that_a_preprocessor_makes() -> None:
     models = [by_first_word(0, 0, 1), by_first_word(1, 0, 0)]  # half of the texts begin with "red"
     losses = [model.evaluate(TEXTS, verbose=0)[0] for model in models]
-    found = greedy_selection(models, (TEXTS, None), picks=1)
+    found = greedy_selection(models, (pd.Series(TEXTS), None), picks=1)
     assert found.members == (1,)
     assert found.score == pytest.approx(losses[1], rel=1e-6)
+    assert all(model.preprocessor is not None for model in models)
+
+
+def test_members_that_make_different_labels_are_not_judged() -> None:
+    """Such as those of words that each of them masks at random."""
+    models = [by_first_word(0, 0, 1), by_first_word(1, 0, 0)]
+    models[1].preprocessor = OtherWord(models[0].preprocessor.tokenizer, sequence_length=8)
+    with pytest.raises(ElephasError, match=r"preprocessors make different labels.*one preprocessor"):
+        VotingModel(models, "soft").evaluate(TEXTS)
+    with pytest.raises(ElephasError, match=r"preprocessors make different labels"):
+        greedy_selection(models, (TEXTS, None))
+    assert all(model.preprocessor is not None for model in models)
 
 
 def test_members_of_one_architecture_share_a_compiled_model() -> None:
