@@ -132,7 +132,7 @@ class Judge:
                 names those of which sums say nothing.
         """
         if sample is not None and self._preparers:
-            sample = keras.tree.map_structure(np.zeros_like, next(self._preparers[0].batches(sample, 1)))
+            sample = next(self._preparers[0].batches(sample, 1))
         results = self._named(tally.metrics, sample)
         if sample is not None:
             warn_of_metrics(self._judge, sample)
