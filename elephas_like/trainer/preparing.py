@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +19,10 @@ import keras
 import numpy as np
 
 from elephas_like.core.errors import DataError, ElephasError
-from elephas_like.core.structure import unflatten
+from elephas_like.core.structure import flatten, unflatten
 from elephas_like.core.types import Array, FitConfig, Integers, ShardRef
+from elephas_like.trainer.backends.chosen import BACKEND
+from elephas_like.trainer.backends.protocol import MappedRows
 from elephas_like.trainer.batches import ShardData
 from elephas_like.trainer.model_facts import is_of_hub, prepares_as_hub, prepares_rows, wants_target
 from elephas_like.trainer.seeds import seeded
@@ -31,6 +33,8 @@ _AT_ONCE = 64 * 2**20
 """Bytes of the given rows that go through one pipeline: it holds them, and to make it takes a second."""
 _BATCH_BYTES, _BATCH_ROWS = 4 * 2**20, 256
 """What is prepared together at most. Images grow: from bytes to floats, and to the size that the model takes."""
+_BATCHES_WITHOUT_PIPELINE = 64
+"""That are prepared one after the other; more of them are prepared in parallel."""
 _SEED = 0x9E9A
 
 
@@ -54,11 +58,18 @@ class Preparer:
         self.preprocessor = model.preprocessor
         self._pipeline = next(kind for kind in kinds if "evaluate" in vars(kind) and is_of_hub(kind))
         self._samples = next(kind for kind in kinds if "preprocess_samples" in vars(kind))
+        self._mapped: MappedRows | None = None
 
     def named(self, name: str) -> Preparer:
         """Return one that does the same, and calls the model so."""
         other = copy(self)
         other.name = name
+        return other
+
+    def to_send(self) -> Preparer:
+        """Return one without a name, and without what was compiled of it."""
+        other = self.named("")
+        other._mapped = None
         return other
 
     def batches(
@@ -73,9 +84,7 @@ class Preparer:
         Raises:
             DataError: the preprocessor makes rows of different lengths; or there are no labels, and the model has a loss.
         """
-        catching = self._catching()
-        x, y, sample_weight = (*columns, None, None)[:3]
-        for batch in catching.evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size):
+        for batch in self._prepared(columns, batch_size):
             parts = keras.utils.unpack_x_y_sample_weight(batch)
             given = [part for part in parts if part is not None]
             if labelled and self.wants_target and len(given) < 2:
@@ -85,6 +94,24 @@ class Preparer:
                 )
             yield tuple(keras.tree.map_structure(_array, part) for part in given)
 
+    def _prepared(self, columns: tuple[object, ...], batch_size: int) -> Iterable[object]:
+        """Return batches as KerasHub's pipeline makes them; a few are made without one, which takes a second to set up, where it has had such rows."""
+        given = x, y, sample_weight = (*columns, None, None)[:3]
+        mapped = self.mapped()
+        found, structure = flatten(given)
+        leaves: list[Any] = found
+        step = None if mapped is None else mapped.step(given)
+        if step is None or len(leaves[0]) > _BATCHES_WITHOUT_PIPELINE * batch_size:
+            return self._catching().evaluate(x, y, sample_weight=sample_weight, batch_size=batch_size)
+        parts = ([leaf[rows[0] : rows[-1] + 1] for leaf in leaves] for rows in _slices(len(leaves[0]), batch_size))
+        return (step(*unflatten(structure, part)) for part in parts)  # type: ignore[misc]  # a tuple
+
+    def mapped(self) -> MappedRows | None:
+        """Return what KerasHub's pipelines map over batches, compiled once for all of them; None where the backend has none of its own."""
+        if self._mapped is None:
+            self._mapped = BACKEND.mapped_rows(self._catching().preprocess_samples)
+        return self._mapped
+
     def _catching(self) -> Any:
         """Return what has KerasHub's `evaluate` over one that catches.
 
@@ -93,6 +120,8 @@ class Preparer:
         own = {"preprocess_samples": vars(self._samples)["preprocess_samples"], "__repr__": object.__repr__}
         catching: Any = object.__new__(type("Catching", (self._pipeline, _Caught), own))
         vars(catching)["preprocessor"] = self.preprocessor
+        if self._mapped is not None:
+            vars(catching)["preprocess_samples"] = self._mapped
         return catching
 
 
@@ -142,7 +171,7 @@ class Preparation:
             ElephasError: the preprocessor cannot be pickled.
         """
         try:
-            spec = ModelSpec.from_model(_Holder(preparer.named("")), Carry.ALL)
+            spec = ModelSpec.from_model(_Holder(preparer.to_send()), Carry.ALL)
         except ElephasError as error:
             raise ElephasError(
                 f"the preprocessor of the model {preparer.name!r} cannot be used on executors: {error}"
@@ -153,6 +182,11 @@ class Preparation:
         """Return a digest that is equal for preparations that make the same rows of the same rows, whatever the model's name is."""
         return f"{self.spec.content_key()}-{self.seed}"
 
+    @property
+    def preparer(self) -> Preparer:
+        """What does it in this process, which keeps the last two that did the same as others."""
+        return _built(self.spec).named(self.name)
+
     def __call__(self, ref: ShardRef) -> Iterator[tuple[object, ...]]:
         """Yield the prepared columns of a shard's rows, in their order, batch after batch."""
         if self.cores is not None and self.driver != _this_process():
@@ -160,7 +194,7 @@ class Preparation:
         data = ShardData(ref, FitConfig(batch_size=1, shuffle=False))
         batch_size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // data.row_nbytes))
         with seeded(self.seed, ref.worker, _SEED):
-            preparer = _built(self.spec).named(self.name)
+            preparer = self.preparer
             for rows in _slices(ref.rows, max(batch_size, rows_at_once(ref))):
                 columns = unflatten(data.structure, data.take(rows))
                 assert isinstance(columns, tuple)
@@ -195,7 +229,9 @@ def _built(spec: ModelSpec) -> Preparer:
 
 @lru_cache(maxsize=2)
 def _kept(same: _Same) -> Preparer:
-    return same.spec.build().preparer
+    preparer: Preparer = same.spec.build().preparer
+    preparer.mapped()  # which all that have its name changed share
+    return preparer
 
 
 def _slices(rows: int, most: int) -> Iterator[Integers]:

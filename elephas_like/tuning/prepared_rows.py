@@ -48,7 +48,7 @@ def rows_for(model: keras.Model, shards: Sequence[ShardRef], seed: int) -> Seque
 def prepared_sample(model: keras.Model, sample: tuple[object, ...]) -> tuple[object, ...]:
     """Return a few rows as a model's steps take them."""
     preparer = preparer_of(model)
-    return sample if preparer is None else next(preparer.batches(sample, 1))
+    return sample if preparer is None else next(Preparation.of(preparer, 0).preparer.batches(sample, 1))
 
 
 def _prepared(shard: ShardRef, preparation: Preparation) -> ShardRef:

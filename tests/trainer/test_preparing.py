@@ -133,6 +133,33 @@ def test_a_shard_is_prepared_where_it_lies(
     np.testing.assert_array_equal(y, labels)
 
 
+def test_few_rows_are_prepared_without_a_pipeline_once_one_has_had_such_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same bits; what is sent of a preprocessor that was used so is the same as before."""
+    for model, columns in ((classifier(), (TEXTS, LABELS)), (image_classifier(), (images(), LABELS))):
+        preparer = preparer_of(model)
+        first = one(list(preparer.batches(columns, 5)))
+        key, pipelines = Preparation.of(preparer, 1).content_key(), []
+        make = preparer._catching
+        for batches, made in ((5, 0), (4, 1)):  # there are five
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    preparer, "_catching", lambda make=make, pipelines=pipelines: pipelines.append(1) or make()
+                )
+                patch.setattr(preparing, "_BATCHES_WITHOUT_PIPELINE", batches)
+                again = one(list(preparer.batches(columns, 5)))
+            assert len(pipelines) == made
+            for found, expected in zip(keras.tree.flatten(again), keras.tree.flatten(first), strict=True):
+                np.testing.assert_array_equal(found, expected, strict=True)
+        assert Preparation.of(preparer, 1).content_key() == key
+
+
+def test_a_process_compiles_what_prepares_its_shards_once(tmp_path: Path) -> None:
+    ref, preparation = shard(tmp_path, TEXTS, LABELS), Preparation.of(preparer_of(classifier()), seed=1)
+    list(preparation(ref))
+    assert preparation.preparer.mapped() is preparation.preparer.mapped()
+    assert preparation.preparer.mapped().step((TEXTS, LABELS, None)) is not None
+
+
 def test_the_preprocessor_is_sent_without_the_model() -> None:
     model = classifier()
     preparation = Preparation.of(preparer_of(model), seed=1)

@@ -30,7 +30,16 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     without_text,
 )
 from elephas_like.trainer.backends.jax_loop import JaxLoop, Rows, put, runs_eagerly, state_variables, unshared  # noqa: E402
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.protocol import (  # noqa: E402
+    AnyVariable,
+    Loop,
+    MappedRows,
+    PredictionLoop,
+    Reduction,
+    RowsFunction,
+    Step,
+    Tensor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -334,6 +343,11 @@ def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] =
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     """Return None: each step is a call of Keras' own."""
+    return None
+
+
+def mapped_rows(function: RowsFunction) -> MappedRows | None:
+    """Return None: pipelines are Grain's or TensorFlow's."""
     return None
 
 

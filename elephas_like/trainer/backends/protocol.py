@@ -23,6 +23,9 @@ Step: TypeAlias = Callable[..., Any]
 Reduction: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
 """How to rebuild an object elsewhere, in the form of pickle's `__reduce__`."""
 
+RowsFunction: TypeAlias = Callable[..., object]
+"""Makes of (x, y, sample_weight), None for what there is not, what a step takes."""
+
 Result = TypeVar("Result")
 
 
@@ -69,6 +72,22 @@ class PredictionLoop(Protocol):
         Args:
             features: of `steps` times `batch_size` rows at least, an array or a tree of arrays.
             like: the outputs of one batch of so many rows.
+        """
+        ...
+
+
+class MappedRows(Protocol):
+    """A function of rows that pipelines map over batches, called like it."""
+
+    def __call__(self, x: object, y: object = None, sample_weight: object = None) -> object:
+        """Call the function on a batch, from a pipeline."""
+        ...
+
+    def step(self, columns: Sequence[object]) -> RowsFunction | None:
+        """Return the same function for batches of arrays, without a pipeline; None where it takes a pipeline.
+
+        Args:
+            columns: (x, y, sample_weight), None for what there is not.
         """
         ...
 
@@ -254,6 +273,10 @@ class Backend(Protocol):
 
     def prediction_loop(self, model: keras.Model) -> PredictionLoop | None:
         """Return the loop over a model's predict step, or None where each step is a call of Keras' own."""
+        ...
+
+    def mapped_rows(self, function: RowsFunction) -> MappedRows | None:
+        """Return a function that prepares rows in pipelines of the backend's, compiled once for all of them; None without such pipelines."""
         ...
 
     def free_graphs_of_fits(self) -> None:

@@ -19,13 +19,23 @@ from tensorflow.python.framework import config as determinism
 from elephas_like.core.errors import ElephasWarning
 from elephas_like.core.source_lines import source_lines
 from elephas_like.core.types import Array, Integers
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor
+from elephas_like.trainer.backends.protocol import (
+    AnyVariable,
+    Loop,
+    MappedRows,
+    PredictionLoop,
+    Reduction,
+    RowsFunction,
+    Step,
+    Tensor,
+)
 from elephas_like.trainer.backends.tensorflow_fused import for_one_process as for_one_process
 from elephas_like.trainer.backends.tensorflow_fused import fuse as fuse
 from elephas_like.trainer.backends.tensorflow_gradients import CustomGradients
 from elephas_like.trainer.backends.tensorflow_gradients import free_graphs_of_fits as free_graphs_of_fits
 from elephas_like.trainer.backends.tensorflow_loop import TensorFlowLoop, TensorFlowPredictions
 from elephas_like.trainer.backends.tensorflow_loop import many_graphs as many_graphs
+from elephas_like.trainer.backends.tensorflow_rows import TracedRows
 from elephas_like.trainer.backends.text import is_text
 
 NAME = "tensorflow"
@@ -264,6 +274,11 @@ def prediction_loop(model: keras.Model) -> PredictionLoop | None:
         return None
     vars(model)["predict_step"] = CustomGradients(model).noted(model.predict_step)
     return TensorFlowPredictions(model)
+
+
+def mapped_rows(function: RowsFunction) -> MappedRows | None:
+    """Return a function that is traced once for all pipelines of tf.data."""
+    return TracedRows(function)
 
 
 def is_compiled(thing: object) -> bool:

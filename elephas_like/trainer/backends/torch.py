@@ -27,7 +27,16 @@ from elephas_like.trainer.backends.foreign_code import (  # noqa: E402
     requires_state,
     without_text,
 )
-from elephas_like.trainer.backends.protocol import AnyVariable, Loop, PredictionLoop, Reduction, Step, Tensor  # noqa: E402
+from elephas_like.trainer.backends.protocol import (  # noqa: E402
+    AnyVariable,
+    Loop,
+    MappedRows,
+    PredictionLoop,
+    Reduction,
+    RowsFunction,
+    Step,
+    Tensor,
+)
 from elephas_like.trainer.backends.torch_buffers import Buffer, buffer_of, buffers_in  # noqa: E402
 from elephas_like.trainer.backends.torch_generator import ProcessGenerator  # noqa: E402
 from elephas_like.trainer.backends.torch_loop import TorchLoop  # noqa: E402
@@ -344,6 +353,11 @@ def loop(model: keras.Model, step: Step, corrections: Sequence[keras.Variable] =
 
 def prediction_loop(model: keras.Model) -> PredictionLoop | None:
     """Return None: each step is a call of Keras' own."""
+    return None
+
+
+def mapped_rows(function: RowsFunction) -> MappedRows | None:
+    """Return None: pipelines are Grain's or TensorFlow's."""
     return None
 
 
