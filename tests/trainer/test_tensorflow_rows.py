@@ -65,6 +65,14 @@ def test_what_are_no_arrays_of_one_length_is_for_a_pipeline(columns: tuple[Any, 
     assert rows.step((*columns, None)) is None
 
 
+def test_sparse_and_ragged_rows_are_of_other_kinds_than_arrays() -> None:
+    dense = np.array([[1, 0, 2], [0, 3, 0]])
+    for given in (tf.sparse.from_dense(dense), tf.RaggedTensor.from_tensor(dense)):
+        rows = TracedRows(lambda x, y, sample_weight: x.values)
+        list(tf.data.Dataset.from_tensor_slices(given).batch(2).map(rows))
+        assert rows.step((dense, None, None)) is None
+
+
 def by_keras() -> Any:
     return keras.random.uniform(())
 

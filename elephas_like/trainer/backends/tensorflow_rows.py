@@ -77,8 +77,10 @@ class TracedRows:
 
 
 def _kind(structure: object, leaves: Sequence[Any]) -> object:
-    return repr(structure), tuple(
-        (type(leaf).__name__ == "RaggedTensor", leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves
+    """Return a key of rows; ragged and sparse tensors are of other kinds than arrays."""
+    kinds = ("" if isinstance(leaf, tf.Tensor) else type(leaf).__name__ for leaf in leaves)
+    return repr(structure), *(
+        (kind, leaf.dtype, tuple(leaf.shape[1:])) for kind, leaf in zip(kinds, leaves, strict=True)
     )
 
 
