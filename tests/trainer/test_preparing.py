@@ -28,7 +28,7 @@ from hub_models import (
 from elephas_like.core.errors import DataError, ElephasError
 from elephas_like.trainer import preparing
 from elephas_like.trainer.inference import Predictor
-from elephas_like.trainer.preparing import Preparation, preparer_of
+from elephas_like.trainer.preparing import Preparation, Preparer, preparer_of
 from trainer.small import mlp, shard
 
 
@@ -138,13 +138,10 @@ def test_few_rows_are_prepared_without_a_pipeline_once_one_has_had_such_rows(mon
     for model, columns in ((classifier(), (TEXTS, LABELS)), (image_classifier(), (images(), LABELS))):
         preparer = preparer_of(model)
         first = one(list(preparer.batches(columns, 5)))
-        key, pipelines = Preparation.of(preparer, 1).content_key(), []
-        make = preparer._catching
+        key, pipelines, make = Preparation.of(preparer, 1).content_key(), [], Preparer._catching
         for batches, made in ((5, 0), (4, 1)):  # there are five
             with monkeypatch.context() as patch:
-                patch.setattr(
-                    preparer, "_catching", lambda make=make, pipelines=pipelines: pipelines.append(1) or make()
-                )
+                patch.setattr(Preparer, "_catching", lambda self, make=make, of=pipelines: of.append(1) or make(self))
                 patch.setattr(preparing, "_BATCHES_WITHOUT_PIPELINE", batches)
                 again = one(list(preparer.batches(columns, 5)))
             assert len(pipelines) == made
