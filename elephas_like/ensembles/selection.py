@@ -105,9 +105,8 @@ def greedy_selection(
         ]
         if everyone.voting is Voting.SOFT:
             outputs = ballot.beliefs(outputs)
-        judge.check_metric(
-            metric, features[0], targets, weights
-        )  # again: the last call of the judge is not a compiled one
+        # Again, as the judge's last call must not be a compiled one.
+        judge.check_metric(metric, features[0], targets, weights)
         mask = judge.mask(features[0], batch_size)
 
         def score(mean: Results) -> float:
