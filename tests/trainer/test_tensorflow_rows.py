@@ -98,6 +98,19 @@ def test_what_draws_is_traced_in_each_pipeline(draw: Callable[[], object]) -> No
     assert rows.step((TEXTS, NUMBERS, None)) is None
 
 
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_what_python_draws_repeats_by_its_seed(draw: Callable[[], object]) -> None:
+    """To find out that it draws takes no draw: rows that are prepared again by the same seed are the same."""
+
+    def seeded(function: Any) -> Any:
+        random.seed(1)
+        np.random.seed(1)
+        return numbers(piped(function, TEXTS, NUMBERS))
+
+    rows = TracedRows(Counted(draw))
+    assert seeded(rows) == seeded(rows) == seeded(Counted(draw))
+
+
 def test_outside_of_a_graph_the_function_is_called() -> None:
     """As by Grain, whose pipelines are of Python."""
     counted = Counted()

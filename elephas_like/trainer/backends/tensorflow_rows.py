@@ -6,6 +6,7 @@ milliseconds to prepare some rows by it.
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -67,13 +68,16 @@ class TracedRows:
             assert isinstance(parts, tuple)
             return self._function(*parts)
 
-        before = _drawn()
+        pythons, numpys = random.getstate(), np.random.get_state()
         with tf.init_scope():  # of no pipeline's own graph
             trace = tf.function(flat).get_concrete_function(*specs)
+        drawn = random.getstate() != pythons or pickle.dumps(np.random.get_state()) != pickle.dumps(numpys)
+        random.setstate(pythons)  # as pipelines trace it themselves then
+        np.random.set_state(numpys)
         graph = trace.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-        draws = any("seed" in node.attr or "Random" in node.op for node in nodes)
-        return None if draws or _drawn() != before else trace
+        draws = drawn or any("seed" in node.attr or "Random" in node.op for node in nodes)
+        return None if draws else trace
 
 
 def _kind(structure: object, leaves: Sequence[Any]) -> object:
@@ -82,9 +86,3 @@ def _kind(structure: object, leaves: Sequence[Any]) -> object:
     return repr(structure), *(
         (kind, leaf.dtype, tuple(leaf.shape[1:])) for kind, leaf in zip(kinds, leaves, strict=True)
     )
-
-
-def _drawn() -> object:
-    """Return the states of Python's and NumPy's generators."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), name, bytes(keys.data), rest  # type: ignore[union-attr]
